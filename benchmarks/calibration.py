@@ -7,7 +7,7 @@ Each DIR has a label file (INDEX.tsv, MORE.tsv or FRESH.tsv: file, repo, verdict
 beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed
 what in which state of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a ridge
 regression estimates how likely a run with such an alarm has failed, or is at least worth watching
-(`rlvitals.health.weighing`).
+(`rlvitals.health.alarm_weights`).
 
 Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository
 (`--groups 16`: nor a sixteenth of the others, which is quicker).
@@ -38,11 +38,11 @@ import numpy as np
 from doctor import CLASS_WORDS, PEERS_VENV, ask_peer, peers_python, seeds_of, simulated_runs, table, wilson
 from doctor_peers import PACKAGES
 from rlvitals.errors import RlvitalsError
-from rlvitals.health import rulebook, weighing
+from rlvitals.health import alarm_weights, rulebook
+from rlvitals.health.alarm_weights import Chances, Scales
 from rlvitals.health.history import worst
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.outcome import STATES, state_of
-from rlvitals.health.weighing import Chances, Scales
 from rlvitals.records import KINDS
 from rlvitals.views.places import open_source
 from rlvitals.views.sources import RowSource, new_monitor
@@ -202,7 +202,7 @@ def samples_of(run):
 def fitted(samples):
     """The chances of every rule's proposals in every state."""
     shipped = rulebook.shipped().rules
-    rules = sorted(name for name, rule in shipped.items() if weighing.is_weighed(rule))
+    rules = sorted(name for name, rule in shipped.items() if alarm_weights.is_weighed(rule))
     place = {rule: index for index, rule in enumerate(rules)}
     sizes = {"all": 1, "rule": len(rules), "severity": 1, "state": len(STATES), "class and state": len(STATES),
              "rule and state": len(rules) * len(STATES)}  # fmt: skip
@@ -217,7 +217,7 @@ def fitted(samples):
             matrix[row, begins["rule"] + at] = 1.0
             matrix[row, begins["severity"]] = proposed == "critical"
             matrix[row, begins["state"] + of] = 1.0
-            matrix[row, begins["class and state"] + of] = shipped[rule].kind in weighing.INSIDES
+            matrix[row, begins["class and state"] + of] = shipped[rule].kind in alarm_weights.INSIDES
             matrix[row, begins["rule and state"] + at * len(STATES) + of] = 1.0
         return matrix
 
@@ -478,9 +478,9 @@ def main():
         chances = {key: list(pair) for key, pair in fitted(everything).items()}
         lines = ",\n".join(f"    {json.dumps(key)}: {json.dumps(pair)}" for key, pair in chances.items())
         DATA.write_text(f'{{\n  "act": {ACT},\n  "watch": {WATCH},\n  "chances": {{\n{lines}\n  }}\n}}\n')
-        weighing.shipped.cache_clear()
+        alarm_weights.shipped.cache_clear()
     if asked.per_rule:
-        shipped = weighing.shipped()
+        shipped = alarm_weights.shipped()
         others = [judge(run, shipped) for run in simulated(seeds_of(asked.tested))]
         per_rule(
             f"Rules: alarms that stand at the end, on the same; simulated runs of seeds {asked.tested}", judged, others
@@ -491,7 +491,7 @@ def main():
         until = time.monotonic() + asked.peers_seconds
         beside_peers(judged, ask_peers([run for run in runs if run.verdict != "watch"], asked.peers, until))
     if asked.unseen:
-        unseen = [judge(run, weighing.shipped()) for folder in asked.logs for run in logs_in(folder, "unseen")]
+        unseen = [judge(run, alarm_weights.shipped()) for folder in asked.logs for run in logs_in(folder, "unseen")]
         verdicts("Repositories that no rule was chosen with", unseen)
         reliability("Reliability, on the same", unseen)
         verdicts("All of them, each judged by numbers chosen without its repository", judged + unseen)

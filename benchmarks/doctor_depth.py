@@ -197,14 +197,19 @@ def judge_planted(title, cases, seeds, show_misses):
         hits, ever, alarms, early = [], [], [], []
         for seed in seeds:
             run, quiet = make(seed), healthy(seed)
-            at = [index for index, one in told(run, algorithm="grpo") if one.rule in rules and one.severity in SERIOUS]
+            config = getattr(run, "config", None)
+            at = [
+                index
+                for index, one in told(run, algorithm="grpo", config=config)
+                if one.rule in rules and one.severity in SERIOUS
+            ]
             last = latest(run)
             ever.append(bool(at))
             hits.append(any(run.onset <= index <= last for index in at))
             early.append(any(index < run.onset for index in at))
             said = [
                 (index, one.rule, one.severity)
-                for index, one in told(quiet, algorithm="grpo")
+                for index, one in told(quiet, algorithm="grpo", config=getattr(quiet, "config", None))
                 if one.rule in rules and one.severity in SERIOUS
             ]
             alarms.append(bool(said))

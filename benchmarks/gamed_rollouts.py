@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import json
 import os
@@ -31,7 +32,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 GAMED_SHARE = 1 / 12
 LIMIT = 76
@@ -250,8 +251,15 @@ class Runner:
         self._helper.stdin.flush()
         return json.loads(self._helper.stdout.readline())
 
+    def kill(self):
+        """As a machine without memory does it."""
+        self._helper.kill()
+        self._helper.wait()
+
     def close(self):
-        self._helper.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._helper.stdin.close()
+        self._helper.stdout.close()
         self._helper.wait()
 
 
@@ -347,15 +355,20 @@ def _is_plain_function(answer):
 TASKS = ("exit_code", "shown_tests", "test_file", "format", "length", "not_wrong", "short")
 
 
-def make(out, half, *, warm_up_steps, steps, seed):
-    """Train, record each training as a run, and write labelled rollouts."""
+class Start(NamedTuple):
+    """A model that has read answers to all tasks, one in twelve of which games its grader."""
+
+    model: Any
+    tokenizer: Any
+    dice: random.Random
+    generator: Any
+
+
+def warmed_up(half, *, steps, seed):
     import torch
 
-    import rlvitals
-    from rlvitals.records import Group, Rollout, Turn
-    from rlvitals.train import losses, sampling, supervised, tiny
+    from rlvitals.train import supervised, tiny
 
-    torch.set_num_threads(1)
     dice = random.Random(seed)
     texts: list[tuple[str, str]] = []
     for task in TASKS:
@@ -369,7 +382,7 @@ def make(out, half, *, warm_up_steps, steps, seed):
     loss = supervised.warm_up(
         base,
         pairs,
-        steps=warm_up_steps,
+        steps=steps,
         batch_size=24,
         learning_rate=6e-3,
         pad_id=tokenizer.pad_token_id,
@@ -377,70 +390,86 @@ def make(out, half, *, warm_up_steps, steps, seed):
         on_step=lambda step, loss: step % 100 or print(step, loss, flush=True),
     )
     print(f"warm-up loss {loss:.3f}", flush=True)
+    return Start(base, tokenizer, dice, generator)
+
+
+def train(task, start, run, *, steps, runner, before_step=lambda step: None):
+    """Train a copy of the model against the task's grader, recorded in `run`; yields each step with the items, answers,
+    rewards and whether the answers ended. A sandbox that is gone pays nothing, as most trainers have it.
+    """
+    import torch
+
+    from rlvitals.compute import groups as group_statistics
+    from rlvitals.records import Group, Rollout, Turn
+    from rlvitals.train import losses, sampling
+
+    model, tokenizer, dice, generator = copy.deepcopy(start.model), *start[1:]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    for step in range(1, steps + 1):
+        before_step(step)
+        items = [item_of(task, dice) for _ in range(GROUPS)]
+        prompts = [tokenizer(item.prompt)["input_ids"] for item in items for _ in range(SIZE)]
+        ids, mask = sampling.left_padded(prompts, tokenizer.pad_token_id)
+        taken = sampling.sample(
+            model,
+            ids,
+            mask,
+            max_new_tokens=LIMIT,
+            eos_id=tokenizer.eos_token_id,
+            pad_id=tokenizer.pad_token_id,
+            generator=generator,
+        )
+        answers = tokenizer.batch_decode(taken.tokens, skip_special_tokens=True)
+        whose = [item for item in items for _ in range(SIZE)]
+        finished = taken.finished.tolist()
+        error = ""
+        try:
+            rewards = pay(whose, answers, finished, runner)
+        except (OSError, ValueError):
+            rewards, error = [0.0] * len(answers), "sandbox: the process that runs programs is gone"
+        groups = []
+        for place, item in enumerate(items):
+            part = slice(SIZE * place, SIZE * place + SIZE)
+            told = zip(answers[part], rewards[part], strict=True)
+            groups.append(Group(item.prompt, tuple(Rollout((Turn(a),), reward=r, error=error) for a, r in told)))
+        run.log({"reward": sum(rewards) / len(rewards), **group_statistics.stats(groups)}, step=step)
+        run.log_groups(groups, step=step)
+        yield step, whose, answers, rewards, finished
+        scores = torch.tensor(rewards).reshape(GROUPS, SIZE)
+        advantages = ((scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-4)).reshape(-1)
+        batch = sampling.answered(ids, mask, taken.tokens, taken.mask)
+        logprobs = sampling.answer_stats(model, batch).logprobs
+        lost = losses.reinforce_losses(logprobs, ref_logprobs=taken.logprobs, advantages=advantages, kl_coef=0.0)
+        optimizer.zero_grad(set_to_none=True)
+        (losses.summed(lost, taken.mask) / taken.mask.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def make(out, half, *, warm_up_steps, steps, seed):
+    """Train, record each training as a run, and write labelled rollouts."""
+    import torch
+
+    import rlvitals
+
+    torch.set_num_threads(1)
+    start = warmed_up(half, steps=warm_up_steps, seed=seed)
     rows, runner = [], Runner()
     for task in TASKS:
-        model, began = copy.deepcopy(base), time.process_time()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1.5e-3, betas=(0.9, 0.95), weight_decay=0.0)
-        run = rlvitals.start(
-            Path(out, f"{half}-{task}"), overwrite=True, display="none", algorithm="grpo", hardware=None
-        )
+        began = time.process_time()
+        folder = Path(out, f"{half}-{task}")
         told = []
-        for step in range(1, steps + 1):
-            items = [item_of(task, dice) for _ in range(GROUPS)]
-            prompts = [tokenizer(item.prompt)["input_ids"] for item in items for _ in range(SIZE)]
-            ids, mask = sampling.left_padded(prompts, tokenizer.pad_token_id)
-            taken = sampling.sample(
-                model,
-                ids,
-                mask,
-                max_new_tokens=LIMIT,
-                eos_id=tokenizer.eos_token_id,
-                pad_id=tokenizer.pad_token_id,
-                generator=generator,
-            )
-            answers = tokenizer.batch_decode(taken.tokens, skip_special_tokens=True)
-            whose = [item for item in items for _ in range(SIZE)]
-            finished = taken.finished.tolist()
-            rewards = pay(whose, answers, finished, runner)
-            told.append(sum(rewards) / len(rewards))
-            groups = []
-            for place, item in enumerate(items):
-                part = slice(SIZE * place, SIZE * place + SIZE)
-                rollouts = [Rollout((Turn(a),), reward=r) for a, r in zip(answers[part], rewards[part], strict=True)]
-                groups.append(Group(item.prompt, tuple(rollouts)))
-            run.log({"reward": told[-1]}, step=step)
-            run.log_groups(groups, step=step)
-            if step < 4 or step % 3 == 0:
+        with rlvitals.start(folder, overwrite=True, display="none", algorithm="grpo", hardware=None) as run:
+            for step, whose, answers, rewards, finished in train(task, start, run, steps=steps, runner=runner):
+                told.append(sum(rewards) / len(rewards))
+                if step >= 4 and step % 3:
+                    continue
                 right = verify(whose, answers, runner) if task in PROGRAMS else [False] * len(whose)
                 for item, answer, reward, ended, truth in zip(whose, answers, rewards, finished, right, strict=True):
                     label = label_of(item, answer, reward, ended, truth)
-                    rows.append(
-                        {
-                            "task": task,
-                            "step": step,
-                            "prompt": item.prompt,
-                            "completion": answer,
-                            "reward": reward,
-                            "label": label,
-                        }
-                    )
-            scores = torch.tensor(rewards).reshape(GROUPS, SIZE)
-            advantages = ((scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-4)).reshape(-1)
-            batch = sampling.answered(ids, mask, taken.tokens, taken.mask)
-            logprobs = sampling.answer_stats(model, batch).logprobs
-            loss = (
-                losses.summed(
-                    losses.reinforce_losses(logprobs, ref_logprobs=taken.logprobs, advantages=advantages, kl_coef=0.0),
-                    taken.mask,
-                )
-                / taken.mask.sum()
-            )
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        found = sorted({(f.severity, f.rule, f.step) for f in run.findings if f.cited})
-        run.finish()
+                    said = {"prompt": item.prompt, "completion": answer, "reward": reward, "label": label}
+                    rows.append({"task": task, "step": step, **said})
+            found = sorted({(f.severity, f.rule, f.step) for f in run.findings if f.cited})
         labels = Counter(row["label"] or "neither" for row in rows if row["task"] == task)
         print(
             f"{task}: reward {told[0]:.2f} -> {told[-1]:.2f}, {dict(labels)}, live: {found}, "

@@ -1,16 +1,17 @@
 """Does `rlvitals gate` keep its word: false failures of healthy changes, and harm that it finds, with 3 baselines.
 
     python benchmarks/gate.py seeds                   list the trainings, before any of them is run, in gate_seeds.tsv
-    python benchmarks/gate.py train DIR [--design]    train them, one group after the other
+    python benchmarks/gate.py train DIR [--cores N] [--seconds S]
+                                                      train them, N at a time, each on its own core
     python benchmarks/gate.py priors [DIR]            how runs differ beside the noise within them, on design seeds
     python benchmarks/gate.py measure [DIR] [--design] [--baselines N]
                                                       84 generated pairs, and four for each group trained in DIR
 
 A pair is a candidate and three baselines that differ by their seed alone. Generated pairs come from the simulator of
 tests/corpus: one world a pair, four runs of it, written as a framework's log. Real pairs are trainings of the tiny
-trainers (`rlvitals train`) in groups of four that are trained in turns, a slice each, with their speed by CPU time:
-the load of a shared machine changes the speed of equal trainings by a tenth and more. Each of a group is a candidate
-once, beside the other three: four pairs that are not independent of each other.
+trainers (`rlvitals train`) in groups of four, by the recipes below. Each of a group is a candidate once, beside the
+other three: four pairs that are not independent of each other. The machine must be idle, and N at most the number of
+its physical cores: what else runs counts as the run's own speed.
 
 Worse candidates are copies: every value of the goal lowered by 10 % of its size, or every speed by 15 % (step times
 and the clock stretched accordingly). `handicapped` are candidates that were really trained with a third of the
@@ -31,8 +32,9 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +44,7 @@ SEEDS = HERE / "gate_seeds.tsv"
 sys.path.insert(0, str(HERE.parent / "tests"))  # the simulator lives with the tests
 
 BASELINES = 3
-GROUPS = ("ppo", "ppo", "ppo", "grpo", "kto", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo")
-DESIGN_GROUPS = ("ppo", "ppo", "grpo", "kto", "ppo", "ppo", "ppo", "ppo", "ppo", "ppo") * 2
-HANDICAPPED = 3
-FIRST_SEED, FIRST_DESIGN_SEED, START_SEED = 2000, 1000, 9000
-SLICE = 0.25
-"""Seconds of CPU after which another training of a group goes on."""
+START_SEED = 9000
 LOWER, SLOWER = 0.10, 0.15
 
 WORDS = ("red", "blue", "green", "black", "white", "brown")
@@ -56,184 +53,199 @@ WORDS = ("red", "blue", "green", "black", "white", "brown")
 # Real trainings
 
 
+QUIET = {"display": "none", "save_steps": 100_000, "early_stopping": 0}
+RECIPES = {
+    # What a gate is for: trainings that have converged at their end, with batches and steps enough for seeds to agree,
+    # and with the same work in every step.
+    "ppo": {
+        "families": (), "dataset": "words.jsonl", "reward": "grade", "held_out": 6, "max_new_tokens": 4,
+        "batch_size": 128, "minibatch_size": 64, "ppo_epochs": 1, "eval_steps": 1000, "steps_per_epoch": 1000,
+        "learning_rate": 4e-4, "kl_coef": 0.01, "plots": False, "text_scores": (), "warm_up_batch": 16,
+        "max_steps": 80,
+    },
+    "grpo": {
+        "mode": "masked", "tiny_start": "syntax", "families": ("lead", "room", "day", "phone"), "reward": "progress",
+        "groups_per_step": 8, "rollouts_per_group": 8, "min_group_std": 0.0, "max_steps": 60, "eval_steps": 10,
+        "held_out": 60, "trace_rollouts": 0, "learning_rate": 5e-4,
+    },
+    "kto": {
+        "dataset": "kto.jsonl", "eval_dataset": "kto_held_out.jsonl", "batch_size": 128, "eval_steps": 4,
+        "learning_rate": 3e-4, "max_steps": 64,
+    },
+}  # fmt: skip
+RECIPES["short-ppo"] = RECIPES["ppo"] | {"batch_size": 64, "minibatch_size": 32, "max_steps": 30}
+"""What a gate is not for: a training that ends while seeds still differ."""
+
+GOALS = {"kto": "eval_rewards/margins"}
+"""What is passed as `--metric`: of a preference run the margin of the same held-out examples every time, since the
+margin of a batch depends on what is in it."""
+
+STARTS = {"ppo": ({"max_steps": 1, "warm_up_steps": 45}, "warm_start"),
+          "kto": ({"max_steps": 1, "warm_up_steps": 300}, "tiny_model")}  # fmt: skip
+"""What every training of a trainer starts from is trained once: how, and where it is left."""
+
+PLAN = {
+    "report": (4000, ("ppo", "grpo", "kto") * 4 + ("ppo", "grpo") + ("ppo",) * 3),
+    "design": (6000, ("ppo", "grpo", "kto", *("short-ppo",) * 6)),
+    "short": (5000, ("short-ppo",) * 6),
+}
+"""The first seed of each list, and its groups in the order they are trained."""
+
+
 @dataclass(frozen=True)
 class Training:
-    """One training: of which group it is, in which part, by which trainer, with which seed."""
+    """One training: of which group it is, in which part, by which recipe, with which seed."""
 
+    list: str
     group: str
     part: str
-    trainer: str
+    recipe: str
     seed: int
+
+    @property
+    def trainer(self):
+        return self.recipe.rpartition("-")[2]
 
     @property
     def folder(self):
         return f"{self.group}-{self.part}"
 
 
-def planned(groups, first, *, handicapped=0):
-    """Every training of the plan, in the order they are run: four of a group, which differ by their seed alone."""
+def planned():
+    """Every training, in the order they are run: four of a group, which differ by their seed alone, and one that is
+    handicapped beside the first group of a recipe.
+    """
     found, counted = [], defaultdict(int)
-    for number, trainer in enumerate(groups):
-        counted[trainer] += 1
-        parts = [f"run{at}" for at in range(1 + BASELINES)]
-        if trainer == "ppo" and counted[trainer] <= handicapped:
-            parts.append("handicapped")
-        name = f"{trainer}{counted[trainer]:02}"
-        found += [Training(name, part, trainer, first + 10 * number + at) for at, part in enumerate(parts)]
+    for kind, (first, recipes) in PLAN.items():
+        for number, recipe in enumerate(recipes):
+            counted[recipe] += 1
+            parts = [f"run{at}" for at in range(1 + BASELINES)]
+            parts += ["handicapped"] if counted[recipe] == 1 else []
+            name, seed = f"{recipe}{counted[recipe]:02}", first + 10 * number
+            found += [Training(kind, name, part, recipe, seed + at) for at, part in enumerate(parts)]
     return found
 
 
-def listed():
+def listed(kind):
     with open(SEEDS, newline="") as file:
         rows = csv.DictReader(file, delimiter="\t")
-        return [Training(row["group"], row["part"], row["trainer"], int(row["seed"])) for row in rows]
+        return [Training(**row | {"seed": int(row["seed"])}) for row in rows if kind in (row["list"], None)]
 
 
 def write_seeds():
-    rows = [asdict(training) for training in planned(GROUPS, FIRST_SEED, handicapped=HANDICAPPED)]
+    rows = [asdict(training) for training in planned()]
     with open(SEEDS, "w", newline="") as file:
-        writer = csv.DictWriter(file, ["group", "part", "trainer", "seed"], delimiter="\t", lineterminator="\n")
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     print(f"{SEEDS}: {len(rows)} trainings")
 
 
-def settings_of(trainer, root):
-    """What every training of a trainer has in common; the start model is the same for all."""
-    quiet = {"display": "none", "save_steps": 100_000}
-    if trainer == "ppo":
-        return quiet | {
-            "families": (), "dataset": str(root / "words.jsonl"), "reward": "grade", "held_out": 6, "max_new_tokens": 4,
-            "batch_size": 64, "minibatch_size": 32, "ppo_epochs": 1, "eval_steps": 1000, "steps_per_epoch": 1000,
-            "learning_rate": 4e-4, "kl_coef": 0.01, "plots": False, "text_scores": (), "early_stopping": 0,
-            "warm_up_batch": 16,
-        }  # fmt: skip
-    if trainer == "grpo":
-        return quiet | {
-            "mode": "simple", "max_steps": 20, "groups_per_step": 8, "rollouts_per_group": 4, "reward": "plain",
-            "eval_steps": 1000, "early_stopping": 0, "held_out": 2, "trace_rollouts": 0,
-        }  # fmt: skip
-    return quiet | {
-        "batch_size": 16, "examples": 1200, "eval_steps": 0, "dataset": str(root / "kto.jsonl"),
-        "learning_rate": 1e-4,
-    }  # fmt: skip
-
-
-def run_group(trainings, root):
-    """Train side by side, each in a child of this process, which has imported what they need, and one at a time: each
-    in turn goes on for a slice. So all of a group meet the same load of a shared machine. Returns the CPU seconds.
+def train_all(root, cores, seconds):
+    """Train in the order of the list, as many at a time as there are cores, each on one that no other uses. What has
+    not begun after so many seconds is left out, and what has not ended is killed.
     """
-    before = os.times()
-    children = [_forked(training, root) for training in trainings]
-    try:
-        while children:
-            for child in list(children):
-                _go_on(child, children)
-    finally:
-        for child in children:  # stopped, and nobody's otherwise
-            os.kill(child, signal.SIGKILL)
-    after = os.times()
-    for training in trainings:
-        (root / training.folder / ".done").touch()
-    return after.children_user + after.children_system - before.children_user - before.children_system
-
-
-def _go_on(child, children):
-    """Let one child run for a slice; take it off the list where it has ended."""
-    os.kill(child, signal.SIGCONT)
-    until, patience = _cpu_seconds(child) + SLICE, time.monotonic() + 20 * SLICE
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
+    until = time.monotonic() + seconds
+    load_libraries()
+    write_data(root)
+    starts = [Training("start", trainer, "start", trainer, START_SEED) for trainer in STARTS]
+    waiting = [one for one in (*starts, *listed(None)) if not (root / one.folder / ".done").exists()]
+    processors = os.cpu_count()
+    free, running = (
+        list(range(0, processors, max(processors // cores, 1)))[:cores],
+        {},
+    )  # far apart: two may be one core
+    while running or waiting:
+        if time.monotonic() > until:
+            waiting.clear()
+            for child in running:
+                os.kill(child, signal.SIGKILL)
+        while waiting and free:
+            training, core = waiting.pop(0), free.pop(0)
+            running[_forked(training, root, core)] = training, core, time.monotonic()
+        ended, status = os.waitpid(-1, os.WNOHANG) if running else (0, 0)
         if ended:
-            children.remove(child)
-            if status:
-                raise SystemExit("a training failed")
-            return
-        if _cpu_seconds(child) >= until or time.monotonic() > patience:
-            os.kill(child, signal.SIGSTOP)
-            return
-        time.sleep(SLICE / 10)
+            training, core, began = running.pop(ended)
+            free.append(core)
+            print(f"{training.folder}: status {status} after {time.monotonic() - began:.1f} s on {core}", flush=True)
+        else:
+            time.sleep(0.05)
 
 
-def _forked(training, root):
+def _forked(training, root, core):
+    """A child of this process, which has imported what a training needs."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            _train(training, root, root / training.folder)
+            os.sched_setaffinity(0, {core})
+            _train(training, root)
             code = 0
+        except BaseException:  # noqa: BLE001 - reported, and the status says that it failed
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(code)
-    os.waitpid(child, os.WUNTRACED)
     return child
 
 
-def _cpu_seconds(process):
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _train(training, root, target):
+def _train(training, root):
     from rlvitals.train import recipe
 
-    given = settings_of(training.trainer, root) | {"output_dir": str(target), "seed": training.seed}
+    target = root / training.folder
+    shutil.rmtree(target, ignore_errors=True)  # left half done
+    given = QUIET | RECIPES[training.recipe] | {"output_dir": str(target), "seed": training.seed}
+    if training.trainer == "kto":
+        del given["early_stopping"]
+    given |= {name: str(root / given[name]) for name in ("dataset", "eval_dataset") if name in given}
+    if training.trainer in STARTS:
+        how, where = STARTS[training.trainer]
+        start = root / f"{training.trainer}-start"
+        if training.part == "start":
+            given |= how
+        else:
+            while not (start / ".done").exists():
+                time.sleep(0.1)
+            given |= {"warm_up_steps": 0, "model": str(start / where)}
+    if training.part == "handicapped":
+        given["learning_rate"] /= 3
     if training.trainer == "ppo":
         from rlvitals.train.ppo import trainer as module
         from rlvitals.train.ppo.settings import PPOSettings as Settings
-
-        is_start = training.part == "start"
-        given |= {"max_steps": 1, "warm_up_steps": 45} if is_start else {
-            "max_steps": 30, "warm_up_steps": 0, "model": str(root / "ppo-start" / "warm_start")}  # fmt: skip
-        if training.part == "handicapped":
-            given["learning_rate"] = given["learning_rate"] / 3
     elif training.trainer == "grpo":
         from rlvitals.train.grpo import trainer as module
         from rlvitals.train.grpo.settings import GRPOSettings as Settings
     else:
         from rlvitals.train.kto import trainer as module
         from rlvitals.train.kto.trainer import KTOSettings as Settings
-
-        is_start = training.part == "start"
-        given |= {"max_steps": 1, "warm_up_steps": 300} if is_start else {
-            "max_steps": 60, "warm_up_steps": 0, "model": str(root / "kto-start" / "tiny_model")}  # fmt: skip
     module.train(recipe.load(training.trainer, Settings, given=given))
+    (target / ".done").touch()
 
 
-def train_all(root, trainings):
-    # The machine is shared: what others compute meanwhile must not count as the run's own speed. Set before rlvitals
-    # is imported, which takes the clock of its phases then.
-    time.perf_counter = time.process_time
+def load_libraries():
+    """Import once what every child needs."""
     import torch
-    import transformers  # noqa: F401 - imported once, for every child
+    import transformers  # noqa: F401
     import trl  # noqa: F401
     from transformers import AutoModelForCausalLM, Trainer  # noqa: F401
     from trl import KTOTrainer  # noqa: F401
 
-    from rlvitals.train.kto import data as preferences
+    import rlvitals.train.grpo.trainer
+    import rlvitals.train.ppo.trainer  # noqa: F401
 
     torch.set_num_threads(1)
+
+
+def write_data(root):
+    """What the trainings read."""
+    from rlvitals.train.kto import data as preferences
+
     root.mkdir(parents=True, exist_ok=True)
     lines = [{"prompt": f"say {one} {other}:", "reference": f" {one}"} for one in WORDS for other in WORDS]
     (root / "words.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    examples = preferences.make(1200, seed=START_SEED, held_out_share=0.0).train
-    (root / "kto.jsonl").write_text("".join(f"{json.dumps(asdict(example))}\n" for example in examples))
-    needed = {training.trainer for training in trainings}
-    groups = {("start", trainer): [Training(trainer, "start", trainer, START_SEED)] for trainer in ("ppo", "kto")}
-    groups = {key: starts for key, starts in groups.items() if key[1] in needed}
-    for training in trainings:
-        groups.setdefault(training.group, []).append(training)
-    spent = 0.0
-    for own in groups.values():
-        if all((root / training.folder / ".done").exists() for training in own):
-            continue
-        for training in own:  # left half done
-            shutil.rmtree(root / training.folder, ignore_errors=True)
-        began, seconds = time.monotonic(), run_group(own, root)
-        spent += seconds
-        print(f"{own[0].group} {seconds:.1f} s of CPU, {time.monotonic() - began:.1f} s", flush=True)
-    print(f"{spent:.0f} s of CPU in all")
+    made = preferences.make(1328, seed=START_SEED, held_out_share=128 / 1328)
+    for name, examples in (("kto.jsonl", made.train), ("kto_held_out.jsonl", made.held_out)):
+        (root / name).write_text("".join(f"{json.dumps(asdict(example))}\n" for example in examples))
 
 
 # Generated runs
@@ -245,7 +257,7 @@ FAMILIES = (
     ("trl", "rloo"), ("tinker", "grpo"), ("trl", "dpo"),
 )  # fmt: skip
 PAIRS_A_FAMILY = 6
-GENERATED_SEED, GENERATED_DESIGN_SEED = 700, 500
+GENERATED_SEED, GENERATED_DESIGN_SEED = 800, 500
 NODE = 0.02
 """How much the machines differ in speed, as a standard deviation of its logarithm."""
 
@@ -327,13 +339,14 @@ def slowed(rows, view):
 
 
 def copied(run, target, change):
-    """A copy of a run's directory whose training rows are changed."""
+    """A copy of a run's directory whose rows are changed, those of evaluations too."""
     shutil.copytree(
         run, target, ignore=shutil.ignore_patterns("index", "*model*", "warm_start", "checkpoint*", "rollouts")
     )
-    log = target / "logs" / "training_metrics.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    log.write_text("".join(f"{json.dumps(row)}\n" for row in change(rows)))
+    for log in (target / "logs" / "training_metrics.jsonl", target / "logs" / "eval_metrics.jsonl"):
+        if log.exists():
+            rows = [json.loads(line) for line in log.read_text().splitlines()]
+            log.write_text("".join(f"{json.dumps(row)}\n" for row in change(rows)))
     return target
 
 
@@ -350,6 +363,7 @@ class Pair:
     baselines: list
     lower: Path
     slower: Path
+    metric: str | None = None
     handicapped: Path | None = None
 
 
@@ -385,11 +399,14 @@ def real_pairs(root, folder, trainings):
             continue
         for place, candidate in enumerate(runs):
             view = open_any(candidate)
-            name = f"{group}-{place}"
+            name, metric = f"{group}-{place}", GOALS.get(group.rstrip("0123456789"))
+            goal = metric or view.outcome
+            kind = f"real {group.rstrip('0123456789')}".replace("real short-", "short ")
             yield Pair(
-                name, f"real {group.rstrip('0123456789')}", candidate, [run for run in runs if run != candidate],
-                copied(candidate, folder / f"{name}-lower", lambda rows, goal=view.outcome: lowered(rows, goal)),
+                name, kind, candidate, [run for run in runs if run != candidate],
+                copied(candidate, folder / f"{name}-lower", lambda rows, goal=goal: lowered(rows, goal)),
                 copied(candidate, folder / f"{name}-slower", lambda rows, view=view: slowed(rows, view)),
+                metric,
                 parts.get("handicapped") if place == 0 else None,
             )  # fmt: skip
 
@@ -397,11 +414,11 @@ def real_pairs(root, folder, trainings):
 # Figures
 
 
-def judge(candidate, baselines):
+def judge(candidate, baselines, metric):
     from rlvitals.views.gate import gate
     from rlvitals.views.logs import open_any
 
-    return gate(open_any(candidate), [open_any(path) for path in baselines])
+    return gate(open_any(candidate), [open_any(path) for path in baselines], metric=metric)
 
 
 def goal_word(report):
@@ -414,14 +431,14 @@ def measure(root, *, design, baselines, verbose):
     counts = defaultdict(lambda: defaultdict(list))
     why = defaultdict(lambda: defaultdict(int))
     first = GENERATED_DESIGN_SEED if design else GENERATED_SEED
-    trainings = planned(DESIGN_GROUPS, FIRST_DESIGN_SEED, handicapped=HANDICAPPED) if design else listed()
+    trainings = listed("design") if design else [*listed("report"), *listed("short")]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         pairs = [*generated_pairs(folder, first), *(real_pairs(root, folder, trainings) if root else ())]
         for pair in pairs:
             used = pair.baselines[:baselines]
-            healthy = judge(pair.candidate, used)
-            rewards, speed = judge(pair.lower, used), judge(pair.slower, used)
+            healthy = judge(pair.candidate, used, pair.metric)
+            rewards, speed = judge(pair.lower, used, pair.metric), judge(pair.slower, used, pair.metric)
             found = {
                 "false failures": healthy.state == "fail",
                 f"10 % lower {goal_word(rewards)} found": any(
@@ -430,10 +447,11 @@ def measure(root, *, design, baselines, verbose):
                 "15 % lower speed found": any(one.group == "speed" and one.state == "fail" for one in speed.tests),
             }
             if pair.handicapped:
-                found["handicapped found"] = judge(pair.handicapped, used).state == "fail"
+                found["handicapped found"] = judge(pair.handicapped, used, pair.metric).state == "fail"
             for what, is_so in found.items():
                 counts[pair.kind][what].append(is_so)
-                counts["all"][what].append(is_so)
+                if not pair.kind.startswith("short"):
+                    counts["all"][what].append(is_so)
                 counts[pair.kind.split()[0]][what].append(is_so)
             for one in healthy.failed:
                 why["healthy"][getattr(one, "name", one.title)] += 1
@@ -458,21 +476,24 @@ def measure(root, *, design, baselines, verbose):
 
 
 def priors(root):
-    """For each measure, as limma's fitFDist: how the spread between runs of one kind relates to the noise within."""
+    """For each measure, as limma's fitFDist: how the spread between runs of one kind relates to the noise within; and
+    how often p is small where each run is compared with the next three, which should be as often as p says.
+    """
     from scipy.special import digamma, polygamma
 
-    from rlvitals.views.gate import PRIORS, _turned
+    from rlvitals.views.gate import PRIORS, _Compared, _turned
     from rlvitals.views.gate_measures import measure_runs
     from rlvitals.views.logs import open_any
 
     ratios = defaultdict(list)
     spreads = defaultdict(list)
-    many = 9
+    chances = defaultdict(list)
+    many = 8
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         groups = []
         for framework, algorithm in FAMILIES:
-            for seed in range(GENERATED_DESIGN_SEED + 50, GENERATED_DESIGN_SEED + 54):
+            for seed in range(GENERATED_DESIGN_SEED + 50, GENERATED_DESIGN_SEED + 53):
                 runs = generated(framework, algorithm, seed, many)
                 groups.append(
                     [
@@ -480,8 +501,10 @@ def priors(root):
                         for at, rows in enumerate(runs)
                     ]
                 )
-        for trainer in sorted(set(DESIGN_GROUPS)) if root else ():
-            done = sorted(path.parent for path in root.glob(f"{trainer}[0-9]*-run*/.done"))
+        for recipe in {training.recipe for training in listed("design")} if root else ():
+            own = [training for training in listed("design") if training.recipe == recipe]
+            done = [root / one.folder for one in own if one.part != "handicapped"]
+            done = [place for place in done if (place / ".done").exists()]
             groups += [done] if len(done) > 2 else []
         for group in groups:
             measured = measure_runs([open_any(path) for path in group])
@@ -492,6 +515,10 @@ def priors(root):
                 between = np.var(values, ddof=1)
                 spreads[one.name].append(math.sqrt(between))
                 ratios[one.name].append((max(between / within, 1e-4), len(values) - 1))
+                runs = [one.candidate, *one.baselines]
+                for at in range(len(runs) if len(runs) > BASELINES else 0):
+                    candidate, *others = (runs + runs)[at : at + 1 + BASELINES]
+                    chances[one.name].append(_Compared(replace(one, candidate=candidate, baselines=others), None).p)
     for name, found in ratios.items():
         logs = np.array([math.log(ratio) - digamma(df / 2) + math.log(df / 2) for ratio, df in found])
         sampling = np.mean([polygamma(1, df / 2) for _, df in found])
@@ -503,7 +530,8 @@ def priors(root):
         factor = math.exp(0.5 * (logs.mean() + digamma(low / 2) - math.log(low / 2)))
         print(
             f"{name:15} groups {len(found):3}  factor {factor:6.2f}  worth {low:8.1f}  "
-            f"median spread {np.median(spreads[name]):.4f}"
+            f"median spread {np.median(spreads[name]):.4f}  p < 5 % {np.mean(np.array(chances[name]) < 0.05):.1%}  "
+            f"p < 1 % {np.mean(np.array(chances[name]) < 0.01):.1%} of {len(chances[name])}"
         )
 
 
@@ -514,17 +542,18 @@ def main():
     for name in ("train", "priors", "measure"):
         verb = verbs.add_parser(name)
         verb.add_argument("folder", type=Path, nargs=None if name == "train" else "?")
-        verb.add_argument("--design", action="store_true", help="other seeds than those of the report")
-        verb.add_argument("--baselines", type=int, default=BASELINES, help="so many of the three")
-        verb.add_argument("--verbose", action="store_true")
+        if name == "train":
+            verb.add_argument("--cores", type=int, default=1, help="train so many at a time, each on its own core")
+            verb.add_argument("--seconds", type=float, default=math.inf, help="leave out what has not begun by then")
+        elif name == "measure":
+            verb.add_argument("--design", action="store_true", help="other seeds than those of the report")
+            verb.add_argument("--baselines", type=int, default=BASELINES, help="so many of the three")
+            verb.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     if arguments.verb == "seeds":
         write_seeds()
     elif arguments.verb == "train":
-        train_all(
-            arguments.folder,
-            planned(DESIGN_GROUPS, FIRST_DESIGN_SEED, handicapped=HANDICAPPED) if arguments.design else listed(),
-        )
+        train_all(arguments.folder, arguments.cores, arguments.seconds)
     elif arguments.verb == "priors":
         priors(arguments.folder)
     else:

@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rlvitals.train import grpo, models, recipe
 from rlvitals.train.grpo import warm_start
 from rlvitals.train.grpo.conversation import Dialogue
-from rlvitals.train.grpo.trainer import Trainer
+from rlvitals.train.grpo.trainer import GrpoTrainer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -66,21 +66,21 @@ def taught(body: str, folder: Path, *, steps: int, rate: float) -> Path:
 def ours(start: Path, folder: Path, *, steps: int, rate: float) -> dict[str, list[float]]:
     """Our trainer on the GPU."""
     found: dict[str, list[float]] = {"tokens": [], "sampling": [], "at": []}
-    collect, one_step = Trainer._collect, Trainer._one_step
+    collect, one_step = GrpoTrainer._collect, GrpoTrainer._one_step
 
-    def collected(self: Trainer) -> Any:
+    def collected(self: GrpoTrainer) -> Any:
         began = time.perf_counter()
         played = collect(self)
         found["sampling"].append(time.perf_counter() - began)
         found["tokens"].append(float(sum(sum(row.own) for rows in played.trajectories for row in rows)))
         return played
 
-    def stepped(self: Trainer) -> Any:
+    def stepped(self: GrpoTrainer) -> Any:
         row = one_step(self)
         found["at"].append(time.perf_counter())
         return row
 
-    Trainer._collect, Trainer._one_step = collected, stepped  # type: ignore[method-assign]
+    GrpoTrainer._collect, GrpoTrainer._one_step = collected, stepped  # type: ignore[method-assign]
     warm_start.SHIPPED["careless"] = start
     settings = recipe.load(
         "grpo", grpo.Settings, None,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from html import escape
 from pathlib import Path
 from typing import Any
 
 _REPO = Path(__file__).parent.parent
-_NOTEBOOK = re.compile(r"\[([^\]]+)\]\((?:\.\./)+examples/notebooks/(\w+\.ipynb)\)")
 _OUTSIDE = re.compile(
     r"\[([^\]]+)\]\((?:\.\./)+(?:tests|benchmarks|examples|src|CONTRIBUTING\.md|CHANGELOG\.md|SECURITY\.md)[^)]*\)"
 )
@@ -29,7 +27,7 @@ _FORWARD = """<!doctype html><meta charset="utf-8"><title>{name}</title>
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Every page says of which version it is. `mike` adds a menu of the versions that are published."""
+    """Every page names its version. `mike` adds a menu of the published versions."""
     text = (_REPO / "src" / "rlvitals" / "version.py").read_text(encoding="utf-8")
     found = re.search(r'__version__ = "([^"]+)"', text)
     assert found is not None
@@ -38,11 +36,10 @@ def on_config(config: Any, **_: Any) -> Any:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """Notebooks are copied. Every rule and every metric gets an address that does not change when it moves to another
-    page: rule/NAME.html and metric/ID.html. `rlvitals.documentation` hands them out.
+    """Every rule and every metric gets an address that does not change when it moves to another page: rule/NAME.html
+    and metric/ID.html. `rlvitals.documentation` returns them.
     """
     site = Path(config["site_dir"])
-    shutil.copytree(_REPO / "examples" / "notebooks", site / "notebooks", dirs_exist_ok=True)
     for folder, single in (("rules", "rule"), ("metrics", "metric")):
         (site / single).mkdir(exist_ok=True)
         for page in (site / folder).glob("*.html"):
@@ -52,11 +49,7 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Notebooks lie beside the pages. Other files of the repository are named, not linked. A metric is found by its
-    id, too.
-    """
-    beside = "../" * page.url.count("/") + "notebooks"
-    markdown = _NOTEBOOK.sub(rf'<a href="{beside}/\2" download>\1</a>', markdown)
+    """Files of the repository that are not pages are named, not linked. A metric is also found by its id."""
     if page.url.startswith("metrics/"):
         markdown = _METRIC.sub(r'<a id="\2"></a>\n\n\1', markdown)
     return _OUTSIDE.sub(r"\1", markdown)
@@ -66,12 +59,18 @@ _IMAGE = re.compile(r'<img ([^>]*?)src="([^"]+)"([^>]*)>')
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """A picture is loaded when it comes into view, and a click shows it in its own size: phones are narrow."""
+    """A picture is loaded when it scrolls into view. A click shows it in full size, since phones are narrow."""
     return _IMAGE.sub(r'<a href="\2"><img \1src="\2"\3 loading="lazy"></a>', html)
 
 
+_NAME_IN_CELL = re.compile(r"(?<=<code>)[\w./{}*|-]{12,}(?=</code>)")
+
+
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """No page fetches anything from elsewhere."""
+    """No page fetches anything from elsewhere. Long names may be broken after a slash, a dot or an underscore: this
+    comes after the search has read the page, which would see two words.
+    """
+    output = _NAME_IN_CELL.sub(lambda name: re.sub(r"([/._])(?=[^/._])", r"\1<wbr>", name[0]), output)
     return output.replace(SHIM, "../" * page.url.count("/") + "assets/iframe-worker.js")
 
 

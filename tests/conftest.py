@@ -33,11 +33,13 @@ REPO = Path(__file__).parent.parent
 SHARED = REPO.parent / "shared"
 
 
-def until(condition, seconds=30.0):
-    """Wait for something another thread or process does; returns what `condition` last gave."""
+def until(condition, seconds=30.0, pause=0.01):
+    """Wait for something another thread or process does; returns what `condition` last gave. Where to ask takes
+    processor time, `pause` is longer.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+        time.sleep(pause)
     return found
 
 
@@ -55,19 +57,20 @@ def unexplained(folder):
 
 
 WARM = pytest.StashKey[Warm]()
-IMPORTING_TORCH = (
+STARTING_HEAVY_PROGRAMS = (
     "tests/train/", "tests/adapters/", "tests/capture/test_carrying_out.py", "tests/capture/test_device_rows.py",
     "tests/capture/test_live_monitor.py::test_every_rank", "tests/web/test_pages_trl.py",
     "tests/docs/test_first_ten_minutes.py::test_a_trl_script",
     "tests/docs/test_paths.py",
+    "tests/importers/test_import_mlflow.py", "tests/sinks/test_mlflow.py",
 )  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Programs that import torch are forked from an interpreter that has; see warm_python.py."""
+    """Programs that import torch, a tracker or matplotlib are forked from one that has; see warm_python.py."""
     is_cold = sys.platform != "linux" or item.get_closest_marker("cold") or "OMP_NUM_THREADS" not in os.environ
-    if is_cold or not item.nodeid.startswith(IMPORTING_TORCH):
+    if is_cold or not item.nodeid.startswith(STARTING_HEAVY_PROGRAMS):
         return (yield)
     with item.config.stash[WARM].taking_over():
         return (yield)
@@ -116,11 +119,17 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path):
-    """Examples stand in the docstrings of the package and of helpers; tests have none."""
-    found = yield
-    return [one for one in found if not (isinstance(one, DoctestModule) and file_path.name.startswith("test_"))]
+class Examples:
+    """A plug-in rather than a function of this file, which pytest would ask about tests/ alone."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path):
+        """Examples stand in the docstrings of the package and of helpers; tests have none. A module without any is not
+        imported to look for them.
+        """
+        found = yield
+        has_examples = not file_path.name.startswith("test_") and b">>> " in file_path.read_bytes()
+        return [one for one in found if has_examples or not isinstance(one, DoctestModule)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -223,6 +232,7 @@ DRAFTS = pytest.StashKey[Path]()
 
 
 def pytest_configure(config):
+    config.pluginmanager.register(Examples())
     config.stash[WARM] = Warm.inherited or Warm(is_light=config.option.markexpr == "not slow")
     if not hasattr(config, "workerinput") and "TMPDIR" not in os.environ and has_room(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))

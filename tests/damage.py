@@ -28,13 +28,17 @@ from rlvitals.cli import sync
 from rlvitals.cli.main import main
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Group, Rollout, TokenTrace, ToolCall, Turn
+from rlvitals.store import index
 from rlvitals.store.archive import compact_logs
 from rlvitals.store.evaluations import Control, write_control
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
 
-ROWS = 300
-"""Of the first attempt: enough for an index."""
+EVERY = 4
+"""Steps from one row of the first attempt to the next: each is judged a thousand times."""
+ROWS = 92
+"""Of the first attempt up to where the second goes on, and of the second."""
+LAST_STEP = 310
 
 SECONDS = 20
 """A question that takes longer hangs."""
@@ -49,6 +53,17 @@ EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}, "gate": {0, 1, 
 # A run with everything in it
 
 
+@contextlib.contextmanager
+def small_indices() -> Iterator[None]:
+    """A short log has an index too."""
+    kept, index.SMALLEST_INDEXED = index.SMALLEST_INDEXED, 50
+    try:
+        yield
+    finally:
+        index.SMALLEST_INDEXED = kept
+
+
+@small_indices()
 def make_run(path: Path, *, packed: bool = False) -> Path:
     """Rows of two attempts and two ranks, evaluations with files and a control, findings with requests and answers,
     rollouts, images, distributions, epochs, phases, samples of the machine, trackers, a checkpoint, an index, and the
@@ -58,12 +73,12 @@ def make_run(path: Path, *, packed: bool = False) -> Path:
     config = {"lr": 1e-6, "num_generations": 4, "nested": {"deep": {"er": [1, 2]}}}
     asking = {"rules": ["kl > 0.5 for 3: critical"], "actions": "act"}
     with rlvitals.start(path, config=config, **quiet, **asking) as run:
-        for step in range(1, ROWS + 1):
-            if step % 100 == 1:
+        for step in range(EVERY, 301, EVERY):
+            if step % 100 == EVERY:
                 with run.phase("generate") as phase:
                     phase.tokens(100)
             run.log(_row(step), step=step)
-            if step == 1:
+            if step == EVERY:
                 run.log_image("grid", [[0, 255], [255, 0]], step=step)
                 run.log_distribution({"entropy": [0.5, 1.0, 2.0]}, step=step)
             if (request := run.request()) is not None:
@@ -72,10 +87,10 @@ def make_run(path: Path, *, packed: bool = False) -> Path:
                 run.log_eval({"accuracy": step / 400, "total_samples": 8, "answers": ["a", "b"]}, step=step)
                 run.log_groups([_group("capital", step), _group("river", step)], step=step)
         with rlvitals.start(path, rank=1, **quiet) as other:
-            for step in range(1, 20):
+            for step in range(EVERY, 80, EVERY):
                 other.log({"reward": rlvitals.values.mean([0.1, 0.2 * step]), "loss": 1.0}, step=step)
     with rlvitals.start(path, resume=290, monitor=False, **quiet) as run:
-        for step in range(291, 311):
+        for step in range(291, LAST_STEP + 1):
             run.log(_row(step), step=step)
     run_dir = RunDir(path)
     _samples(run_dir)
@@ -90,7 +105,7 @@ def make_run(path: Path, *, packed: bool = False) -> Path:
     if packed:
         compact_logs(run_dir)
     view = rlvitals.open_run(path)
-    assert (view.rows, len(view.attempts), view.ranks) == (ROWS + 10, 2, [0, 1])
+    assert (view.rows, len(view.attempts), view.ranks) == (ROWS, 2, [0, 1])
     assert view.findings
     assert view.rollout_log.overview()
     RunLock(run_dir).acquire()
@@ -103,7 +118,7 @@ def _row(step: int) -> dict[str, Any]:
     noise = math.sin(step * 12.9898) * 0.05
     kl = 0.9 if 200 <= step < 210 else 0.01
     texts = {"note": f"row {step}"} if step % 50 == 0 else {}
-    broken = {"grad_norm": math.nan if step == 150 else 1.0 + noise}
+    broken = {"grad_norm": math.nan if step == 152 else 1.0 + noise}
     return {"reward": 0.3 + step / 1000 + noise, "loss": 0.5 + noise, "kl": kl, "epoch": step / 100, **broken, **texts}
 
 
@@ -453,7 +468,7 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
 
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("run", {}), ("metrics", {}), ("distributions", {}), ("images", {}), ("image", {"name": "grid", "step": 1}),
+    ("run", {}), ("metrics", {}), ("distributions", {}), ("images", {}), ("image", {"name": "grid", "step": EVERY}),
     ("findings", {}), ("hindsight", {}), ("performance", {}), ("evaluations", {}),
     ("series", {"name": ["reward", "kl", "accuracy", "note"]}), ("series", {"name": "loss", "x": "time"}),
     ("series", {"name": "loss", "x": "epoch", "points": 10}), ("explain", {"name": "reward"}),

@@ -38,12 +38,16 @@ class Facts(NamedTuple):
     """The modules of ours that it imports: at its top, inside functions, and for types."""
     blanket_handlers: list[int]
     """Their lines."""
+    types: list[str]
+    """The classes at its top that other modules may import."""
 
 
 @cache
 def facts_of(module: str) -> Facts:
     found, handlers = set(), []
-    for node in ast.walk(ast.parse(modules()[module].read_text())):
+    tree = ast.parse(modules()[module].read_text())
+    types = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -51,7 +55,7 @@ def facts_of(module: str) -> Facts:
             found |= {name if name in modules() else node.module for name in names}
         elif is_blanket(node):
             handlers.append(node.lineno)
-    return Facts(frozenset(found & modules().keys()) - {module}, handlers)
+    return Facts(frozenset(found & modules().keys()) - {module}, handlers, types)
 
 
 def imports_of(module: str) -> frozenset[str]:
@@ -110,6 +114,25 @@ EVERYTHING = ("Exception", "BaseException")
 def test_blanket_handlers_are_few():
     found = [f"{name}:{line}" for name in sorted(modules()) for line in facts_of(name).blanket_handlers]
     assert len(found) <= MOST_BLANKET_HANDLERS, found
+
+
+SAME_FOR_EVERY_FRAMEWORK = {"VitalsCallback", "VitalsLogger", "VitalsMonitor", "VitalsTracker"}
+"""Of an adapter's names only the module says whose it is, so that a user changes one word for another framework."""
+
+
+def test_no_two_types_have_one_name():
+    places: dict[str, list[str]] = {}
+    for module in sorted(modules()):
+        for name in facts_of(module).types:
+            places.setdefault(name, []).append(module)
+    shared = {name: found for name, found in places.items() if len(found) > 1 and name not in SAME_FOR_EVERY_FRAMEWORK}
+    assert shared == {}
+    assert all(room_of(module) == "adapters" for name in SAME_FOR_EVERY_FRAMEWORK for module in places[name])
+
+
+def test_no_two_modules_of_a_room_differ_by_an_s():
+    names = set(modules())
+    assert [name for name in sorted(names) if f"{name}s" in names] == []
 
 
 @cache

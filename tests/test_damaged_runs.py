@@ -41,7 +41,8 @@ IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 @pytest.fixture(scope="module")
 def bench():
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's own folders, which a stranger may not enter
+    # not pytest's own folders, which a stranger may not enter
+    with damage.small_indices(), tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         made = Bench(Path(folder) / "bench")
         yield made
@@ -110,7 +111,7 @@ def test_a_field_of_a_wrong_type_is_named_and_the_run_is_shown(bench, bad, field
     card = RunDir(bad).info
     card.write_text(json.dumps(json.loads(card.read_text()) | {field: WRONG[field]}))
     lines, remarks = listed(bench.runs, capsys)
-    assert lines["good"]["rows"] == lines["bad"]["rows"] == damage.ROWS + 10
+    assert lines["good"]["rows"] == lines["bad"]["rows"] == damage.ROWS
     assert field in lines["bad"]["note"]
     assert lines["good"]["note"] == ""
     assert f"{bad}: run.json is damaged" in remarks
@@ -179,7 +180,7 @@ def test_a_file_of_the_index_that_was_forged_is_not_believed(bad):
         path.write_bytes(prefix + text + whole[chunks._PREFIX.size + size :])
         with pytest.raises(ValueError, match=r"index file|cut short|missing"):
             chunks.load(path, log)
-        assert rlvitals.open_run(bad).rows == damage.ROWS + 10
+        assert rlvitals.open_run(bad).rows == damage.ROWS
 
 
 # Logs that cannot be read
@@ -201,7 +202,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_a_traceback(bench, bad, kind,
         verdicts, _ = judged(bench.runs, capsys)
         assert main(["show", str(bad)]) == 64
     assert lines["bad"]["status"] == "unreadable"
-    assert lines["good"]["rows"] == damage.ROWS + 10
+    assert lines["good"]["rows"] == damage.ROWS
     assert "bad" in remarks
     assert verdicts["good"] in ("healthy", "watch", "act")
     assert verdicts["bad"] == "cannot judge"
@@ -220,7 +221,7 @@ def test_the_index_is_done_without_where_it_is_no_file(bad, kind, name):
     UNREADABLE[kind](bad / name, random.Random(1))
     with damage.alarm(), as_stranger():  # who may not even replace it
         view = rlvitals.open_run(bad)
-        assert view.rows == damage.ROWS + 10
+        assert view.rows == damage.ROWS
         assert [line["step"] for line in view.rollout_log.overview()] == [100, 200]
 
 
@@ -312,7 +313,7 @@ def test_a_damaged_archive_is_said_to_be_one(bench, bad):
         with pytest.raises(RunUnreadable, match=r"archive is damaged: .*backup"):
             _ = rlvitals.open_run(bad).rows
     archive.write_bytes(whole)
-    assert rlvitals.open_run(bad).rows == damage.ROWS + 10
+    assert rlvitals.open_run(bad).rows == damage.ROWS
 
 
 def test_a_damaged_table_of_rollouts_is_made_anew(bad):

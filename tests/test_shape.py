@@ -178,7 +178,7 @@ def test_extras_named_in_error_messages_exist():
     extras = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = set()
     for path in SOURCE.rglob("*.py"):
-        named |= set(re.findall(r"MissingDependency\(\s*[^,]+,\s*\"(\w+)\"", path.read_text()))
+        named |= set(re.findall(r"(?:MissingDependency|needs)\(\s*[^,\n]+,\s*\"([\w-]+)\"", path.read_text()))
     assert named
     assert named <= set(extras)
 

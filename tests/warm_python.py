@@ -1,10 +1,11 @@
-"""A Python that has imported torch, transformers and TRL already: it forks for each program the tests start.
+"""A Python that has imported torch, TRL, MLflow and the like already: it forks for each program the tests start.
 
-Those imports take eight seconds of each child process, and some tests start three at a time. `Warm` starts one such
-interpreter; while `Warm.taking_over()` lasts, `subprocess.Popen` asks it for a process instead of starting a new
-interpreter, wherever the program would import torch. The process is a real child of the caller with its own pid, that
-can be waited for and killed, and torchrun started in this way starts its ranks in the same way. So are the processes
-of xdist, each with an interpreter like this one of its own: what six processes would import is imported once.
+Those of torch and TRL take eight seconds of each child process, MLflow two and a half and
+matplotlib nearly one, and some tests start three at a time. `Warm` starts one such interpreter; while
+`Warm.taking_over()` lasts, `subprocess.Popen` asks it for a process instead of starting a new interpreter, wherever the
+program would import one of them. The process is a real child of the caller with its own pid, that can be waited for
+and killed. torchrun and MLflow's server, started in this way, start their processes in the same way. So are the
+processes of xdist, each with an interpreter like this one of its own: what six processes would import is imported once.
 
 What the programs have not imported themselves is there nevertheless. So one trainer is also started without this
 (`cold` in conftest.py), and tests/train/test_imports.py looks at what all of them reach by dots.
@@ -30,18 +31,27 @@ from pathlib import Path
 
 TESTS_IMPORT = ("pandas", "scipy.stats")
 """What the tests themselves import, a second of each process that runs them."""
-IMPORTS = ("torch.distributed.fsdp", "transformers", "accelerate", "datasets", "peft", "trl")
+IMPORTS = ("torch.distributed.fsdp", "transformers", "accelerate", "datasets", "peft", "trl", "mlflow",
+           "matplotlib.figure", "matplotlib.backends.backend_agg", "mcp.server")  # fmt: skip
 NAMES = (("transformers", ("AutoModelForCausalLM", "AutoTokenizer", "Trainer", "LlamaForCausalLM", "GPT2LMHeadModel")),
          ("trl", ("KTOTrainer", "GRPOTrainer")))  # fmt: skip
 """Both libraries import these when they are first asked for."""
 
-READ_AT_IMPORT = ("PYTHON", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "CUDA_")
+READ_AT_IMPORT = ("PYTHON", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "CUDA_", "MPL")
 WRITES_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-NEEDS_TORCH = ("torch", "transformers", "trl", "rlvitals.train")
+IS_DONE_HERE = frozenset({WRITES_NO_BYTECODE, "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"})
+"""Read at the start of an interpreter too, and `run` does what it asks for."""
+HEAVY = ("torch", "transformers", "trl", "rlvitals.train", "mlflow", "matplotlib")
+"""What a program names that takes long to import."""
+NEVER_FORKED = "wandb"
+"""Its client takes a forked process for a part of the one it was imported in."""
+HEAVY_VERBS = ("train", "import", "plot", "mcp")
+STARTING_OTHERS = ("torch.distributed.run", "mlflow")
 PR_SET_CHILD_SUBREAPER = 36
 XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 """What execnet lets `python` run, for a process that runs tests."""
 start_cold = subprocess.Popen._execute_child
+OWN_PATH = frozenset(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 PLUG_INS = ("anyio",)
@@ -114,7 +124,7 @@ class Warm:
         environment = dict(os.environ if env is None else env)
         plain = not (executable or preexec_fn or pass_fds or shell or gid or gids or uid)
         plain = plain and umask == -1 and group == -1 and words[:1] == [sys.executable]
-        if not plain or not needs_torch(words[1:], cwd) or not self._is_like(environment):
+        if not plain or not is_heavy(words[1:], cwd) or not self._is_like(environment):
             start_cold(process, *given)
             return
         asked = {
@@ -140,23 +150,24 @@ class Warm:
     def _is_like(self, environment: dict[str, str]) -> bool:
         """Whether nothing was set that is read when a library is imported."""
         names = {name for name in environment | self._environment if name.startswith(READ_AT_IMPORT)}
-        names.discard(WRITES_NO_BYTECODE)
-        return all(environment.get(name) == self._environment.get(name) for name in names)
+        return all(environment.get(name) == self._environment.get(name) for name in names - IS_DONE_HERE)
 
 
-def needs_torch(words: list[str], cwd) -> bool:
-    """Whether what follows `python` is a program that imports torch."""
+def is_heavy(words: list[str], cwd) -> bool:
+    """Whether what follows `python` is a program that imports something large."""
     if words == XDIST:
         return True
     first = words[1:] if words[:1] == ["-u"] else words
-    if first[:1] == ["-m"]:
-        return first[1] == "torch.distributed.run" or first[1:3] == ["rlvitals.cli.main", "train"]
-    if first[:1] == ["-c"]:
-        return any(name in first[1] for name in NEEDS_TORCH)
+    text = " ".join(first)
     if first and first[0].endswith(".py"):
-        text = (Path(cwd or ".") / first[0]).read_text(encoding="utf-8")
-        return any(name in text for name in NEEDS_TORCH)
-    return False
+        text += (Path(cwd or ".") / first[0]).read_text(encoding="utf-8")
+    if NEVER_FORKED in text:
+        return False
+    if first[:1] == ["-m"]:
+        is_ours = first[1] == "rlvitals.cli.main"
+        return first[1] in (*STARTING_OTHERS, "uvicorn") or (is_ours and first[2] in HEAVY_VERBS)
+    is_program = first[:1] == ["-c"] or (first and first[0].endswith(".py"))
+    return is_program and any(name in text for name in HEAVY)
 
 
 def prctl(option: int, value: int) -> None:
@@ -196,11 +207,18 @@ def open_streams(*, is_unbuffered: bool) -> None:
     """The old ones remember what they were opened on."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        new = open(number, "w" if number else "r", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
+        encoding = os.environ.get("PYTHONIOENCODING", old.encoding)
+        new = open(number, "w" if number else "r", encoding=encoding, errors=old.errors, closefd=False)  # noqa: SIM115
         if number:
             new.reconfigure(line_buffering=number == 2 or new.isatty(), write_through=is_unbuffered)
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
+
+
+def put_on_path(folders: str) -> None:
+    """`sys.path` as this PYTHONPATH makes it."""
+    asked = [folder for folder in folders.split(os.pathsep) if folder]
+    sys.path[1:] = [*asked, *(folder for folder in sys.path[1:] if folder not in {*asked, *OWN_PATH})]
 
 
 def run(request: dict) -> None:
@@ -210,6 +228,7 @@ def run(request: dict) -> None:
     os.environ.update(request["environment"])
     time.tzset()
     sys.dont_write_bytecode = bool(os.environ.get(WRITES_NO_BYTECODE))
+    put_on_path(os.environ.get("PYTHONPATH", ""))
     words = request["words"]
     if words == XDIST:
         sys.modules["warm_python"] = sys.modules[__name__]
@@ -223,7 +242,7 @@ def run(request: dict) -> None:
     words = words[1:] if words[0] == "-u" else words
     if words[0] == "-m":
         sys.path[0], sys.argv = os.getcwd(), words[1:]
-        if words[1] == "torch.distributed.run":
+        if words[1] in STARTING_OTHERS:
             with Warm.fork().taking_over():
                 runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:

@@ -80,7 +80,7 @@ async def draw_watch(name: str, path: str, size: tuple[int, int]) -> None:
 
 async def draw_choices(name: str, folder: str, size: tuple[int, int]) -> None:
     """The list of a folder's runs and logs."""
-    from rlvitals.tui.choosing import ChoosingApp
+    from rlvitals.tui.run_list import ChoosingApp
     from rlvitals.views.folder_list import FolderList
 
     listed = FolderList(Path(folder))

@@ -1,8 +1,8 @@
-"""`python -m rlvitals.briefing RUN`: what a notification says and shows of a run, the verdict and a chart.
+"""`python -m rlvitals.briefing RUN`: writes the content of a notification, which is the run's verdict and a chart.
 
-The courier starts it for a message and waits for a bounded time. numpy and matplotlib are loaded here and nowhere else
-beside the trainer, and are gone with the process. Standard input has the metrics to draw; standard output gets one line
-of JSON, and after it the PNG where matplotlib is installed.
+The courier starts this process for a message and waits for a limited time. numpy and matplotlib are loaded in this
+process only, so the trainer's processes do not need memory for them. Standard input has the metrics to draw. Standard
+output receives one line of JSON, followed by the PNG if matplotlib is installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def chart(view: RunView, names: Sequence[str], found: Diagnosis) -> bytes | None
 def main() -> None:
     """Read the task, write the answer."""
     if hasattr(os, "nice"):
-        os.nice(NICENESS)  # the processor is the trainer's
+        os.nice(NICENESS)  # the trainer has priority
     task = json.load(sys.stdin)
     view = open_run(sys.argv[1])
     found = diagnose(view)

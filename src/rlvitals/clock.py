@@ -1,8 +1,8 @@
-"""The clock of a run: says from outside the trainer that rows have stopped coming, or that its process is gone.
+"""The clock of a run: detects from outside the trainer that no rows arrive any more, or that its process is gone.
 
-It lives in the follower's process, because a trainer that hangs or was killed can say nothing itself. Of each row it
-reads the step and the time; what silence is too long is left to a monitor that has the rulebook's rules for the clock
-and no others. A clock belongs to one attempt and ends with it.
+It runs in the follower's process, because a trainer that hangs or was killed cannot report it. It reads only the step
+and the time of each row. A monitor with only the clock rules of the rulebook decides how much time without rows is too
+long. A clock belongs to one attempt and ends with it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from rlvitals.terminal import logger
 
 LOOK_SECONDS = 2.0
 PAST_BYTES = 2**20
-"""How much of each log is read at the start, to learn how often rows come: some hundred rows at least."""
+"""Bytes of each log that are read at the start, to learn how often rows are logged: at least some hundred rows."""
 
 ASLEEP_SECONDS = 30.0
-"""A clock that could not look for so long was asleep itself, with its machine: a suspended job, a closed laptop."""
+"""If a clock could not look for this long, its machine was suspended too: a suspended job, a closed laptop."""
 
 LOST_SECONDS = 60.0
-"""How long a run whose directory was deleted is waited for: a live trainer makes it again within 10 s."""
+"""How long to wait for a run whose directory was deleted: a live trainer recreates it within 10 s."""
 
 NOTIFY_SECONDS = 20.0
-"""Enough for every try of a notification; nobody waits for this process."""
+"""Enough for every retry of a notification. No other process waits for this one."""
 
 State = Literal["running", "gone", "ended"]
 
 
-def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
-    """The clock a trainer asks for: `holder` (its lock's token), `attempt`, `rules` and `notify`.
+def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> AttemptClock | None:
+    """The clock that a trainer asks for: `holder` (its lock's token), `attempt`, `rules` and `notify`.
 
-    None where it asks for none, the rules for the clock are switched off, or it cannot be made: trackers are followed
-    all the same.
+    None if the trainer asks for none, if the clock rules are disabled, or if the clock cannot be created. Forwarding to
+    trackers works without it.
     """
     if task is None:
         return None
@@ -64,18 +64,18 @@ def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> Clock | None:
         if rules:
             monitor = Monitor(info.algorithm, info.framework, rules=Rulebook(rules, ()))
             notifier = open_notifier(info.name, task["notify"], put_file=put_file)
-            return Clock(run_dir, monitor, notifier, holder=task["holder"], attempt=task["attempt"])
+            return AttemptClock(run_dir, monitor, notifier, holder=task["holder"], attempt=task["attempt"])
     return None
 
 
-class Clock:
-    """Watches one attempt. `look` and `run` never raise."""
+class AttemptClock:
+    """Monitors one attempt. `look` and `run` never raise."""
 
     def __init__(
         self, run_dir: RunDir, monitor: Monitor, notifier: Notifier | None, *, holder: str, attempt: int
     ) -> None:
         self.is_over = False
-        """Nothing more to say: the attempt has ended, one way or another."""
+        """True once the attempt has ended, for any reason, or the clock has failed."""
         self._dir, self._monitor, self._notifier = run_dir, monitor, notifier
         self._holder, self._attempt = holder, attempt
         self._tails = {stream: _tail(run_dir.log(stream)) for stream in STREAMS}
@@ -88,7 +88,7 @@ class Clock:
         self._slept = 0.0
 
     def look_when_due(self) -> None:
-        """Look, if the last look is a few seconds old. For a caller that comes by more often."""
+        """Look if the last look is a few seconds old. For callers that call more often than that."""
         if time.monotonic() >= self._next_look:
             self.look()
 
@@ -100,14 +100,14 @@ class Clock:
                 time.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Read what is new and say what there is to say."""
+        """Read the new rows, then record and report new findings."""
         if self.is_over:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
         try:
             with guarded(self._put_aside, but=(OSError,)):
                 self._look(time.time())
-        except OSError as error:  # a sick disk: the next look may do better
+        except OSError as error:  # a disk error may be temporary: the next look tries again
             self._say_once(f"the clock cannot read {self._dir.root}: {error.strerror or error}")
 
     def _put_aside(self, error: Exception) -> None:
@@ -115,13 +115,13 @@ class Clock:
         self._say_once(f"the clock failed and is disabled: {words_of(error)}")
 
     def close(self) -> None:
-        """Write what could not be written before, and wait for notifications on their way."""
+        """Write the lines that could not be written before, and wait for notifications that are being sent."""
         self._write()
         if self._notifier is not None:
             self._notifier.close(NOTIFY_SECONDS)
 
     def _look(self, now: float) -> None:
-        state = self._state(now)  # asked before the logs are read: what was logged until then is still seen
+        state = self._state(now)  # read before the logs, so that rows logged until then are still included
         rows = self._new_rows()
         for stream, row in rows:
             self._take(stream, row)
@@ -135,14 +135,14 @@ class Clock:
             self._monitor.tick(now, lost_pid=pid)
             self._tell(now)
         elif state == "running" and self._last is not None and self._last.attempt == self._attempt:
-            # Loading a model before an attempt's first row takes as long as it takes.
+            # Loading a model before an attempt's first row may take any amount of time.
             self._monitor.tick(now - self._slept)
             self._tell(now)
         self.is_over = state != "running"
         self._write()
 
     def _state(self, now: float) -> State:
-        """How the attempt is. `finish` writes the card before it gives the lock back, so the card has the last word."""
+        """The state of the attempt. `finish` writes the card before it releases the lock, so the card decides."""
         holder = read_holder(self._dir)
         if holder is not None:
             if holder.token != self._holder:
@@ -157,7 +157,7 @@ class Clock:
             return "running" if now - self._seen_at < LOST_SECONDS else "ended"
         if status != "running":
             return "ended"
-        return "running" if holder is None and self._is_alive() else "gone"  # somebody may have removed the lock
+        return "running" if holder is None and self._is_alive() else "gone"  # the lock file may have been removed
 
     def _is_alive(self) -> bool:
         alive = None if self._process is None else is_alive(self._process)
@@ -170,14 +170,14 @@ class Clock:
     def _take(self, stream: Stream, row: Row) -> None:
         case = self._monitor.case
         if self._last is not None and self._last.attempt != row.attempt:
-            case.timestamp = math.nan  # the time between two attempts is none between two rows
+            case.timestamp = math.nan  # the time between two attempts is not the time between two rows
         self._last = row
-        # An evaluation may be of an earlier step; the monitor would take a step that falls for a restart.
+        # An evaluation may belong to an earlier step, and the monitor reads a falling step as a restart.
         step = max(row.step, case.step) if stream == "eval" else row.step
         self._monitor.update({"step": step, "timestamp": row.timestamp})
 
     def _tell(self, now: float) -> None:
-        """Record and tell what the last tick led to."""
+        """Record and report the events of the last tick."""
         for event in self._monitor.events:
             self._unwritten.append(event_line(replace(event, timestamp=now, attempt=self._attempt, seen_in="clock")))
             if (finding := event.finding) is not None:
@@ -186,7 +186,7 @@ class Clock:
                     self._notifier.tell(finding)
 
     def _write(self) -> None:
-        """Record what was found, and what could not be recorded before."""
+        """Record the new events, and those that could not be recorded before."""
         try:
             while self._unwritten:
                 append_event(self._dir, self._unwritten[0])
@@ -196,5 +196,5 @@ class Clock:
 
 
 def _tail(log: Path) -> RowTail:
-    """From near the end on: the rows there tell how often rows come."""
+    """A tail that starts near the end of the log. The rows there show how often rows are logged."""
     return RowTail(log, max(0, (file_size(log) or 0) - PAST_BYTES))

@@ -1,13 +1,13 @@
-"""JSON in and out: one line for logs, indented text for people, strict both ways.
+"""Reads and writes strict JSON: one line for logs, indented text for people.
 
-orjson where there is one, the standard library where nothing can be installed: slower, the same bytes in meaning.
+Uses orjson if it is installed, otherwise the standard library, which is slower and gives equivalent output.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,9 @@ def encode_with_json(row: Mapping[str, Any]) -> bytes:
 encode: Callable[[Mapping[str, Any]], bytes] = (
     encode_with_json if orjson is None else partial(orjson.dumps, option=orjson.OPT_APPEND_NEWLINE)
 )
-"""One mapping to one line. Callers check the values before: what JSON cannot hold raises, and orjson writes a NaN as
-null."""
+"""Encodes one mapping as one line. Callers check the values first: unsupported values raise, and orjson writes NaN as
+null.
+"""
 
 
 def dumps_with_json(row: Mapping[str, Any], default: Callable[[Any], Any] | None = None, option: int = 0) -> bytes:
@@ -38,11 +39,11 @@ def dumps_with_json(row: Mapping[str, Any], default: Callable[[Any], Any] | None
 
 NEWLINE = 0 if orjson is None else orjson.OPT_APPEND_NEWLINE
 dumps: Callable[..., bytes] = dumps_with_json if orjson is None else orjson.dumps
-"""orjson's own function, for the one caller that counts microseconds: `dumps(row, None, NEWLINE)` is `encode(row)`."""
+"""orjson's own function, for the one caller where microseconds matter: `dumps(row, None, NEWLINE)` is `encode(row)`."""
 
 
 def parse_with_json(text: bytes) -> Any:
-    """`parse_json` without orjson, refusing what orjson refuses."""
+    """`parse_json` without orjson; it rejects what orjson rejects."""
     try:
         parsed = json.loads(text.decode(), parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     except RecursionError as error:
@@ -50,22 +51,24 @@ def parse_with_json(text: bytes) -> Any:
     if b"\\u" in text:
         json.dumps(
             parsed, ensure_ascii=False
-        ).encode()  # half a surrogate is not a text: UnicodeEncodeError is a ValueError
+        ).encode()  # a lone surrogate is not valid text: UnicodeEncodeError is a ValueError
     return parsed
 
 
 parse_json: Callable[[bytes], Any] = parse_with_json if orjson is None else orjson.loads
-"""Strict JSON; raises ValueError on anything else, however deep or odd."""
+"""Parses strict JSON. Raises ValueError for anything else, at any nesting depth."""
 
 
 MOST_DEPTH = 100
-"""Lists and objects in each other. Nothing we write is nested deeper, and whoever walks through it calls itself."""
+"""Maximum nesting of lists and objects. rlvitals writes nothing deeper, and code that walks the result is recursive."""
 
 
 def parse_shallow(text: bytes) -> Any:
-    """`parse_json` of what is handed on as it is: ValueError also for what is nested deeper than `MOST_DEPTH`."""
+    """`parse_json` for values that are passed on unchanged. Also raises ValueError if they are nested deeper than
+    `MOST_DEPTH`.
+    """
     parsed = parse_json(text)
-    if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # the common case costs two looks at the bytes
+    if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # the common case only counts bytes
         refuse_depth(parsed)
     return parsed
 
@@ -92,7 +95,7 @@ def to_json(value: Any) -> bytes:
     ['{', '"loss":', '"nan",', '"steps":', '[', '1,', '2', ']', '}']
     """
     text = json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are not a text
+    return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are not valid text
 
 
 _PLAIN = (str, int, bool, type(None))
@@ -116,13 +119,13 @@ def _strict(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
     met: list[Exception] = []
-    with guarded(met.append, but=(RecursionError,)):  # one odd object does not cost the whole text
+    with guarded(met.append, but=(RecursionError,)):  # one unreadable object must not lose the whole text
         return _strict_form(value)
     return unreadable_text(value, met[0])
 
 
 def unreadable_text(value: object, error: Exception) -> str:
-    """What stands in a document for an object that could not be read."""
+    """The placeholder in a document for an object that could not be read."""
     return f"({type(value).__name__} that cannot be read: {type(error).__name__})"
 
 
@@ -136,3 +139,19 @@ def _strict_form(value: Any) -> Any:
     if value is None or isinstance(value, str | int | bool):
         return value
     return str(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The leaf values of parsed JSON, at any depth.
+
+    >>> list(leaves({"a": [1, {"b": "two"}], "c": None}))
+    [1, 'two', None]
+    """
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value

@@ -1,8 +1,9 @@
-"""Settings: YAML and keyword arguments in, one checked object, resolved JSON out.
+"""Settings: reads YAML and keyword arguments, checks them, and returns one object; writes the resolved settings as
+JSON.
 
-A run's `config` is the trainer's own business: any mapping, or a YAML file. rlvitals takes from it only what is its own
+A run's `config` belongs to the trainer: any mapping, or a YAML file. rlvitals reads only its own keys from it
 (`exp_name`, `track_with`, `tracker_kwargs`, and everything under `rlvitals:`), resolves `${name}` as OmegaConf does,
-and keeps the rest for the record. Secrets are masked in what is kept.
+and stores the rest with the run. Secrets are masked in what is stored.
 """
 
 from __future__ import annotations
@@ -175,20 +176,20 @@ def _checked(merged: dict[str, Any], trainer: dict[str, Any]) -> Settings:
 
 
 def resolved(settings: Settings) -> dict[str, Any]:
-    """What `config.json` holds: the trainer's settings and ours, secrets masked."""
+    """The content of `config.json`: the trainer's settings and those of rlvitals, with secrets masked."""
     whole: dict[str, Any] = masked(with_secrets(settings))
     return whole
 
 
 def with_secrets(settings: Settings) -> dict[str, Any]:
-    """The same as they were given: for those who mask a text, never for a file."""
+    """The same settings with their secrets, as given. Used to mask texts, never written to a file."""
     own = {key: getattr(settings, key) for key in OUR_KEYS}
     own["scanners"] = tuple(map(_written, settings.scanners))
     return {**settings.config, "rlvitals": {key: value for key, value in own.items() if value not in (None, (), {})}}
 
 
 def _written(scanner: Any) -> Any:
-    """A function is on record by its name."""
+    """A scanner as it is stored: a function by its name."""
     return getattr(scanner, "__name__", type(scanner).__name__) if callable(scanner) else scanner
 
 
@@ -210,7 +211,7 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> dict[str
 
 
 MOST_REFERRED = 1_000_000
-"""Values and characters that `${...}` may write out in all."""
+"""Maximum number of values and characters that all `${...}` references together may expand to."""
 
 _REFERENCE = re.compile(r"\\?\$\{([^${}]+)\}")
 
@@ -228,7 +229,9 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
     spent = 0
 
     def spend(cost: int, path: str) -> None:
-        """References of references grow beyond any memory: a bomb is refused, and a long configuration is not one."""
+        """Limit the total size: references of references can grow beyond any memory, and no real configuration is so
+        large.
+        """
         nonlocal spent
         spent += cost
         if spent > MOST_REFERRED:
@@ -292,7 +295,7 @@ def _environment(spec: str) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted keys, for telling two configurations apart.
+    """Nested settings as dotted keys, to compare two configurations.
 
     >>> flatten({"optim": {"lr": 5e-7}, "seed": 1})
     {'optim.lr': 5e-07, 'seed': 1}
@@ -307,8 +310,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's settings by the last part of their names, so that `grpo.num_generations` is found; a name that two
-    sections give different values is left out.
+    """A trainer's settings by the last part of their names, so that `grpo.num_generations` is found. A name that has
+    different values in two sections is left out.
 
     >>> by_last_name({"grpo": {"lr": 1e-6, "beta": 0.1}, "dpo": {"lr": 1e-6, "beta": 0.5}, "seed": 1})
     {'lr': 1e-06, 'seed': 1}
@@ -326,7 +329,7 @@ def by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def planned_steps(config: Mapping[str, Any]) -> int | None:
-    """How many steps a trainer's settings plan."""
+    """The number of steps that a trainer's settings plan."""
     named = by_last_name(config)
     for key in ("total_steps", "max_steps", "total_training_steps"):
         value = named.get(key)
@@ -410,7 +413,7 @@ def _scanners(value: Any) -> tuple[Any, ...]:
 NOTIFY_KEYS = ("to", "link", "webhook", "format", "on", "sentinel")
 NOTIFY_SERVICES = ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template")
 NOTIFY_PER_HOUR = 4
-"""Messages that one target gets in an hour; what is beyond comes as a digest."""
+"""Messages that one target receives in an hour. Further ones are sent as a digest."""
 
 MOST_PER_HOUR = 60
 TARGET_KEYS = ("to", "name", "on", "per_hour", "picture", "file")
@@ -420,8 +423,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """Checked so that no message can hold an address: it is a secret. Whoever is notified is under `to`, a mapping
-    each.
+    """Check the notification settings. Error messages never contain an address, because it is a secret. The targets are
+    under `to`, one mapping each.
     """
     value = merged.get("notify")
     given: dict[str, Any] = {"to": value} if isinstance(value, str | list | tuple) else _mapping(merged, "notify")
@@ -450,7 +453,7 @@ def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _targets(value: Any, on: str) -> list[dict[str, Any]]:
-    """The services to notify, a mapping each. What is given may be an address by mistake, so it is not repeated."""
+    """The services to notify, one mapping each. A value may be an address by mistake, so errors do not repeat it."""
     targets: list[dict[str, Any]] = []
     for one in value if isinstance(value, list | tuple) else [value]:
         target = {"to": one} if isinstance(one, str) else _with_on(one) if isinstance(one, Mapping) else {}
@@ -492,12 +495,12 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
 
 
 def _with_on(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same settings with the key `on`: YAML reads it as `true` where it has no quotes."""
+    """The same settings with the key `on`: YAML reads an unquoted `on` as `true`."""
     return {"on" if key is True else key: value for key, value in given.items()}
 
 
 def _harmless(value: Any) -> str:
-    """A wrong word as an error shows it; what is longer than a word may be an address or a token."""
+    """A wrong word as an error shows it. Longer text is not shown: it may be an address or a token."""
     return repr(value) if isinstance(value, str) and re.fullmatch(r"[A-Za-z_-]{1,20}", value) else "what was given"
 
 

@@ -1,6 +1,6 @@
-"""What every address under `/api` answers, typed once.
+"""The type of every answer under `/api`, defined once.
 
-The functions of `views` that make the answers return these types, `rlvitals.web.api` lists them by address, and
+The functions of `views` that build the answers return these types, `rlvitals.web.api` lists them by address, and
 `rlvitals.web.typescript` writes them to `web/contract.d.ts`, which the page's scripts are checked against.
 `tests/web/test_contract.py` compares real answers with them. A type with `Facts` in its name holds a record's fields.
 JSON has no NaN: a number that may not be finite is `float | None`.
@@ -19,14 +19,14 @@ Bounds = tuple[float | None, float | None]
 """The lowest and the highest typical value; None where a side is open."""
 
 Number = float | Literal["nan", "inf", "-inf"]
-"""What the files of rollouts and findings hold."""
+"""A number as the files of rollouts and findings hold it."""
 
 
 # /api/runs
 
 
 class Headline(TypedDict):
-    """A run in a line. What is not known is None, all of it where the run cannot be read."""
+    """A run in one line. Unknown values are None; all of them are None if the run cannot be read."""
 
     name: str
     algorithm: str | None
@@ -43,7 +43,7 @@ class Headline(TypedDict):
     metrics: int | None
     host: str | None
     seconds: float | None
-    """How long it lasted, or has so far."""
+    """Its duration, or its duration so far."""
 
 
 class ListedRun(Headline):
@@ -65,20 +65,20 @@ class Runs(TypedDict):
 
 
 class TableRun(ListedRun):
-    """A run with a value for each column that was asked for; what is not known is None."""
+    """A run with a value for each requested column; unknown values are None."""
 
     cells: list[float | str | bool | None]
 
 
 class Choices(TypedDict):
-    """What columns may be made of, what most runs have first."""
+    """The possible columns, the ones that most runs have first."""
 
     metrics: list[str]
     settings: list[str]
 
 
 class Table(TypedDict):
-    """Every run with the columns asked for. `pending` runs are still being read. `choices`: None unless asked for."""
+    """Every run with the requested columns. `pending` runs are still being read. `choices`: None unless requested."""
 
     folder: str
     columns: list[str]
@@ -110,15 +110,16 @@ class SliceValue(TypedDict):
 
 
 class Division(TypedDict):
-    """The slices of a metric, and by what they divide it: `env`, or nothing where there are none."""
+    """The slices of a metric, and what they divide it by: `env`, or empty if there are none."""
 
     divided_by: str
     slices: list[SliceValue]
 
 
 class ChangeFacts(TypedDict):
-    """How a metric has changed, in levels that are means of a tenth of the points: 0 is no more than its scatter.
-    `lately` is over the last `lately_steps` steps, None where there are few points; `told` says it all in words.
+    """How a metric has changed, measured between means of a tenth of the points. 0 means that the change is within the
+    noise. `lately` covers the last `lately_steps` steps and is None if there are few points. `told` is the same in
+    words.
     """
 
     first_step: int
@@ -150,7 +151,7 @@ StepCell = TypedDict(
 
 
 class Now(TypedDict):
-    """Where the run is."""
+    """The progress of the run."""
 
     step: int | None
     total_steps: int | None
@@ -172,7 +173,7 @@ class TrackerFacts(TypedDict):
 
 
 class Vitals(TypedDict):
-    """One run at a glance."""
+    """The overview of one run."""
 
     name: str
     id: str
@@ -203,18 +204,18 @@ class Vitals(TypedDict):
 
 
 class SliceFacts(TypedDict):
-    """To which series of slices a metric belongs, and as what."""
+    """The series of slices that a metric belongs to, and which slice it is."""
 
     series: str
     label: str
     title: str
-    """Of the whole series."""
+    """The title of the whole series."""
 
 
 class ListedMetric(Described):
-    """One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one
-    of several slices. `held_out_of` is the training's name of what is measured here on held-out data; None where
-    training logs no such name.
+    """One metric of one stream. `points` is None in a run that is too large to count them. `slice` is None for a metric
+    that is not one of several slices. `held_out_of` is the training name of a metric that is measured here on held-out
+    data; None if training logs no such name.
     """
 
     stream: Literal["train", "eval"]
@@ -223,13 +224,13 @@ class ListedMetric(Described):
     points: int | None
     last: float | None
     is_constant: bool
-    """Several points, all of one value."""
+    """Several points with the same value."""
     slice: SliceFacts | None
     held_out_of: str | None
 
 
 class Metrics(TypedDict):
-    """The metrics to choose from; `essentials` are the vital signs. `left_out` counts those that are not listed."""
+    """The metrics to choose from; `essentials` are the vital signs. `left_out` counts metrics that are not listed."""
 
     metrics: list[ListedMetric]
     essentials: list[str]
@@ -245,14 +246,14 @@ class Metrics(TypedDict):
 
 
 class OtherMetric(ListedMetric):
-    """A metric that the first of several runs does not log, as the first of the others has it."""
+    """A metric that the first of several runs does not log, taken from the first other run that logs it."""
 
     logged_by: list[str]
-    """The runs that do."""
+    """The runs that log it."""
 
 
 class Others(TypedDict):
-    """What only the others of several runs log. `left_out` counts those that are not listed."""
+    """Metrics that only the other runs log, not the first. `left_out` counts metrics that are not listed."""
 
     metrics: list[OtherMetric]
     left_out: int
@@ -262,8 +263,8 @@ class Others(TypedDict):
 
 
 class Distribution(TypedDict):
-    """How values are spread over the steps; neighbouring steps share a place where there are many. `shares` are the
-    shares of a place's values in each bin; what lies beyond the outermost `edges` is in the outermost bins.
+    """The distribution of values over the steps. If there are many steps, neighbouring steps share a place. `shares`
+    are the shares of a place's values in each bin; values beyond the outermost `edges` are in the outermost bins.
     """
 
     name: str
@@ -281,7 +282,7 @@ class Distribution(TypedDict):
 
 
 class LoggedText(TypedDict):
-    """A text that a row carries."""
+    """A text in a row."""
 
     name: str
     step: int
@@ -332,8 +333,10 @@ class ImageFacts(TypedDict):
 # /api/series, /api/overlay, /api/overlays
 
 
-class Curve(TypedDict):
-    """`total` points in `shown` buckets, each with where it begins, its lowest, highest and mean value."""
+class Thinned(TypedDict):
+    """`total` points in `shown` buckets, each with where it begins, its lowest, highest and mean value; `nonfinite`
+    points are NaN or infinite. Without thinning every bucket is one point.
+    """
 
     total: int
     shown: int
@@ -342,11 +345,16 @@ class Curve(TypedDict):
     low: list[float | None]
     high: list[float | None]
     y: list[float | None]
+
+
+class Curve(Thinned):
+    """The same with the step that each bucket begins at."""
+
     steps: list[int]
 
 
 class Ghost(TypedDict):
-    """What abandoned attempts had logged."""
+    """The rows of abandoned attempts."""
 
     x: list[float]
     y: list[float | None]
@@ -369,15 +377,15 @@ class FindingFacts(TypedDict):
     step: int
     """When it was raised."""
     onset_step: int
-    """Since when it holds."""
+    """The step at which it began."""
     title: str
     metrics: list[str]
     cause: str
-    """What lies behind it, one of `records.CAUSES`; empty where the evidence does not show it."""
+    """The cause, one of `records.CAUSES`; empty if the evidence does not show it."""
     slice: str
     """The slice it is about, such as `env=math`; empty for the whole run."""
     recovered_step: int | None
-    """None: it still stands."""
+    """None: not recovered."""
 
 
 class FindingMark(FindingFacts):
@@ -395,21 +403,14 @@ class Lines(TypedDict):
     findings: list[FindingMark]
 
 
-class OverlaidLine(TypedDict):
+class OverlaidLine(Thinned):
     """A run's line among those of others. `low` and `high` are empty where every point is shown."""
 
     run: str
     name: str
     stream: Literal["train", "eval"]
-    total: int
-    shown: int
-    nonfinite: int
-    x: list[float]
-    y: list[float | None]
-    low: list[float | None]
-    high: list[float | None]
     caution: str
-    """What to mind when it is compared with the others."""
+    """A caution for the comparison with the other runs."""
 
 
 class RunGroup(TypedDict):
@@ -466,7 +467,7 @@ class TracedLine(DrawnLine):
 
 
 class AskedFacts(TypedDict):
-    """What was asked of the trainer, because of a finding or by people, and its answer; None: not answered."""
+    """A request to the trainer, because of a finding or from people, and its answer; None: not answered."""
 
     request: int
     step: int
@@ -476,11 +477,11 @@ class AskedFacts(TypedDict):
     answer: Answer | None
     answer_text: str
     asked_by: str
-    """Who asked from outside; empty: the doctor."""
+    """Who sent it from outside; empty: the doctor."""
 
 
 class CitedFacts(TypedDict):
-    """A place in a rollout that shows a finding."""
+    """A place in a rollout that is evidence for a finding."""
 
     step: int
     group: int
@@ -492,13 +493,13 @@ class CitedFacts(TypedDict):
     """`text`, or `call 2`."""
     start: int
     end: int
-    """Characters of that part, by code points."""
+    """The offset in characters (code points) of that part."""
     quote: str
     reward: Number | None
 
 
 class WholeFinding(FindingFacts):
-    """A finding with all that is known of it."""
+    """A finding with all its details."""
 
     confidence: float
     evidence: dict[str, Number | str]
@@ -510,13 +511,13 @@ class WholeFinding(FindingFacts):
     requests: list[AskedFacts]
     trace: list[TracedLine]
     cited: list[CitedFacts]
-    """Where recorded rollouts show it."""
+    """Places in recorded rollouts that show it."""
     page: str
-    """The address of the rule in the documentation; empty where it is not known."""
+    """The address of the rule in the documentation; empty if unknown."""
 
 
 class TakenFacts(TypedDict):
-    """What the doctor takes a logged name for."""
+    """The concept that the rules read a logged name as."""
 
     signal: str
     name: str
@@ -526,7 +527,7 @@ class TakenFacts(TypedDict):
 
 
 class Findings(TypedDict):
-    """What the doctor said of a run."""
+    """The findings of a run."""
 
     verdict: Verdict
     reason: str
@@ -534,7 +535,7 @@ class Findings(TypedDict):
     was_watched: bool
     findings: list[WholeFinding]
     asked: list[AskedFacts]
-    """What people asked of the trainer from outside."""
+    """Requests that people sent to the trainer from outside."""
     left_out: int
     first_step: int | None
     last_step: int | None
@@ -546,7 +547,7 @@ class Findings(TypedDict):
 
 
 class OnsetFacts(TypedDict):
-    """The first critical finding that still stands: what a run should have been stopped for."""
+    """The first critical finding that has not recovered: the reason to stop the run."""
 
     rule: str
     kind: str
@@ -554,17 +555,17 @@ class OnsetFacts(TypedDict):
     step: int
     """Where it began."""
     said_step: int
-    """Where it was critical."""
+    """The step at which it was critical."""
 
 
 class CostFacts(TypedDict):
-    """What continuing after the onset has cost. What is unknown is None, and `told` gives the reason."""
+    """The cost of continuing after the onset. Unknown values are None, and `told` gives the reason."""
 
     hours: float | None
-    """Of the run's own clock: the time its processes were alive."""
+    """By the run's own clock: the time in which its processes were alive."""
     gpu_hours: float | None
     hours_after_said: float | None
-    """Those of them that came after the finding was critical."""
+    """The part of `hours` after the finding was critical."""
     gpu_hours_after_said: float | None
     gpus: int | None
     gpus_from: str
@@ -578,12 +579,12 @@ class CheckpointFacts(TypedDict):
     step: int
     name: str
     path: str
-    """Where it is; empty where nothing but its name is on record."""
+    """Its path; empty if only its name is recorded."""
     metric: str | None
-    """What it was chosen by; None: it is the newest."""
+    """The metric it was chosen by; None: it is the newest."""
     value: float | None
     last_value: float | None
-    """The same at the end of the run."""
+    """The value of the same metric at the end of the run."""
     hours_since: float | None
     gpu_hours_since: float | None
     told: str
@@ -596,25 +597,25 @@ class NearestFacts(TypedDict):
     name: str
     status: ShownStatus
     differences: dict[str, list[Any]]
-    """Setting -> its value here and there."""
+    """Setting -> its value in this run and in the other one."""
     left_out: int
     told: str
 
 
 class Hindsight(TypedDict):
-    """What would have happened if a run that went wrong had been stopped, and where to continue."""
+    """What stopping a failed run earlier would have saved, and where to continue."""
 
     onset: OnsetFacts | None
-    """None: the run failed or was killed, and nothing critical was found before."""
+    """None: the run failed or was killed without a critical finding before."""
     cost: CostFacts
     checkpoint: CheckpointFacts | None
     nearest: NearestFacts | None
     told: list[str]
-    """All of it in sentences."""
+    """All facts as sentences."""
 
 
 class HindsightAnswer(TypedDict):
-    """`hindsight` is None where there is nothing to tell: the run is healthy, or continues."""
+    """`hindsight` is None if there is nothing to report: the run is healthy, or still runs."""
 
     judging: bool
     hindsight: Hindsight | None
@@ -677,7 +678,7 @@ class Explained(TypedDict):
     other_meanings: list[OtherMeaning]
     is_ambiguous: bool
     page: str
-    """The address of the metric in the documentation; empty where it is not known."""
+    """The address of the metric in the documentation; empty if unknown."""
 
 
 # /api/performance
@@ -696,7 +697,7 @@ class PhaseFacts(TypedDict):
 
 
 class Speed(TypedDict):
-    """A speed over the rows: the last one, the slow tail, the median, the best."""
+    """A speed over the rows: the last value, the slow tail, the median, the best."""
 
     title: str
     unit: str
@@ -721,7 +722,7 @@ class MemoryStage(MemoryUse):
 
 
 class PhaseMemory(TypedDict):
-    """A phase's memory on one device as the phase passes."""
+    """A phase's memory on one device over the course of the phase."""
 
     phase: str
     device: str
@@ -737,7 +738,7 @@ class MachineFacts(TypedDict):
 
 
 class Performance(TypedDict):
-    """Where the time and the memory went. `left_out` counts older phases."""
+    """The time and memory that a run used. `left_out` counts older phases."""
 
     phases: list[PhaseFacts]
     left_out: int
@@ -751,7 +752,7 @@ class Performance(TypedDict):
 
 
 class RolloutStep(TypedDict):
-    """The rollouts of one step in a line."""
+    """The rollouts of one step in one line."""
 
     step: int
     attempt: int
@@ -764,7 +765,7 @@ class RolloutStep(TypedDict):
 
 
 class RolloutSteps(TypedDict):
-    """Asked without a step: the steps there are."""
+    """The answer to a request without a step: all steps with rollouts."""
 
     steps: list[RolloutStep]
     problems: list[str]
@@ -787,7 +788,7 @@ class ListedGroup(TypedDict):
 
 
 class GroupPage(TypedDict):
-    """Asked with a step: a page of its groups."""
+    """The answer to a request with a step: one page of its groups."""
 
     step: int
     groups: list[ListedGroup]
@@ -797,7 +798,7 @@ class GroupPage(TypedDict):
 
 
 class CallFacts(TypedDict, total=False):
-    """A call of a tool; as the types below, without the fields that say nothing."""
+    """A tool call. Empty fields are left out, as in the types below."""
 
     name: str
     arguments: Any
@@ -806,7 +807,7 @@ class CallFacts(TypedDict, total=False):
 
 
 class TurnFacts(TypedDict, total=False):
-    """One message of the model and what it led to."""
+    """One message of the model and its consequences."""
 
     text: str
     calls: list[CallFacts]
@@ -852,9 +853,9 @@ class RolloutFacts(TypedDict, total=False):
     seed: int
     policy_version: int
     trace: TraceFacts
-    """Of the rollout whose number was asked for with `tokens`."""
+    """Only in the rollout whose number was requested with `tokens`."""
     traced: int
-    """Tokens that were recorded of it; missing where none were."""
+    """Number of recorded tokens; missing if none were recorded."""
     meta: dict[str, Any]
 
 
@@ -876,7 +877,7 @@ class _Group(TypedDict, total=False):
 
 
 class GroupFacts(_Group):
-    """A group with its rollouts whole."""
+    """A group with its complete rollouts."""
 
     number: int
     outcomes: dict[str, int]
@@ -884,7 +885,7 @@ class GroupFacts(_Group):
 
 
 class WholeGroup(TypedDict):
-    """Asked with a step and a group: that group, and how many there are."""
+    """The answer to a request with a step and a group: that group, and the number of groups."""
 
     step: int
     groups: list[GroupFacts]
@@ -892,7 +893,7 @@ class WholeGroup(TypedDict):
 
 
 class HitFacts(TypedDict):
-    """A rollout that was found."""
+    """A rollout that matches a search."""
 
     step: int
     group: int
@@ -905,7 +906,9 @@ class HitFacts(TypedDict):
 
 
 class Hits(TypedDict):
-    """Asked with a text, an outcome or for the worst: a page of what was found, and whether there is more."""
+    """The answer to a search for a text, an outcome or the worst rollouts: one page of hits, and whether there are
+    more.
+    """
 
     hits: list[HitFacts]
     page: int
@@ -952,7 +955,7 @@ class EpochsFacts(TypedDict):
 
 
 class Evaluated(TypedDict):
-    """The evaluations over the steps. Each has its `step` and whatever it recorded. `epochs` is None where no row says
+    """The evaluations over the steps. Each has its `step` and everything it recorded. `epochs` is None if no row shows
     where an epoch ends.
     """
 
@@ -997,7 +1000,7 @@ class BestFacts(TypedDict):
 
 
 class ComparedMetric(TypedDict):
-    """One metric over the runs."""
+    """One metric in each of the runs."""
 
     name: str
     concept: str | None
@@ -1012,7 +1015,7 @@ class ComparedMetric(TypedDict):
 
 
 class Compared(TypedDict):
-    """Runs beside the first one named."""
+    """Runs compared with the first one named."""
 
     runs: list[ComparedRun]
     config_differences: dict[str, list[Any]]
@@ -1043,8 +1046,8 @@ class SweepSetting(TypedDict):
 
 
 class Importance(TypedDict):
-    """What a setting has to do with the target over `n` runs: Spearman's rank correlation, or for words the share of
-    the ranks they explain. None: cannot be said, and `note` says why.
+    """How a setting is related to the target over `n` runs: Spearman's rank correlation, or for words the share of the
+    ranks that they explain. None: it cannot be computed, and `note` gives the reason.
     """
 
     key: str
@@ -1052,12 +1055,12 @@ class Importance(TypedDict):
     kind: Literal["number", "category"]
     strength: float | None
     is_clear: bool
-    """Beyond what chance gives in 95 of 100 cases."""
+    """Whether it exceeds what chance gives in 95 of 100 cases."""
     note: str
 
 
 class Sweep(TypedDict):
-    """Runs by the settings that vary among them. `left_out` counts settings beyond the most."""
+    """Runs by the settings that vary among them. `left_out` counts settings beyond the maximum."""
 
     target: str
     runs: list[SweepRun]
@@ -1096,7 +1099,7 @@ class NewFindings(TypedDict):
 
 
 class NewStatus(TypedDict):
-    """Whether the run continues."""
+    """Whether the run is still running."""
 
     status: ShownStatus
     status_note: str
@@ -1118,7 +1121,7 @@ class Failure(TypedDict):
 
 
 def finding_facts(found: Finding) -> FindingFacts:
-    """What every answer tells of a finding."""
+    """The fields of a finding that every answer contains."""
     return {
         "rule": found.rule,
         "kind": found.kind,

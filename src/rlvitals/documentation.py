@@ -1,4 +1,4 @@
-"""Where the documentation explains a rule or a metric.
+"""The addresses of the documentation's pages on rules and metrics.
 
 The site that `make docs` builds has a permanent address for each: `rule/NAME.html` and `metric/ID.html`.
 `RLVITALS_DOCS_URL` says where the site is, such as https://team.example/rlvitals/latest. Without it there are no links,
@@ -15,7 +15,7 @@ VARIABLE = "RLVITALS_DOCS_URL"
 
 
 def rule_address(rule: str) -> str:
-    """The page of a rule; empty where nobody said where the site is, or where the rule is a user's own.
+    """The page of a rule; empty if no address of the site is set, or if the rule is a user's.
 
     >>> os.environ["RLVITALS_DOCS_URL"] = "https://team.example/rlvitals/"
     >>> rule_address("kl_explosion"), rule_address("a_rule_of_mine")
@@ -28,14 +28,15 @@ def rule_address(rule: str) -> str:
 
 
 def metric_address(concept: str) -> str:
-    """The page of a metric, by its id; empty as for a rule."""
+    """The page of a metric, by its id; empty under the same conditions as for a rule."""
     from rlvitals import catalog
 
     return _address("metric", concept) if _base() and concept in catalog.shipped_ids() else ""
 
 
 def more_about(rule: str) -> str:
-    """Where to read more about a finding: the page of its rule, or the command that explains it; empty for a user's.
+    """Where to read more about a finding: the page of its rule, or the command that explains it; empty for a user's
+    rule.
 
     >>> more_about("kl_explosion"), more_about("kto_margin_negative"), more_about("a_rule_of_mine")
     ('rlvitals explain kl_explosion', 'rlvitals explain kto_margin_negative', '')
@@ -45,8 +46,8 @@ def more_about(rule: str) -> str:
 
 @cache
 def is_ours(rule: str) -> bool:
-    """Whether it is a rule that ships, by itself or in a preset."""
-    from rlvitals.health import rulebook  # whoever has no link to make does not wait for the rules
+    """Whether the rule is shipped with rlvitals, by default or in a preset."""
+    from rlvitals.health import rulebook  # loaded late: without a link to make, the rules are not needed
 
     own = (entry for entries in rulebook.presets().values() for entry in entries if isinstance(entry, dict))
     return rule in rulebook.shipped().rules or any(rule == entry.get("rule") for entry in own)
@@ -57,6 +58,8 @@ def _address(folder: str, name: str) -> str:
 
 
 def _base() -> str:
-    """Only addresses of web servers: a finding's link may leave this machine with a report or a message."""
+    """The address of the site, if it is a web address: a finding's link may leave this machine in a report or a
+    message.
+    """
     base = os.environ.get(VARIABLE, "").strip().rstrip("/")
     return base if base.startswith(("https://", "http://")) else ""

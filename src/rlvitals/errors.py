@@ -39,7 +39,8 @@ Example:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RlvitalsError(Exception):
@@ -56,6 +57,15 @@ class MissingDependency(RlvitalsError):
     def __init__(self, feature: str, extra: str = "", *, package: str = "") -> None:
         wanted = package or f"'rlvitals[{extra}]'"
         super().__init__(f"{feature} needs a package that is not installed. Install it with: pip install {wanted}")
+
+
+@contextmanager
+def needs(feature: str, extra: str = "", *, package: str = "") -> Iterator[None]:
+    """Wrap the imports that a feature needs: a failing import raises MissingDependency."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependency(feature, extra, package=package) from error
 
 
 class SinkError(RlvitalsError):
@@ -99,7 +109,7 @@ class BadText(RlvitalsError):
 
 
 class NotComparable(RlvitalsError):
-    """Two series carry one name or concept and are not the same quantity."""
+    """Two series have the same name or concept but are not the same quantity."""
 
 
 class NotALog(RlvitalsError):
@@ -113,7 +123,7 @@ class NotALog(RlvitalsError):
 
 
 class RunError(RlvitalsError):
-    """Base of what can be wrong with a run's directory."""
+    """Base class of problems with a run's directory."""
 
 
 class RunNotFound(RunError):

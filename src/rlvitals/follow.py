@@ -1,8 +1,8 @@
-"""`python -m rlvitals.follow RUN`: the process beside a trainer, which forwards to trackers, looks at the clock and
-notifies people.
+"""`python -m rlvitals.follow RUN`: the process beside a trainer. It forwards rows to trackers, detects stalls, and
+sends notifications.
 
-Started by `rlvitals.start` with the settings on standard input, so that keys and addresses are neither on disk nor on a
-command line. It outlives a killed trainer, reports it, and finishes the forwarding.
+`rlvitals.start` starts it and passes the settings on standard input, so that keys and addresses are neither on disk nor
+on a command line. It continues after a trainer was killed, reports that, and finishes the forwarding.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from rlvitals.store.layout import RunDir
 
 
 def bring_last_findings(run_dir: RunDir, trackers: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Hand what the clock found after the last row, such as a killed trainer, to the trackers that take findings.
-    Returns whether they hold it.
+    """Send findings that the clock raised after the last row, such as a killed trainer, to the trackers that accept
+    findings. Returns whether the trackers have them.
     """
     behind = {name: own for name, own in trackers.items() if bytes_behind(run_dir, read_cursor(run_dir, name))}
     return follow(run_dir, behind, once=True) if behind else True
 
 
 def main() -> None:
-    """Read the settings, follow, and leave: a tracker's stuck thread must not keep the process."""
+    """Read the settings, follow the run, and exit at once: a blocked thread of a tracker must not keep the process
+    alive.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     task = json.load(sys.stdin)
     run_dir = RunDir(Path(sys.argv[1]))
@@ -46,7 +48,9 @@ def main() -> None:
     if clock is not None:
         clock.run()
         clock.close()
-    if clock is not None:  # before the couriers are waited for: they go on meanwhile, for minutes if a service is away
+    if (
+        clock is not None
+    ):  # before the couriers are waited for: they continue meanwhile, for minutes if a service is away
         caught_up = bring_last_findings(run_dir, task["trackers"]) and caught_up
     if couriers is not None:
         caught_up = couriers.finish() and caught_up

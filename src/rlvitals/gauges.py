@@ -1,7 +1,8 @@
-"""Readings of runs for the monitoring of a fleet: where a run is, how it is, and its vital signs, look by look.
+"""Current readings of runs for the monitoring of a fleet: progress, status and vital signs.
 
-A look reads what was added since the last one and the ends of logs that were never looked at, so that hundreds of live
-runs can be asked every few seconds. Nothing is judged here: the verdict is what the health log amounts to.
+Each look reads what was added since the previous one. Of a log that was not read before, it reads only the end.
+Hundreds of live runs can therefore be polled every few seconds. No rules are evaluated here: the verdict comes from the
+health log.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from rlvitals.store.past import LivingLine, living_line
 from rlvitals.store.tail import RowTail, rows_in
 
 LOOK_BYTES = 256 * 1024
-"""Of each log, read at one look; of what lies before, the lines are counted alone."""
+"""Bytes of each log that one look reads. In the part before them, only lines are counted."""
 
 MOST_NAMES = 2_000
-"""Names in which vital signs are looked for; those logged first."""
+"""Maximum number of names in which vital signs are searched, in the order in which they were logged."""
 
 SPEED = "perf.tokens_per_s"
 """The catalogue's id of the tokens per second of a whole step."""
@@ -41,14 +42,14 @@ _BLOCK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class GaugeSign:
     """One vital sign of a set of logged names."""
 
     concept: str
     names: tuple[str, ...]
-    """The name, or the slices of which the mean stands for the whole."""
+    """The name, or the slices whose mean is used for the whole."""
     caveat: catalog.Caveat | None
-    """How the logged number turns into the concept's."""
+    """How the logged number is converted to the concept's."""
 
     def value(self, newest: dict[str, float]) -> float | None:
         known = [newest[name] for name in self.names if name in newest]
@@ -59,7 +60,7 @@ class Sign:
 
 
 class RunGauges:
-    """One run, asked again and again."""
+    """One run that is polled repeatedly."""
 
     def __init__(self, path: Path, run: str, project: str) -> None:
         self._dir = RunDir(path)
@@ -68,11 +69,13 @@ class RunGauges:
         self._files = (
             self._dir.info, train, archive_of(train), self._dir.eval_log, self._dir.findings, self._dir.attempts,
         )  # fmt: skip
-        """What changes when the run does. Kept: making so many paths costs more than looking at them."""
+        """The files whose change means that the run has changed. Kept, because building the paths costs more than
+        checking them.
+        """
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing: the run is new, or another one has taken its place."""
+        """Discard all state: the run is new, or another one has replaced it."""
         self._state: object = None
         self._told: RunReading | None = None
         self._card: tuple[object, RunInfo] | None = None
@@ -84,27 +87,29 @@ class RunGauges:
         self._last_time: float | None = None
         self._trained: dict[str, float] = {}
         self._evaluated: dict[str, float] = {}
-        self._signs: tuple[Sign, ...] = ()
+        self._signs: tuple[GaugeSign, ...] = ()
         self._names_known = (0, 0)
         self._about: tuple[str, str] = ("", "")
         self._line: LivingLine | None = None
         self._was_monitored: bool | None = None
 
     def look(self) -> RunReading:
-        """The run as it is now. Raises RlvitalsError or OSError where it cannot be read."""
+        """The run as it is now. Raises RlvitalsError or OSError if it cannot be read."""
         state = tuple(map(stamp, self._files))
         if self._told is not None and state == self._state and self._is_still(self._told, state[0]):
             return self._told
         tails = (self._tails["train"], self._tails["eval"], self._health)
         sizes = [None if found is None else found[1] for found in (state[1], state[3], state[4])]
         if any(size is not None and size < tail.offset for size, tail in zip(sizes, tails, strict=True)):
-            self._begin()  # shorter than what was read: another run has taken its place
+            self._begin()  # shorter than what was read: another run has replaced it
         told = self._read(self._info(state[0]), dict(zip(("train", "eval", "findings"), sizes, strict=True)))
         self._state, self._told = state, told
         return told
 
     def _is_still(self, told: RunReading, card: object) -> bool:
-        """Whether a run has the status it had: that its process has died is not in its files."""
+        """Whether the status is unchanged. The files do not show that a process has died, so a running run is checked
+        again.
+        """
         return told.status != "running" or self._status(self._info(card)) == "running"
 
     def _info(self, state: object) -> RunInfo:
@@ -154,7 +159,7 @@ class RunGauges:
     def _take_rows(self, sizes: dict[str, int | None]) -> None:
         for stream, tail in self._tails.items():
             size = sizes[stream]
-            size = log_state(tail.path)[1] if size is None else size  # not there, or archived
+            size = log_state(tail.path)[1] if size is None else size  # missing, or archived
             if size == tail.offset:
                 continue
             is_training = stream == "train"
@@ -171,8 +176,8 @@ class RunGauges:
                     self._last_time = max(self._last_time or 0.0, row.timestamp)
 
     def _skip(self, tail: RowTail, size: int, *, counted: bool) -> int:
-        """Go to near the end of a log that is far ahead. Returns the lines passed over, where they are to be counted;
-        the rest of a line that is cut in two is among those that are read.
+        """Skip to near the end of a log that has grown a lot. Returns the number of skipped lines if they are counted.
+        The rest of a line that is cut in two counts as read, not as skipped.
         """
         start, tail.offset = tail.offset, max(tail.offset, size - LOOK_BYTES)
         if not counted or start == tail.offset:
@@ -180,7 +185,7 @@ class RunGauges:
         lines = 0
         if start == 0 and self._dir.index.is_dir():
             lines, start = indexed_lines(tail.path, self._dir.index)
-        if start > tail.offset:  # what is indexed and is read all the same is counted once
+        if start > tail.offset:  # lines that are both indexed and read are counted once
             return lines - _lines_between(tail.path, tail.offset, start)
         return lines + _lines_between(tail.path, start, tail.offset)
 
@@ -195,7 +200,7 @@ class RunGauges:
         self._about = (algorithm or "", framework or "")
 
     def _living_events(self, info: RunInfo, status: Status, step: int | None) -> list[HealthEvent]:
-        """The events of the living line, and that the process is gone where it is."""
+        """The events of the living line, and a finding that the process is gone if it is."""
         events = self._events
         if self._line is not None:
             is_abandoned = self._line.lineage.is_abandoned
@@ -214,7 +219,7 @@ class RunGauges:
         return verdict_of(findings, self._rows, step)[0]
 
     def _was_watched_before(self) -> bool:
-        """Whether an earlier version's monitor, which did not put on record that it watched, looked at the run."""
+        """Whether a monitor of an earlier version, which did not record that it watched, looked at the run."""
         if self._was_monitored is None:
             own = read_config(self._dir).get("rlvitals")
             self._was_monitored = isinstance(own, dict) and own.get("monitor") is True
@@ -224,15 +229,17 @@ class RunGauges:
 @lru_cache(maxsize=256)
 def _signs(
     algorithm: str | None, framework: str | None, trained: tuple[str, ...], evaluated: tuple[str, ...]
-) -> tuple[str | None, str | None, tuple[Sign, ...]]:
-    """Algorithm, framework and vital signs of a run that logs these names. The runs of a fleet mostly log the same."""
+) -> tuple[str | None, str | None, tuple[GaugeSign, ...]]:
+    """Algorithm, framework and vital signs of a run that logs these names. Cached: the runs of a fleet mostly log the
+    same.
+    """
     names = [*trained, *evaluated]
     recognised = catalog.recognise(names) if names else catalog.Recognised(None, None)
     algorithm, framework = algorithm or recognised.algorithm, framework or recognised.framework
     reader = catalog.reader(framework, algorithm)
     groups = reader.slices(names)
     speed = [name for name in trained if (found := reader.meaning(name)) is not None and found.metric.id == SPEED]
-    signs: dict[str, Sign] = {}
+    signs: dict[str, GaugeSign] = {}
     for name in [*reader.vital_signs(names), *speed[:1]] if names else []:
         is_evaluated = name in evaluated
         found = reader.meaning(name, evaluated=is_evaluated)
@@ -241,7 +248,7 @@ def _signs(
         concept = f"eval/{found.metric.id}" if is_held_out(name) and found.how == "prefix" else found.metric.id
         slices = next((group.names for group in groups if name in group.names.values()), None)
         members = (name,) if slices is None else tuple(slices.values())
-        signs.setdefault(concept, Sign(concept, members, found.caveat if _converts(found) else None))
+        signs.setdefault(concept, GaugeSign(concept, members, found.caveat if _converts(found) else None))
     return algorithm, framework, tuple(signs.values())
 
 

@@ -1,7 +1,7 @@
-"""The promise that rlvitals never raises into training, kept in one place, and messages that are logged once.
+"""Keeps exceptions of rlvitals out of training, in one place, and logs messages once.
 
-Code that runs inside a training loop, or calls what somebody else wrote (a plug-in, a callback, an object with a
-`__float__`), is put inside `guarded`. `tests/test_shape.py` limits how many blanket handlers there may be elsewhere.
+Code that runs inside a training loop, or that calls foreign code (a plug-in, a callback, an object with a `__float__`),
+runs inside `guarded`. `tests/test_shape.py` limits the number of broad exception handlers elsewhere.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class guarded(AbstractContextManager[None]):  # noqa: N801 - reads as a statement, as contextlib.suppress does
-    """Contain whatever the block raises and hand it to `handle`. Nothing that `handle` raises escapes either.
+    """Catch every exception of the block and pass it to `handle`. Exceptions that `handle` raises are caught too.
 
-    Exceptions of the types in `but` pass, and so do KeyboardInterrupt and SystemExit.
+    Exceptions of the types in `but` are raised, and so are KeyboardInterrupt and SystemExit.
 
     >>> met = []
     >>> with guarded(met.append):
@@ -52,7 +52,7 @@ class guarded(AbstractContextManager[None]):  # noqa: N801 - reads as a statemen
 def value_or(
     default: T, function: Callable[..., T], *arguments: Any, handle: Callable[[Exception], object] | None = None
 ) -> T:
-    """What the function returns, or the default where it raises.
+    """What the function returns, or the default if it raises.
 
     >>> value_or(0, int, "7"), value_or(0, int, "seven")
     (7, 0)
@@ -63,7 +63,7 @@ def value_or(
 
 
 def words_of(error: BaseException) -> str:
-    """An exception in one line, type first, also where it cannot be turned into text.
+    """An exception in one line, type first. Works also if the exception cannot be converted to text.
 
     >>> words_of(ValueError("no number")), words_of(KeyError())
     ('ValueError: no number', 'KeyError')
@@ -89,7 +89,7 @@ class Once:
         self._keys: set[Hashable] = set()
 
     def __call__(self, sentence: str, key: Hashable = None) -> bool:
-        """Log a sentence unless its key has been used; the sentence itself is the key where none is given."""
+        """Log a sentence unless its key has been used. Without a key, the sentence itself is the key."""
         mark = sentence if key is None else key
         if mark in self._keys:
             return False
@@ -101,5 +101,5 @@ class Once:
         return True
 
     def forget(self, key: Hashable) -> None:
-        """Let a message be logged again: what it told of is over."""
+        """Allow a message to be logged again, because its condition is over."""
         self._keys.discard(key)

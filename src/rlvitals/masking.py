@@ -209,14 +209,13 @@ def mask_text(text: str, settings: Mapping[str, Any] | None = None) -> str:
     return Masking.of(settings or {}).text(text)
 
 
-def masked(value: Any, key: str = "") -> Any:
+def masked(value: Any) -> Any:
     """The same tree with its secrets replaced. What its own `rlvitals` section says is secret is heeded.
 
     >>> masked({"wandb": {"api_key": "0123456789abcdef", "project": "kto"}, "max_tokens": 512, "repo": "https://me:pw@host/x"})
     {'wandb': {'api_key': '***', 'project': 'kto'}, 'max_tokens': 512, 'repo': 'https://***@host/x'}
     """
-    masking = Masking.of(value if isinstance(value, Mapping) else {})
-    return masking.tree(value, (key,) if key else ())
+    return Masking.of(value if isinstance(value, Mapping) else {}).tree(value, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What can be added by name: our own trackers, and the entry points of other packages.
+"""Extensions by name: the trackers of rlvitals, and the entry points of other packages.
 
 | group | what an entry point names |
 |---|---|
@@ -23,7 +23,7 @@ Group = Literal["catalog", "sinks", "importers", "rules"]
 
 
 class Tracker(NamedTuple):
-    """A tracker of ours: where its sink is, and which package it needs."""
+    """A tracker of rlvitals: where its sink is, and which package it needs."""
 
     module: str
     sink: str
@@ -43,7 +43,7 @@ TRACKERS = {
 }
 
 CONSOLE_TRACKER = "stdout"
-"""Asked for like a tracker, printed by the trainer's own process."""
+"""Requested like a tracker, but printed by the trainer's own process."""
 
 
 def names(group: Group) -> list[str]:
@@ -58,7 +58,7 @@ def load(
 ) -> Iterator[tuple[str, Any]]:
     """Import and yield what other packages have registered (all of it, or one name), with a name for error messages.
 
-    What cannot be imported is passed over where `handle` takes the reason, and raises otherwise.
+    If an import fails, the reason is passed to `handle` and the entry is skipped. Without `handle` it raises.
     """
     from importlib.metadata import entry_points
 
@@ -75,12 +75,12 @@ def load(
 
 
 def tracker_names() -> list[str]:
-    """Every tracker that can be asked for: ours, and other packages'."""
+    """Every available tracker: those of rlvitals, and those of other packages."""
     return sorted({*TRACKERS, CONSOLE_TRACKER, *names("sinks")})
 
 
 def tracker_class(name: str) -> Any:
-    """A tracker's sink class; KeyError where there is none of that name."""
+    """A tracker's sink class. Raises KeyError for an unknown name."""
     if name in TRACKERS:
         return getattr(import_module(TRACKERS[name].module), TRACKERS[name].sink)
     for _, sink in load("sinks", name):

@@ -356,7 +356,7 @@ class OpenPhase(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PhaseSpan:
     """One phase that has ended."""
 
     phase: str

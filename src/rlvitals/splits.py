@@ -1,5 +1,5 @@
-"""Which metric names speak of held-out data. The only list of their prefixes; everything that splits training from
-evaluation by a name asks here.
+"""Recognises metric names of held-out data. This is the only list of their prefixes: all code that separates training
+from evaluation by name uses it.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 import re
 
 _HELD_OUT = re.compile(
-    r"(?:(?:data|metrics)/)?"  # what exports put in front of every name
+    r"(?:(?:data|metrics)/)?"  # a prefix that exports add to every name
     r"(?:(?:eval|val|test|valid|validation|heldout|held_out|holdout)[-_/. ]|验证|测试|评估|検証)",
     re.IGNORECASE,
 )
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a name says by itself that it was measured on held-out data.
+    """Whether a name alone shows that it was measured on held-out data.
 
     >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/f1", "value_loss", "evaluate")]
     [True, True, True, False, False]
@@ -25,8 +25,8 @@ def is_held_out(name: str) -> bool:
 
 
 def is_of_whole_training(name: str) -> bool:
-    """Whether a number sums up a whole training. transformers logs such numbers once, at the end, and they are kept
-    with the evaluations, because they are no step's; they are no evaluation either.
+    """Whether a number summarises a whole training. transformers logs such numbers once, at the end. They belong to no
+    step, so they are stored with the evaluations, but they are not an evaluation.
 
     >>> [is_of_whole_training(name) for name in ("train_runtime", "train_loss", "total_flos", "eval_loss", "epoch")]
     [True, True, True, False, False]
@@ -35,7 +35,7 @@ def is_of_whole_training(name: str) -> bool:
 
 
 def held_out_name(name: str) -> str:
-    """A metric of an evaluation under a held-out name: a bare `loss` would be taken for the training loss.
+    """A metric of an evaluation under a held-out name: a bare `loss` would be read as the training loss.
 
     >>> held_out_name("loss"), held_out_name("eval_loss"), held_out_name("val/accuracy")
     ('eval/loss', 'eval_loss', 'val/accuracy')

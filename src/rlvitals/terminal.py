@@ -26,7 +26,7 @@ LONGEST_SHOWN = 100_000
 
 
 def visible(text: str) -> str:
-    r"""The same text with control characters made visible, line breaks too: for what stands on one line.
+    r"""The same text with control characters and line breaks made visible, for output on one line.
 
     >>> visible("loss\x1b[2J"), visible("loss"), visible("a\nb")
     ('loss\\x1b[2J', 'loss', 'a\\nb')
@@ -48,7 +48,7 @@ def visible_lines(text: str) -> str:
 
 
 def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:
-    """A text of at most so many characters, the middle left out: names differ at both ends.
+    """A text of at most so many characters. The middle is cut out, because names differ at both ends.
 
     >>> cut_middle("critic/rewards/mean", 11), cut_middle("loss")
     ('criti…/mean', 'loss')
@@ -60,7 +60,7 @@ def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:
 
 
 def message(text: str) -> str:
-    r"""A message for people: later lines are indented, so that none of them passes for another message.
+    r"""A message for people. Later lines are indented, so that no line looks like a separate message.
 
     >>> message("cannot read 'x\nrlvitals: all is well'")
     "cannot read 'x\n  rlvitals: all is well'"
@@ -72,7 +72,8 @@ def message(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""JSON with everything a terminal might obey as \uXXXX: the same values, and still strict JSON.
+    r"""JSON in which every character that a terminal might interpret is written as \uXXXX: the same values, still
+    strict JSON.
 
     >>> escaped_json('{"a": "' + chr(0x9B) + '2J"}')
     '{"a": "\\u009b2J"}'
@@ -91,7 +92,7 @@ def warn(text: str) -> None:
 
 
 def put(text: str, stream: TextIO | None = None) -> None:
-    """Lines of a text, harmless; letters the stream cannot hold are written as escapes."""
+    """Print the lines of a text, made harmless. Characters that the stream cannot encode are written as escapes."""
     _write(visible_lines(text) + "\n", sys.stdout if stream is None else stream)
 
 
@@ -101,7 +102,7 @@ def put_json(text: str) -> None:
 
 
 def put_data(data: bytes) -> None:
-    """A file's content on stdout: every byte for a program, harmless for a terminal."""
+    """Write a file's content to stdout: unchanged for a program, made harmless for a terminal."""
     stream = sys.stdout
     if stream.isatty():
         _write(visible_lines(data.decode("utf-8", "backslashreplace")), stream)
@@ -117,7 +118,7 @@ def put_status(text: str, width: int) -> None:
 
 
 def survive_narrow_encodings() -> None:
-    """Letters a stream cannot hold become question marks instead of errors, whoever prints them."""
+    """Make stdout and stderr replace characters that they cannot encode by question marks, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -144,10 +145,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class _Harmless(logging.Filter):
-    """Makes a record harmless for every handler: a name in a warning is as foreign as one in a table."""
+    """Makes a record harmless for every handler: names in warnings come from logs too."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        with suppress(TypeError, ValueError):  # a format that does not fit its values: logging itself reports it
+        with suppress(TypeError, ValueError):  # a format that does not match its values: logging itself reports it
             record.msg, record.args = message(record.getMessage()), ()
         if record.exc_info and not record.exc_text:
             record.exc_text = visible_lines(logging.Formatter().formatException(record.exc_info))
@@ -155,5 +156,6 @@ class _Harmless(logging.Filter):
 
 
 logger = logging.getLogger("rlvitals")
-"""What rlvitals says while it records. The filter is on the logger itself, for those who ask for it by name."""
+"""The logger of rlvitals. The filter is on the logger itself, so it also applies to code that gets the logger by name.
+"""
 logger.addFilter(_Harmless())

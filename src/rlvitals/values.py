@@ -1,6 +1,6 @@
 """Numbers that merge without bias: over micro-batches, ranks, steps and restarts.
 
-A mean of means is wrong as soon as the parts differ in size, so a value that will be averaged carries what it needs to
+A mean of means is wrong if the parts differ in size, so a value that will be averaged stores what it needs to
 be merged again: count, mean, second moment, minimum, maximum. Any split of the data and any order of merges gives the
 result of one pass (to rounding). A value of nothing is undefined, never 0.0.
 
@@ -46,7 +46,7 @@ class Value:
 
     @property
     def number(self) -> float | None:
-        """The finished number, or None where it is undefined (nothing counted; one sample for sample_std)."""
+        """The finished number, or None if it is undefined (nothing counted; one sample for sample_std)."""
         if self.count == 0:
             return None
         match self.kind:
@@ -68,7 +68,7 @@ class Value:
                 return math.sqrt(self.m2 / (self.count - 1)) if self.count > 1 else None
 
     def __float__(self) -> float:
-        """The number it stands for; raises ValueError where that is undefined.
+        """The finished number. Raises ValueError if it is undefined.
 
         >>> float(mean([1.0, 2.0]))
         1.5
@@ -100,15 +100,13 @@ class Value:
         )
 
     def showing(self, kind: Kind) -> Value:
-        """The same data finished as another number: `rewards.showing("std")`."""
+        """The same data with another finished number: `rewards.showing("std")`."""
         if (kind == "last") != (self.kind == "last"):
             raise ValueError(f"a value of kind {self.kind} cannot be shown as {kind}")
         return replace(self, kind=kind)
 
     def to_list(self) -> list[float | str]:
-        """The stored form: [count, mean, M2, min, max], and the kind where it is not a mean. What is not finite is a
-        text.
-        """
+        """The stored form: [count, mean, M2, min, max], and the kind if it is not a mean. Non-finite ones are texts."""
         numbers: list[float | str] = [
             _stored_part(part) for part in (self.count, self.mean, self.m2, self.min, self.max)
         ]
@@ -140,15 +138,15 @@ class Derived:
 
     parts: tuple[Value, ...]
     formula: Callable[..., float | None]
-    """Takes the parts; gives None where the number is undefined."""
+    """Receives the parts. Returns None if the number is undefined."""
 
     @property
     def number(self) -> float | None:
-        """The finished number, or None where it is undefined (a part of nothing, or undefined by the formula)."""
+        """The finished number, or None if it is undefined (a part without data, or undefined by the formula)."""
         return None if any(part.count == 0 for part in self.parts) else self.formula(*self.parts)
 
     def __float__(self) -> float:
-        """As a value's."""
+        """As for `Value`."""
         return _defined(self.number, "number")
 
     def __add__(self, other: Derived) -> Derived:
@@ -160,7 +158,7 @@ class Derived:
 
 
 def of(numbers: Iterable[float], kind: Kind = "mean", weights: Iterable[float] | None = None) -> Value:
-    """Gather numbers, with weights where given (token counts, class counts), into one value.
+    """Combine numbers into one value, with weights if given (token counts, class counts).
 
     >>> of([1.0, 3.0], weights=[3, 1]).number
     1.5
@@ -214,7 +212,7 @@ def spread(numbers: Iterable[float], *, sample: bool = False) -> Value:
 
 
 def last(number: float, order: float) -> Value:
-    """The newest of several values; `order` is a step or a time, and the greatest wins."""
+    """The newest of several values. `order` is a step or a time; the greatest wins."""
     return Value(1.0, float(number), 0.0, float(number), float(number), "last", float(order))
 
 
@@ -233,13 +231,13 @@ def _defined(number: float | None, what: str) -> float:
 
 
 def _recency(value: Value) -> tuple[bool, float, bool, float]:
-    # Ties on order are broken by the number itself (a NaN first of all), so that the order of merging cannot show.
+    # Ties on order are broken by the number itself (NaN first), so that the order of merging has no effect.
     broken = math.isnan(value.mean)
     return (value.count > 0, value.order, broken, 0.0 if broken else value.mean)
 
 
 def _least(left: float, right: float) -> float:
-    # Python's min() depends on the order when a NaN takes part; a NaN must win whichever side it is on.
+    # Python's min() depends on the order if one number is NaN. A NaN must win on either side.
     return left if left < right or math.isnan(left) else right
 
 
@@ -247,7 +245,7 @@ def _sum(numbers: Iterable[float]) -> float:
     items = list(numbers)
     try:
         return math.fsum(items)
-    except (OverflowError, ValueError):  # inf - inf, or beyond the range: plain addition gives nan or inf
+    except (OverflowError, ValueError):  # inf - inf, or out of range: plain addition gives nan or inf
         return sum(items)
 
 

@@ -1,3 +1,3 @@
-"""The version of rlvitals, which runs and reports carry."""
+"""The version of rlvitals, stored in runs and reports."""
 
 __version__ = "0.2.0"

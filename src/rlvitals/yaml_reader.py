@@ -12,7 +12,7 @@ from typing import Any
 
 from rlvitals.errors import ConfigError, RlvitalsError
 
-# YAML 1.1 asks for a dot and a sign in the exponent; without this, `learning_rate: 5e-7` is a text.
+# YAML 1.1 requires a dot and a sign in the exponent; without this, `learning_rate: 5e-7` is a text.
 _FLOAT = re.compile(
     r"^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)"
     r"|\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
@@ -21,23 +21,23 @@ _FLOAT = re.compile(
 
 MOST_NESTED = 100
 MOST_VALUES = 100_000
-"""Values that aliases may stand for; a rule file or a training's settings have some hundred in all."""
+"""Maximum number of values that aliases may expand to. A rule file or a trainer's settings have some hundred in all."""
 
 
 def read_yaml(path: str | os.PathLike[str], error: type[RlvitalsError]) -> Any:
-    """Parse a file; what is wrong with it is raised as `error`, with the line where there is one."""
+    """Parse a file. Problems are raised as `error`, with the line number if there is one."""
     return read_yaml_with_lines(path, error)[0]
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse a text such as `5e-7`, `[a, b]` or `null`; one that is not YAML is a ConfigError."""
+    """Parse a text such as `5e-7`, `[a, b]` or `null`. Raises ConfigError if it is not YAML."""
     return _parse(text, repr(text), ConfigError)[0]
 
 
 def read_yaml_with_lines(
     path: str | os.PathLike[str], error: type[RlvitalsError]
 ) -> tuple[Any, dict[tuple[Any, ...], int]]:
-    """Parse a file and say on which line each value begins, by its path of keys and indices."""
+    """Parse a file and return the line on which each value begins, by its path of keys and indices."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def read_yaml_with_lines(
 
 
 def _parse(text: str, name: str, error: type[RlvitalsError]) -> tuple[Any, dict[tuple[Any, ...], int]]:
-    """A document's value and the lines of its parts. Its tree of nodes is measured before anything is made of it."""
+    """A document's value and the lines of its parts. The size of the node tree is checked before values are built."""
     import yaml
 
     try:
@@ -69,12 +69,12 @@ def _parse(text: str, name: str, error: type[RlvitalsError]) -> tuple[Any, dict[
             with suppress(AttributeError):
                 mark.buffer = None  # type: ignore[union-attr]  # a line of settings in a message may hold a secret
         raise error(f"{name} is not valid YAML: {problem}") from problem
-    except ValueError as problem:  # a date that is none, a number with thousands of digits
+    except ValueError as problem:  # an invalid date, a number with thousands of digits
         raise error(f"{name} holds a value that cannot be read: {problem}") from problem
 
 
 def _refuse_depth(events: Iterable[Any], name: str, error: type[RlvitalsError]) -> None:
-    """Raise on brackets within brackets: the parser's C code calls itself for each, until the process crashes."""
+    """Raise on deeply nested brackets: the parser's C code is recursive and would crash the process."""
     import yaml
 
     depth = 0
@@ -85,7 +85,7 @@ def _refuse_depth(events: Iterable[Any], name: str, error: type[RlvitalsError]) 
 
 
 def _refuse_bombs(root: Any, name: str, error: type[RlvitalsError]) -> None:
-    """Raise on a document that is small in the file and huge, or endless, in memory: aliases of aliases of aliases."""
+    """Raise on a document that is small in the file and huge, or endless, in memory: nested aliases."""
     sizes: dict[int, int] = {}
     open_nodes: set[int] = set()
 

@@ -4,12 +4,8 @@ calls are those of `openrlhf/trainer/ppo_trainer.py`.
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
-import subprocess
 import sys
-import textwrap
 import types
 from types import SimpleNamespace
 
@@ -227,49 +223,6 @@ def test_a_worker_without_openrlhf_is_left_alone(monkeypatch, caplog):
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises
     adapter.install()
     assert "not here" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("ray")
-def test_rays_set_up_hook_reaches_the_trainers_actor(tmp_path, child_environment):
-    pytest.importorskip("ray")
-    package = tmp_path / "package" / "openrlhf"
-    (package / "utils").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "utils" / "__init__.py").touch()
-    published = inspect.getsource(PublishedLogger)
-    (package / "utils" / "logging_utils.py").write_text(
-        f"{published}\n\nclass WandbLogger(PublishedLogger): pass\n\n\nclass TensorboardLogger(PublishedLogger): pass\n"
-    )
-    driver = """
-        import ray
-        ray.init(num_cpus=1, include_dashboard=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
-
-        @ray.remote
-        class PPOTrainer:
-            def fit(self):
-                from openrlhf.utils.logging_utils import TensorboardLogger
-                logger = TensorboardLogger(None)
-                for step in (1, 2, 3):
-                    logger.log_train(step, {"reward": step / 10})
-                logger.close()
-
-        ray.get(PPOTrainer.remote().fit.remote())
-    """
-    hook = {"worker_process_setup_hook": "rlvitals.adapters.openrlhf.install"}
-    environment = {
-        **child_environment,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path / "package"), *sys.path]),
-        "RLVITALS_OUTPUT_DIR": str(tmp_path / "run"),
-        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": hook}),  # what `ray job submit` gives its driver
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "PYTHONWARNINGS": "ignore",
-    }
-    command = [sys.executable, "-c", textwrap.dedent(driver)]
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    assert [row["train/reward"] for row in rows_of(tmp_path / "run")] == [0.1, 0.2, 0.3]
 
 
 def placed(**train):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import shutil
 import signal
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_openrlhf import PublishedLogger
 
 import rlvitals
 
@@ -72,14 +75,14 @@ PRELUDE = """
 
 @pytest.fixture
 def driver(cluster, tmp_path, child_environment):
-    """Run a driver script to its end, or until it prints and waits."""
+    """Start a driver of its own, which may wait or be killed."""
     children = []
 
-    def begin(script):
-        source = textwrap.dedent(PRELUDE) + textwrap.dedent(script)
+    def begin(script, prelude=PRELUDE, **environment):
+        source = textwrap.dedent(prelude) + textwrap.dedent(script)
         child = subprocess.Popen(
             [sys.executable, "-c", source, cluster, str(tmp_path / "run")],
-            env={**child_environment, **SETTINGS},
+            env={**child_environment, **SETTINGS, **environment},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         children.append(child)
@@ -95,6 +98,57 @@ def ended(child):
     out, err = child.communicate(timeout=150)
     assert child.returncode == 0, err
     return [line.removeprefix("> ") for line in out.splitlines() if line.startswith("> ")], err
+
+
+SCRIPTS = """
+    import json, traceback
+    given = dict(globals())
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            exec(asked["script"], {**given, "folder": asked["folder"]})
+        except BaseException:
+            traceback.print_exc()
+            tell("failed")
+        tell("end")
+"""
+
+
+@pytest.fixture(scope="module")
+def lasting(cluster, tmp_path_factory):
+    """A driver that runs one script after the other. Starting one, and workers of its own for it, takes seconds of
+    processor time.
+    """
+    said = tmp_path_factory.mktemp("driver") / "stderr"
+    with said.open("w") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(SCRIPTS), cluster, ""],
+            env={**os.environ, **SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+    child.said = said
+    yield child
+    child.kill()
+    child.communicate()
+
+
+@pytest.fixture
+def outcome_of(lasting, tmp_path):
+    """Run a script to its end: what it told, and what stands on standard error."""
+
+    def run(script):
+        before = lasting.said.stat().st_size
+        lasting.stdin.write(json.dumps({"script": textwrap.dedent(script), "folder": str(tmp_path / "run")}) + "\n")
+        lasting.stdin.flush()
+        lines = []
+        while (line := lasting.stdout.readline()) != "> end\n":
+            assert line, f"the driver has ended: {lasting.said.read_text()}"
+            lines += [line[2:-1]] if line.startswith("> ") else []
+        err = lasting.said.read_bytes()[before:].decode()
+        assert "failed" not in lines, err
+        return lines, err
+
+    return run
 
 
 WORKERS = """
@@ -129,8 +183,8 @@ WORKERS = """
 """
 
 
-def test_workers_of_several_processes_log_to_one_run_and_a_killed_one_takes_nothing_with_it(driver, tmp_path):
-    out, _ = ended(driver(WORKERS))
+def test_workers_of_several_processes_log_to_one_run_and_a_killed_one_takes_nothing_with_it(outcome_of, tmp_path):
+    out, _ = outcome_of(WORKERS)
     assert out == ["True 0 3"]
     view = rlvitals.open_run(tmp_path / "run")
     assert view.status == "finished"
@@ -186,7 +240,7 @@ def test_a_killed_driver_comes_again_and_goes_on_from_its_checkpoint(driver, tmp
 
 RECORDER_FAULTS = """
     run = vitals.serve(folder, recorder="faults", monitor=False)
-    vitals.MAX_WAITING = 50
+    limit, vitals.MAX_WAITING = vitals.MAX_WAITING, 50
     for step in range(20):
         run.log({"loss": float(step)}, step=step)
     assert run.flush(30)
@@ -207,13 +261,14 @@ RECORDER_FAULTS = """
     run.log({"loss": 141.0}, step=141)
     run.flush(10)
     tell(run.dropped)
+    vitals.MAX_WAITING = limit
 """.replace(
     'os.kill(run.facts["pid"], signal.SIGSTOP)', 'recorder = run.facts["pid"]; os.kill(recorder, signal.SIGSTOP)'
 )
 
 
-def test_a_killed_recorder_is_started_again_and_one_that_hangs_holds_nobody_up(driver, tmp_path):
-    out, err = ended(driver(RECORDER_FAULTS))
+def test_a_killed_recorder_is_started_again_and_one_that_hangs_holds_nobody_up(outcome_of, tmp_path):
+    out, err = outcome_of(RECORDER_FAULTS)
     assert out == ["2 0", "50 False True", "True", "51"]
     assert "the recorder is 50 rows behind" in err
     view = rlvitals.open_run(tmp_path / "run")
@@ -231,8 +286,8 @@ ASKED = """
 """
 
 
-def test_a_request_of_the_doctor_reaches_the_driver_and_its_answer_the_record(driver, tmp_path):
-    out, _ = ended(driver(ASKED))
+def test_a_request_of_the_doctor_reaches_the_driver_and_its_answer_the_record(outcome_of, tmp_path):
+    out, _ = outcome_of(ASKED)
     assert out == ["stop ['dead_gradient']"]
     assert '"it is a test"' in (tmp_path / "run/logs/findings.jsonl").read_text()
     assert rlvitals.open_run(tmp_path / "run").status == "finished"
@@ -250,8 +305,8 @@ SHARED_STORAGE = """
 """
 
 
-def test_workers_write_files_of_their_own_where_storage_is_shared(driver, tmp_path):
-    ended(driver(SHARED_STORAGE))
+def test_workers_write_files_of_their_own_where_storage_is_shared(outcome_of, tmp_path):
+    outcome_of(SHARED_STORAGE)
     view = rlvitals.open_run(tmp_path / "run")
     assert view.ranks == [0, 1, 2]
     assert view.series("reward").values.tolist() == pytest.approx([5 / 3])
@@ -270,8 +325,8 @@ JOINED = """
 """
 
 
-def test_whoever_comes_first_starts_the_run_that_others_join_and_rollouts_arrive(driver, tmp_path):
-    ended(driver(JOINED))
+def test_whoever_comes_first_starts_the_run_that_others_join_and_rollouts_arrive(outcome_of, tmp_path):
+    outcome_of(JOINED)
     run = rlvitals.open_run(tmp_path / "run")
     assert run.status == "finished"
     assert [len(run.series(f"part_{number}")[0]) for number in range(2)] == [1, 1]
@@ -289,6 +344,46 @@ BROKEN_START = """
 """
 
 
-def test_what_is_wrong_at_the_start_raises_in_the_driver_and_leaves_no_recorder(driver):
-    out, _ = ended(driver(BROKEN_START))
+def test_what_is_wrong_at_the_start_raises_in_the_driver_and_leaves_no_recorder(outcome_of):
+    out, _ = outcome_of(BROKEN_START)
     assert out == ["RunExists", "ConfigError"]
+
+
+OPENRLHF = """
+    import sys
+    import ray
+    ray.init(address=sys.argv[1], log_to_driver=False, runtime_env={"env_vars": {"NCCL_DEBUG": "WARN"}})
+"""
+
+TRAINER = """
+    @ray.remote
+    class PPOTrainer:
+        def fit(self):
+            from openrlhf.utils.logging_utils import TensorboardLogger
+            logger = TensorboardLogger(None)
+            for step in (1, 2, 3):
+                logger.log_train(step, {"reward": step / 10})
+            logger.close()
+
+    ray.get(PPOTrainer.remote().fit.remote())
+"""
+
+
+def test_openrlhfs_trainer_is_reached_by_rays_set_up_hook(driver, tmp_path):
+    package = tmp_path / "package" / "openrlhf"
+    (package / "utils").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "utils" / "__init__.py").touch()
+    published = inspect.getsource(PublishedLogger)
+    (package / "utils" / "logging_utils.py").write_text(
+        f"{published}\n\nclass WandbLogger(PublishedLogger): pass\n\n\nclass TensorboardLogger(PublishedLogger): pass\n"
+    )
+    job = {  # what `ray job submit` gives its driver
+        "worker_process_setup_hook": "rlvitals.adapters.openrlhf.install",
+        "env_vars": {
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "package"), *sys.path]),
+            "RLVITALS_OUTPUT_DIR": str(tmp_path / "run"),
+        },
+    }
+    ended(driver(TRAINER, OPENRLHF, RAY_JOB_CONFIG_JSON_ENV_VAR=json.dumps({"runtime_env": job})))
+    assert rlvitals.open_run(tmp_path / "run").series("train/reward").values.tolist() == [0.1, 0.2, 0.3]

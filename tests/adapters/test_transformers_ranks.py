@@ -29,8 +29,8 @@ folder, rank = sys.argv[2], int(os.environ["RANK"])
 cut = {"rule": "asked_for", "kind": "instability", "when": "epoch > 0.6", "severity": "critical", "warm_up": 1,
        "hold": "1 of 1", "action_critical": "reduce_lr", "title": "on purpose"}
 back = {**cut, "action_critical": "revert"}
-jobs = {name: (name, {"eval_strategy": "steps", "eval_steps": 3} if name == "kto" else {}, {})
-        for name in tiny_trainers.NAMES}
+evaluated = {"eval_strategy": "steps", "eval_steps": 2}
+jobs = {name: (name, {"max_steps": 4, **(evaluated if name == "kto" else {})}, {}) for name in tiny_trainers.NAMES}
 jobs |= {
     "spread": ("grpo", {"per_device_train_batch_size": 2, "max_steps": 2}, {}),
     "too_high": ("kto", {"learning_rate": 1.0, "max_steps": 60}, {}),
@@ -99,13 +99,13 @@ def test_the_main_process_records_what_the_trainer_logs_over_both(jobs, job):
     folder = jobs.folder / job
     steps = lines(folder, "training_metrics")
     own = [event for event in first["history"] if "loss" in event]
-    assert len(steps) == len(own) == 6
+    assert len(steps) == len(own) == 4
     for row, event in zip(steps, own, strict=True):
         assert {name: row[name] for name in event} == event
     assert (first["records"], second["records"]) == (True, False)
     assert rlvitals.open_run(folder).ranks == [0]
     # Two processes of four samples each, and the tokens of both.
-    assert steps[-1]["system/samples"] == 2 * 6 * 4
+    assert steps[-1]["system/samples"] == 2 * 4 * 4
     # The trainers merge what they log: both processes have the same numbers, but for these.
     others = [event for event in second["history"] if "loss" in event]
     for event, other in zip(own, others, strict=True):
@@ -124,8 +124,8 @@ def told_of(folder, step):
 def test_each_process_records_its_own_rollouts_where_it_has_whole_groups(jobs, job):
     folder = jobs.folder / job
     names = sorted(path.name for path in (folder / "logs" / "rollouts").iterdir())
-    assert names == sorted(f"step-{step:06d}{rank}.jsonl" for step in range(1, 7) for rank in ("", "-rank-1"))
-    for step in range(1, 7):
+    assert names == sorted(f"step-{step:06d}{rank}.jsonl" for step in range(1, 5) for rank in ("", "-rank-1"))
+    for step in range(1, 5):
         shown = [told["seen"][step - 1] for told in jobs(job)]
         if job == "online_dpo":
             shown = [[seen[place] for pair in range(4) for place in (pair, pair + 4)] for seen in shown]

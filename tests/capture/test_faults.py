@@ -613,14 +613,25 @@ def failing_disk(tmp_path):
     mounted = subprocess.run(mount, check=False, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no image can be mounted here: {mounted.stderr.decode().strip()}")
-    yield folder, mount
+
+    def replace() -> None:
+        """Mount what the failed disk holds as a new one.
+
+        The image itself stays read-only for as long as another process's mount namespace holds it, such as a
+        browser's of a test beside this one.
+        """
+        subprocess.run(["umount", folder], check=True)
+        replacement = shutil.copy(image, tmp_path / "replacement")
+        subprocess.run(["mount", "-o", "loop", replacement, folder], check=True)
+
+    yield folder, replace
     subprocess.run(["umount", folder], check=True)
 
 
 def test_rows_for_a_disk_that_fails_under_the_log_are_kept_rescued_and_brought_back(
     failing_disk, tmp_path, monkeypatch, caplog
 ):
-    disk, mount = failing_disk
+    disk, replace = failing_disk
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
@@ -637,8 +648,7 @@ def test_rows_for_a_disk_that_fails_under_the_log_are_kept_rescued_and_brought_b
         assert "Read-only file system" in loud[0]
     (rescue,) = elsewhere.iterdir()
     assert [json.loads(line)["step"] for line in rescue.read_bytes().splitlines()] == list(range(10, 30))
-    subprocess.run(["umount", disk], check=True)
-    subprocess.run(mount, check=True)
+    replace()
     advice = next(message for message in caplog.messages if "Bring them back with: " in message)
     subprocess.run(advice.partition("Bring them back with: ")[2], shell=True, check=True)
     assert steps_of(folder) == list(range(30))

@@ -9,7 +9,7 @@ import pytest
 
 import rlvitals
 from rlvitals.cli.main import main
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def folder(tmp_path):
     (tmp_path / "gone" / "checkpoint-1").mkdir()
     (tmp_path / "gone" / "checkpoint-1" / "weights").write_text("mine")
     for name in ("gone", "sweep/gone"):
-        Marks(tmp_path).mark(name, {"deleted": True, "note": "bad seed"})
-    Marks(tmp_path).mark("kept", {"archived": True})
+        FolderMarks(tmp_path).mark(name, {"deleted": True, "note": "bad seed"})
+    FolderMarks(tmp_path).mark("kept", {"archived": True})
     return tmp_path
 
 
@@ -47,7 +47,7 @@ def test_it_asks_first_and_yes_removes_what_rlvitals_wrote(folder, capsys, monke
     assert [path.name for path in (folder / "gone").iterdir()] == ["checkpoint-1"]
     assert (folder / "gone" / "checkpoint-1" / "weights").read_text() == "mine"
     assert not (folder / "sweep" / "gone").exists()
-    assert Marks(folder).read()["runs"] == {"kept": {"archived": True}}
+    assert FolderMarks(folder).read()["runs"] == {"kept": {"archived": True}}
 
 
 def test_the_list_leaves_out_what_was_put_away(folder, capsys):
@@ -77,7 +77,7 @@ def test_marks_that_lead_elsewhere_and_running_runs_remove_nothing(folder, tmp_p
     running = rlvitals.start(folder / "running", monitor=False, hardware=False, display="none")
     running.log({"loss": 1.0}, step=1)
     for name in ("link", "../outside/run", "running", "nowhere"):
-        Marks(folder).mark(name, {"deleted": True})
+        FolderMarks(folder).mark(name, {"deleted": True})
     assert main(["purge", str(folder), "--yes"]) == 0
     running.finish()
     said = capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_two_steps_are_compared_by_prompt(run_path, capsys):
     [
         (["--step", "11"], "the nearest are at 10, 20"),
         (["--step", "10", "--group", "7"], "there is no group '7'"),
-        (["--group", "1"], "give --step"),
+        (["--group", "1"], "need a step: --step N"),
         (["--step", "20", "--diff", "10", "--group", "2"], "was not tried at step 10"),
     ],
 )

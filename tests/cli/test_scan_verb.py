@@ -116,7 +116,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = asked["messages"][-1]["content"]
+        said = asked["messages"][1]["content"]  # a further try quotes the refusal after it
         self.server.asked.append(said)
         if len(self.server.asked) == 5:  # it fails once for good
             answer = "I would rather not."

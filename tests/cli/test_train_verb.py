@@ -12,7 +12,7 @@ import yaml
 from rlvitals.cli import train
 from rlvitals.cli.main import main
 from rlvitals.train import recipe
-from rlvitals.train.recipe import Outcome
+from rlvitals.train.recipe import TrainingOutcome
 
 USAGE = 64
 WRITTEN = [name for name in train.TRAINERS if (recipe.RECIPES / f"{name}.yaml").exists()]
@@ -105,7 +105,7 @@ def test_wrong_usage_is_one_line_and_64(tmp_path, words, complaint, capsys):
 def test_how_it_ended_is_said_and_is_the_exit_code(status, code, capsys, monkeypatch):
     from rlvitals.train import kto
 
-    monkeypatch.setattr(kto, "train", lambda settings: Outcome("out", 3, status, "It is over."))
+    monkeypatch.setattr(kto, "train", lambda settings: TrainingOutcome("out", 3, status, "It is over."))
     assert main(["train", "kto"]) == code
     assert capsys.readouterr().out == "It is over.\n"
     assert main(["train", "kto", "--json"]) == code
@@ -118,6 +118,6 @@ def test_of_several_processes_one_speaks(capsys, monkeypatch):
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(kto, "train", lambda settings: Outcome("out", 3, "finished", "It is over."))
+    monkeypatch.setattr(kto, "train", lambda settings: TrainingOutcome("out", 3, "finished", "It is over."))
     assert main(["train", "kto"]) == 0
     assert capsys.readouterr().out == ""

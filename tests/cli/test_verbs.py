@@ -50,7 +50,7 @@ def test_show_tells_what_was_left_out_and_torn(tmp_path, capsys, caplog):
     assert main(["show", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
     assert "'grads' was left out 1 times" in shown
-    assert "1 line passed over (line 2: not JSON)" in shown
+    assert "1 line skipped (line 2: not JSON)" in shown
     assert "the last line is torn" in shown
 
 

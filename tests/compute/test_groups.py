@@ -220,6 +220,15 @@ def test_counts_stay_true_when_every_group_is_filtered():
     assert row["group.filter_pass_rate"] == 0.0
 
 
+def test_groups_that_nobody_has_filtered_are_neither_kept_nor_dropped():
+    told = [Group("a", (Rollout(reward=1.0), Rollout(reward=0.0)), kept=kept) for kept in (None, None, True, False)]
+    row = numbers(groups.stats(told, names="canonical"))
+    assert (row["group.kept_count"], row["group.dropped_count"], row["group.filter_pass_rate"]) == (1, 1, 0.5)
+    assert row["group.total_count"] == 4
+    unfiltered = groups.stats(told[:2], names="canonical")
+    assert (unfiltered["group.kept_count"].count, unfiltered["group.filter_pass_rate"].count) == (0, 0)  # missing
+
+
 def test_a_rollout_is_early_when_it_ended_before_the_limit_for_any_reason():
     turns = (Turn(), Turn(), Turn())
     ends = [

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlvitals.compute.judge_audit import Held, HeldPair, audit, audit_pairs, estimate
+from rlvitals.compute.judge_audit import HeldAnswer, HeldPair, audit, audit_pairs, estimate
 
 
 def held(rows):
-    return [Held(gold, (said,)) for gold, said, times in rows for _ in range(times)]
+    return [HeldAnswer(gold, (said,)) for gold, said, times in rows for _ in range(times)]
 
 
 def test_errors_and_their_intervals_are_those_of_scipy():
@@ -32,7 +32,7 @@ def test_errors_and_their_intervals_are_those_of_scipy():
 
 
 def test_replies_without_a_verdict_are_counted_and_are_no_error():
-    found = audit([Held(True, (None, True)), Held(False, (None,)), Held(False, (False, False))])
+    found = audit([HeldAnswer(True, (None, True)), HeldAnswer(False, (None,)), HeldAnswer(False, (False, False))])
     assert found.unread.share == pytest.approx((0.5 + 1 + 0) / 3)
     assert found.false_positives.share == 0.0
     assert found.false_positives.count == 1
@@ -41,13 +41,15 @@ def test_replies_without_a_verdict_are_counted_and_are_no_error():
 
 def test_repetitions_count_as_one_item():
     once = audit(held([(False, True, 1), (False, False, 3)]))
-    often = audit([Held(False, (True,) * 9), *[Held(False, (False,) * 9)] * 3])
+    often = audit([HeldAnswer(False, (True,) * 9), *[HeldAnswer(False, (False,) * 9)] * 3])
     assert often.false_positives == once.false_positives
     assert often.self_agreement.share == 1.0
 
 
 def test_self_agreement_is_that_of_pairs_of_verdicts():
-    found = audit([Held(True, (True, True, False, False)), Held(True, (True, True)), Held(True, (True,))])
+    found = audit(
+        [HeldAnswer(True, (True, True, False, False)), HeldAnswer(True, (True, True)), HeldAnswer(True, (True,))]
+    )
     assert found.self_agreement.share == pytest.approx((2 / 6 + 1) / 2)
     assert found.self_agreement.count == 2
 
@@ -58,8 +60,8 @@ def test_length_bias_is_found_within_the_gold_label_alone():
     for _ in range(400):
         gold, size = dice.random() < 0.5, dice.randint(50, 2000)
         size *= 2 if gold else 1  # right answers are longer, which is no bias
-        honest.append(Held(gold, ((dice.random() < 0.8) == gold,), size))
-        biased.append(Held(gold, (dice.random() < (0.7 if gold else 0.1) + size / 8000,), size))
+        honest.append(HeldAnswer(gold, ((dice.random() < 0.8) == gold,), size))
+        biased.append(HeldAnswer(gold, (dice.random() < (0.7 if gold else 0.1) + size / 8000,), size))
     assert audit(honest).length.p > 0.05
     found = audit(biased)
     assert found.length.p < 0.001
@@ -120,7 +122,7 @@ def test_drift_of_false_positives_is_told_apart():
     for step in range(100):
         for gold in (True, False):
             wrong = dice.random() < (0.1 if gold else 0.05 + 0.5 * step / 100)
-            rows.append(Held(gold, (gold != wrong,), step=step))
+            rows.append(HeldAnswer(gold, (gold != wrong,), step=step))
     drift = audit(rows).drift
     assert drift.false_positives.p < 0.001
     assert drift.false_positives.z > 0
@@ -135,6 +137,6 @@ def test_drift_of_false_positives_is_told_apart():
 
 
 def test_a_judge_that_does_not_change_has_no_drift():
-    drift = audit([Held(True, (True,), step=step) for step in range(5)]).drift
+    drift = audit([HeldAnswer(True, (True,), step=step) for step in range(5)]).drift
     assert drift.all_errors.p is None
     assert estimate([]).share is None

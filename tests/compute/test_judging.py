@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+import scipy.stats
 
 from rlvitals.compute import judging, merge
 from rlvitals.errors import ConfigError
@@ -23,6 +26,19 @@ def test_verdicts_against_gold_leave_out_what_could_not_be_read():
             "judge.false_negative_fraction": 1 / 2,
         }
     )
+
+
+def test_right_answers_are_ranked_above_wrong_ones_as_the_area_under_the_curve_counts():
+    rng = random.Random(3)
+    gold = [rng.random() < 0.4 for _ in range(60)]
+    scores = [round(rng.gauss(0.3 if right else 0.0, 0.5), 1) for right in gold]  # with ties
+    found = numbers(scores=[*scores, None], gold=[*gold, True])
+    expected = scipy.stats.mannwhitneyu(
+        *([s for s, right in zip(scores, gold, strict=True) if right is wanted] for wanted in (True, False))
+    ).statistic / (sum(gold) * (len(gold) - sum(gold)))
+    assert found == {"judge.gold_separation": pytest.approx(float(expected))}
+    assert numbers(scores=[0.1] * 5, gold=[True, True, False, False, True])["judge.gold_separation"] == 0.5
+    assert numbers(scores=[0.1], gold=[True])["judge.gold_separation"] is None
 
 
 def test_without_a_wrong_answer_there_is_no_share_of_accepted_wrong_ones():
@@ -51,6 +67,8 @@ def test_appeals_count_only_what_was_checked_again_and_merge():
     [
         ({"gold": [True]}, "1 gold labels need as many verdicts"),
         ({"verdicts": [True], "gold": [True, False]}, "2 gold labels"),
+        ({"scores": [0.5]}, "1 scores need as many gold labels"),
+        ({"scores": [0.5], "gold": [True, False]}, "1 scores need"),
         ({"preferred": ["a"]}, "the same pairs"),
         ({"preferred": ["first"], "preferred_swapped": ["a"]}, "not 'first'"),
     ],

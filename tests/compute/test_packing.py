@@ -7,8 +7,8 @@ import pytest
 
 from rlvitals import values
 from rlvitals.catalog.entries import Alias, Caveat
-from rlvitals.compute.names import Name, Naming, _converting
-from rlvitals.compute.packing import Sheet
+from rlvitals.compute.names import FamilyNames, Name, _converting
+from rlvitals.compute.packing import StatisticSheet
 
 NUMBERS = [0.1, 0.4, 0.7]
 
@@ -25,7 +25,7 @@ NUMBERS = [0.1, 0.4, 0.7]
 )
 def test_a_converted_value_is_the_value_of_converted_numbers(caveat, logged, kind):
     name = _converting(Alias("somebody", "theirs", caveat=caveat))
-    sheet = Sheet(Naming({"ours": name}))
+    sheet = StatisticSheet(FamilyNames({"ours": name}))
     sheet.moments(NUMBERS, **{kind: "ours"})
     found = sheet.pack().values()["theirs"]
     # The largest of ours is the smallest of theirs where the sign differs.
@@ -38,14 +38,14 @@ def test_a_converted_value_is_the_value_of_converted_numbers(caveat, logged, kin
 
 
 def test_nothing_stays_nothing_under_any_name():
-    sheet = Sheet(Naming({"ours": Name("theirs", -1.0, 1.0)}))
+    sheet = StatisticSheet(FamilyNames({"ours": Name("theirs", -1.0, 1.0)}))
     sheet.moments([1.0], [0.0], mean="ours")
     assert sheet.pack().values()["theirs"] == values.mean([])
 
 
 def test_moments_are_those_of_the_mergeable_values():
     weights = [2.0, 0.0, 1.0]
-    sheet = Sheet(Naming({}))
+    sheet = StatisticSheet(FamilyNames({}))
     sheet.moments(NUMBERS, weights, mean="a", sum="b")
     packed = sheet.pack()
     assert packed.moments.shape == (1, 5)  # one row, shown twice
@@ -55,7 +55,7 @@ def test_moments_are_those_of_the_mergeable_values():
 
 
 def test_a_name_only_some_frameworks_have_is_left_out_by_the_others():
-    for naming, there in ((Naming({}), False), (Naming({"extra": Name("theirs")}), True)):
-        sheet = Sheet(naming)
+    for naming, there in ((FamilyNames({}), False), (FamilyNames({"extra": Name("theirs")}), True)):
+        sheet = StatisticSheet(naming)
         sheet.show(sheet.moments([1.0]), "mean", "extra", only_if_named=True)
         assert ("theirs" in sheet.pack().values()) == there

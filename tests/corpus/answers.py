@@ -16,7 +16,7 @@ from corpus.noise import Array, generator, sigmoid
 from rlvitals.compute import diversity
 from rlvitals.compute.evaluation import turnover
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Sheet
+from rlvitals.compute.packing import StatisticSheet
 from rlvitals.records import Group, Rollout, Turn
 
 ANSWERS, SENTENCES, WORDINGS = 12, 3, 6
@@ -33,6 +33,7 @@ class AnsweredRun:
     onset: int | None
     last: int | None = None
     """The row of the fourth evaluation after that, where evaluations show it."""
+    config: dict[str, Any] | None = None
 
 
 def learning_run(seed: int) -> AnsweredRun:
@@ -84,11 +85,11 @@ def _grouped(seed: int, how: str) -> AnsweredRun:
                 said.append(Rollout(turns=(Turn(f"{text} {answer}"),), meta={"answer": str(answer)}))
                 right.append(answer == 0)
             groups.append(Group(id=str(prompt), step=step + 1, rollouts=tuple(said)))
-        sheet = Sheet(naming("canonical", "policy"))
+        sheet = StatisticSheet(naming("canonical", "policy"))
         diversity.add(sheet, groups)
         logged = {name: value.number for name, value in sheet.pack().values().items()}
         rows.append({"step": step + 1, "reward": float(np.mean(right)), "loss": 0.01 * float(rng.normal()), **logged})
-    return AnsweredRun(f"{how}-{seed}", rows, onset)
+    return AnsweredRun(f"{how}-{seed}", rows, onset, config={"num_generations": size})
 
 
 def _draw(rng: np.random.Generator, logits: Array, size: int) -> Array:

@@ -452,6 +452,8 @@ HEALTHY: tuple[Trouble, ...] = (
     *(replace(_FINE, framework=name, name="fine-async", ages=(2.5, 2.5), drift=(0.006, 0.012))
       for name in ("nemo_rl", "None", "trl")),
     replace(_FINE, framework="trl", name="fine-async-untold", ages=(1.2, 1.2), without=("age", "age_max")),
+    replace(_FINE, framework="openrlhf", name="fine-async-untold", ages=(1.2, 1.2)),
+    replace(_FINE, framework="openrlhf", name="fine-fp8", numerics=(0.03, 0.05), config={"quantization": "fp8"}),
     *(replace(_FINE, framework=name, name="fine-experts", experts=True) for name in ("verl", "None", "nemo_rl", "trl")),
     *(replace(_FINE, framework=name, name="fine-agent", agent=True) for name in ("verl", "None", "trl", "nemo_rl")),
     replace(_FINE, framework="trl", name="fine-cool", temperature=(0.6, 0.9)),

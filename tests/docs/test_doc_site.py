@@ -17,7 +17,7 @@ from conftest import REPO
 from rlvitals import catalog, documentation
 from rlvitals.health import rulebook
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # built once
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_every_rule_and_every_metric_has_an_address_of_its_own(site):
 
 def test_the_reference_has_every_public_name(site):
     page = (site / "reference.html").read_text(encoding="utf-8")
-    modules = {"catalog", "values"}  # told in the overview
+    modules = {"catalog", "values"}  # described in the overview
     missing = [name for name in rlvitals.__all__ if f'id="rlvitals.{name}"' not in page and name not in modules]
     assert not missing
 
@@ -70,20 +70,57 @@ def test_every_rule_and_every_metric_has_a_permanent_address(site, monkeypatch):
         assert f'id="{anchor}"' in (site / file).read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser: apt-get install chromium")
-def test_the_search_works_from_a_folder(site):
+def test_a_notebook_is_a_page_with_what_it_shows(site):
+    page = (site / "notebooks" / "quick_start.html").read_text(encoding="utf-8")
+    assert "✔ Healthy" in page
+    assert "✖ Act" in page
+    assert "step 300 of 300 · out/good<" in page  # the folder in which the build ran it is not shown
+    assert page.count("<svg width") >= 8  # the curves of both cards
+    assert "out/coder" in (site / "notebooks" / "rollouts.html").read_text(encoding="utf-8")
+    assert (site / "notebooks" / "quick_start.ipynb").is_file()
+    assert 'href="notebooks/quick_start.html"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """One browser for all tests that look at pages; these tests are the last of the file, as nothing else in this
+    process can run an event loop while it is open.
+    """
+    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    if path is None:
+        pytest.skip("needs a browser: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page()
-        asked = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "index.html").as_uri())
-        page.locator(".md-search__input").click()
-        page.keyboard.type("says_the_same")
-        result = page.locator(".md-search-result__link").first
-        result.wait_for(timeout=30_000)
-        assert "rules/texts.html" in result.get_attribute("href")
-        assert not [address for address in asked if not address.startswith(("file:", "blob:", "data:", "about:"))]
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def page(site, opened):
+    """An empty tab in which nothing was looked at before."""
+    with opened.new_context() as fresh:
+        yield fresh.new_page()
+
+
+@pytest.mark.parametrize("name", ["rule/kl_explosion", "rule/kto_margin_negative", "metric/reward.total.mean"])
+def test_a_permanent_address_leads_to_the_heading(site, page, name):
+    anchor = name.partition("/")[2]
+    page.goto((site / f"{name}.html").as_uri())
+    page.wait_for_url(f"**#{anchor}", timeout=30_000)
+    place = page.locator(f'[id="{anchor}"]').bounding_box()
+    assert place is not None
+    assert 0 <= place["y"] < 700  # scrolled to it
+
+
+def test_the_search_works_from_a_folder(site, page):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__input").click()
+    page.keyboard.type("says_the_same")
+    result = page.locator(".md-search-result__link").first
+    result.wait_for(timeout=30_000)
+    assert "rules/texts.html" in result.get_attribute("href")
+    assert not [address for address in asked if not address.startswith(("file:", "blob:", "data:", "about:"))]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlvitals.health.actions import MOST_LR_CUTS, MOST_REVERTS, CannotGoBack, Declined, Outcome, Policy, perform
+from rlvitals.health.actions import MOST_LR_CUTS, MOST_REVERTS, CannotGoBack, Declined, Policy, RequestOutcome, perform
 from rlvitals.records import ACTIONS, Finding, Request
 
 
@@ -359,15 +359,15 @@ def request_for(action):
 @pytest.mark.parametrize(
     ("action", "told", "outcome"),
     [
-        ("stop", [], Outcome("done", "training stops", must_stop=True)),
-        ("checkpoint", [("save",)], Outcome("done", "saved checkpoint-7")),
-        ("reduce_lr", [("scale_rate", "0.5")], Outcome("done", "learning rate 0.001 -> 0.0005")),
+        ("stop", [], RequestOutcome("done", "training stops", must_stop=True)),
+        ("checkpoint", [("save",)], RequestOutcome("done", "saved checkpoint-7")),
+        ("reduce_lr", [("scale_rate", "0.5")], RequestOutcome("done", "learning rate 0.001 -> 0.0005")),
         (
             "revert",
             [("revert", "out/checkpoint-4"), ("scale_rate", "0.5")],
-            Outcome("done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data continue"),
+            RequestOutcome("done", "back to checkpoint-4, learning rate 0.001 -> 0.0005; steps and data continue"),
         ),
-        ("warn", [], Outcome("done")),
+        ("warn", [], RequestOutcome("done")),
     ],
 )
 def test_each_action_uses_its_control_and_says_what_was_done(action, told, outcome):
@@ -379,7 +379,7 @@ def test_each_action_uses_its_control_and_says_what_was_done(action, told, outco
 @pytest.mark.parametrize("action", ["checkpoint", "reduce_lr", "revert"])
 def test_what_a_trainer_does_not_do_is_declined_and_training_goes_on(action):
     trainer = Trainer(save=Declined("not here"), scale_rate=Declined("not here"), revert=Declined("not here"))
-    assert perform(request_for(action), trainer) == Outcome("declined", "not here")
+    assert perform(request_for(action), trainer) == RequestOutcome("declined", "not here")
 
 
 @pytest.mark.parametrize(
@@ -388,19 +388,19 @@ def test_what_a_trainer_does_not_do_is_declined_and_training_goes_on(action):
 )
 def test_a_revert_that_fails_stops_the_training(problem, why):
     text = f"training stops: it cannot revert to checkpoint-4: {why}"
-    assert perform(request_for("revert"), Trainer(revert=problem)) == Outcome("declined", text, must_stop=True)
+    assert perform(request_for("revert"), Trainer(revert=problem)) == RequestOutcome("declined", text, must_stop=True)
     assert perform(request_for("revert"), Trainer(scale_rate=ValueError())).must_stop
 
 
 def test_a_save_or_a_cut_that_fails_does_not_stop_the_training():
     trainer = Trainer(save=OSError("full"), scale_rate=KeyError("lr"))
-    assert perform(request_for("checkpoint"), trainer) == Outcome("declined", "OSError: full")
-    assert perform(request_for("reduce_lr"), trainer) == Outcome("declined", "KeyError: 'lr'")
+    assert perform(request_for("checkpoint"), trainer) == RequestOutcome("declined", "OSError: full")
+    assert perform(request_for("reduce_lr"), trainer) == RequestOutcome("declined", "KeyError: 'lr'")
 
 
 def test_a_rate_that_cannot_be_cut_does_not_undo_a_revert():
     outcome = perform(request_for("revert"), Trainer(scale_rate=Declined("it chooses its own")))
-    assert outcome == Outcome(
+    assert outcome == RequestOutcome(
         "done", "back to checkpoint-4, the learning rate stays the same (it chooses its own); steps and data continue"
     )
 
@@ -410,4 +410,4 @@ def test_a_trainer_that_saves_later_answers_later():
         def save(self):
             return None
 
-    assert perform(request_for("checkpoint"), Later()) == Outcome(None)
+    assert perform(request_for("checkpoint"), Later()) == RequestOutcome(None)

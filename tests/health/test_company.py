@@ -105,6 +105,23 @@ def test_jumps_that_grow_in_three_series_together_are_a_warning_though_the_rewar
     assert (gravest(rows)[0].get("instability") == "warning") is heard
 
 
+@pytest.mark.parametrize(("factor", "title"), [(1.0, "keeps its level but jumps"), (1.3, "its level went from 0.")])
+def test_a_series_that_explodes_is_not_said_to_keep_its_level(factor, title):
+    """At 1.3 times a step it is 1e9 times its start in the end."""
+    draw = random.Random(5)
+    monitor = Monitor("grpo")
+    found = []
+    for step in range(1, 181):
+        wild = 1 + 4 * min(max(step - 90, 0) / 40, 1)
+        row = {"step": step, "reward": 0.4 + draw.gauss(0, 0.03)}
+        row |= {
+            name: 0.1 * factor ** max(step - 100, 0) * 2 ** (draw.gauss(0, 0.2) * wild) for name in ("kl", "grad_norm")
+        }
+        found += [one.title for one in monitor.update(row) if one.rule == "instability"]
+    assert found
+    assert all(title in one for one in found)
+
+
 def evaluated(score, steps=140):
     """A reward that climbs slowly and from step 90 on steeply, and an evaluation every ten steps."""
     draw = random.Random(2)

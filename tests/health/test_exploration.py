@@ -87,6 +87,13 @@ def test_more_prompts_lost_than_won_for_three_evaluations():
     assert said(judged(lost_and_won(0.04, 0.10)), "prompts_lost") == []
 
 
+def test_few_prompts_change_sides_by_chance():
+    """More are lost than won three times: 3 and 2 of 20 prompts each time, which is chance, and as many of 200."""
+    assert said(judged(lost_and_won(3 / 20, 2 / 20)), "prompts_lost") == []
+    (found,) = said(judged(lost_and_won(30 / 200, 21 / 200)), "prompts_lost")
+    assert found.step == 30
+
+
 def varied(name, start, end, reward=0.4):
     noise = random.Random(1)
     for step in range(1, 81):
@@ -110,6 +117,38 @@ def test_answers_that_become_alike_are_said_unless_the_task_is_solved(name, star
     solved = said(judged(varied(name, start, end, reward=0.95)), "answers_alike")
     assert {one.severity for one in solved} <= {"info"}
     assert said(judged(varied(name, start, start)), "answers_alike") == []
+
+
+@pytest.mark.parametrize(
+    ("beside", "severity"),
+    [
+        ({"reward.accuracy": 0.97}, "info"),
+        ({"reward.total.max": 1.5}, "info"),
+        ({"reward.accuracy": 0.6, "reward.total.max": 1.5}, "warning"),
+        ({"reward.total.max": 3.0}, "warning"),
+        ({}, "warning"),
+    ],
+)
+def test_answers_that_agree_because_they_are_right_are_no_trouble(beside, severity):
+    """Rewards of up to 1.5 (1 for the answer, 0.5 for reading): only the share of right answers, or the best single
+    reward, shows that 1.45 is the top.
+    """
+    rows = [
+        row | {"reward": 1.45 + 0.02 * (step % 3), **beside}
+        for step, row in enumerate(varied("group.distinct_answers.mean", 0.63, 0.15))
+    ]
+    assert {one.severity for one in said(judged(rows), "answers_alike")} == {severity}
+
+
+@pytest.mark.parametrize(("settings", "is_said"), [({"num_generations": 4}, True), ({"n_samples_per_prompt": 4}, True),
+                                                     ({"num_generations": 16}, False), ({}, False)])  # fmt: skip
+def test_a_group_of_four_in_full_agreement_is_at_a_quarter(settings, is_said):
+    """From 60 % distinct answers to 28 %: all but one answer of a group of four, and still four of sixteen."""
+    rows = [
+        row | {"reward": 0.3 + 0.004 * step + 0.01 * (step % 3)}
+        for step, row in enumerate(varied("group.distinct_answers.mean", 0.6, 0.28))
+    ]
+    assert bool(said(judged(rows, config=settings), "answers_alike")) is is_said
 
 
 @pytest.mark.parametrize("name", ["policy.prompt_dependence", "group.prompt_contrast.mean"])

@@ -13,6 +13,7 @@ from conftest import REPO
 from corpus import gaps
 from rlvitals.compute.token_gap import token_gap
 from rlvitals.health import gap
+from rlvitals.health.growth import growth_of
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.rechecks import Rechecks
 from rlvitals.health.rulebook import causes, shipped
@@ -117,7 +118,7 @@ def growing(from_step: int, pace: float, points: int = 14, seed: int = 4) -> lis
 @pytest.mark.parametrize("pace", [0.006, 0.012, 0.03])
 def test_a_gap_that_grows_from_step_3_on_is_dated_to_step_3_and_said_by_step_6(pace: float) -> None:
     first = judged(growing(3, pace), config={"temperature": 1.0})[0]
-    assert (first.rule, first.cause) == ("gap_growing", "weight_sync")
+    assert (first.rule, first.cause) == ("engine_stands_still", "weight_sync")
     assert first.onset_step == 3
     assert first.step <= 6
 
@@ -149,14 +150,62 @@ def test_a_jump_and_too_few_points_are_no_stand_still() -> None:
         assert stood_still(few, [], 0, squared=False, signed=False).odds == -math.inf
 
 
+def signed_kl(gaps_: list[float], tokens: int, seed: int) -> list[float]:
+    """What a trail keeps of k1: the mean of so many differences whose KL is half the square of the gap."""
+    rng = noisy(seed)
+    means = [0.5 * gap * gap + gap / math.sqrt(tokens) * rng.normal() for gap in gaps_]
+    return [math.sqrt(2.0 * abs(mean)) for mean in means]
+
+
+@pytest.mark.parametrize("tokens", [3_000, 300_000])
+def test_a_signed_kl_shows_a_stand_still_whether_its_noise_or_its_mean_is_larger(tokens: int) -> None:
+    dead = [math.hypot(0.01, 0.05 * max(step - 2, 0)) for step in range(1, 9)]
+    jumped = [0.01] * 2 + [0.3] * 6
+    rightly = 0
+    for seed in range(20):
+        found = stood_still(signed_kl(dead, tokens, seed), [], 0, squared=True, signed=True)
+        rightly += found.odds > 1.5 and found.over_jump > -1 and abs(found.onset - 2) <= 1
+        fine = stood_still(signed_kl([0.02] * 8, tokens, seed), [], 0, squared=True, signed=True)
+        assert fine.odds < 1.5
+        other = stood_still(signed_kl(jumped, tokens, seed), [], 0, squared=True, signed=True)
+        assert other.over_jump < -1
+    assert rightly >= 18
+
+
+def test_growth_is_measured_beside_what_was_usual_and_the_age_of_the_samples() -> None:
+    values = [3.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0]
+    grown = growth_of(values, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0], 4, 0.1)
+    assert grown is not None
+    assert (grown.times, grown.is_highest, grown.changes, grown.older) == (4.0, True, 3, 2.0)
+    assert grown.least == pytest.approx(math.log(4 / 3))
+    assert grown.largest == pytest.approx(math.log(2) / math.log(4))
+    assert grown.usual == pytest.approx(math.log(1.5))  # the middle one of log 1.5, log 1.5 and log 3
+    assert grown.later == 1.0
+    lower = growth_of([5.0, *values[1:]], [math.nan] * 7, 4, 0.1)
+    assert lower is not None
+    assert (lower.is_highest, lower.older) == (False, 0.0)
+    assert growth_of([1.0, 2.0, 3.0], [0.0] * 3, 4, 0.1) is None
+    assert growth_of([1.0, 2.0, math.nan, 4.0], [0.0] * 4, 4, 0.1) is None
+
+
+def test_a_gap_that_falls_and_comes_back_to_its_level_has_not_grown() -> None:
+    rng = noisy(6)
+    gaps_ = [0.03 * math.exp(0.15 * rng.normal()) for _ in range(16)]
+    gaps_ += [0.0012, 0.005, 0.012, 0.02, 0.027, 0.029]
+    rows = [{"step": step, "reward": 0.3 + 0.01 * rng.normal(), GAP: gap} for step, gap in enumerate(gaps_, 1)]
+    assert judged(rows) == []
+    risen = [*rows, *({"step": step, "reward": 0.3, GAP: 0.01 * step - 0.19} for step in range(23, 30))]
+    assert {found.rule for found in judged(risen)} & {"gap_growing", "engine_stands_still"}
+
+
 @pytest.mark.parametrize("framework", ["trl", "verl", "prime_rl"])
 def test_a_sync_that_dies_at_step_3_is_said_at_step_6_where_only_the_gap_and_ages_are_logged(framework: str) -> None:
     """Shares are measured by benchmarks/causes.py; here each framework's names must lead to it."""
     own = [one for one in gaps.EARLY if one.framework == framework and not one.lagging]
     trouble = own[-1]  # of verl's two the one that logs no share of changed weights
-    run = gaps.make_gap(trouble, 85)
+    run = gaps.make_gap(trouble, 88)
     first = judged(run.rows, framework=run.framework, config=run.config)[0]
-    assert (first.rule, first.cause, first.onset_step, first.step) == ("gap_growing", "weight_sync", 3, 6)
+    assert (first.rule, first.cause, first.onset_step, first.step) == ("engine_stands_still", "weight_sync", 3, 6)
 
 
 def test_what_is_said_does_not_depend_on_later_rows() -> None:
@@ -192,7 +241,10 @@ def test_every_reading_has_a_likelihood_under_every_cause_and_words() -> None:
 
 
 def test_the_answer_is_bayes_rule_over_the_readings_that_were_seen() -> None:
-    found = {"went": ("level", gap.Seen("level")), "side": ("negative", gap.Seen(-0.4, {"k1": -0.1, "gap": 0.25}))}
+    found = {
+        "went": ("level", gap.FeatureReading("level")),
+        "side": ("negative", gap.FeatureReading(-0.4, {"k1": -0.1, "gap": 0.25})),
+    }
     answer = gap.explain(found)
     assert answer is not None
     table, trust = gap.likelihoods(), causes()["numbers"]["trust"]
@@ -370,3 +422,16 @@ def test_the_examples_of_the_page_print_what_it_shows(capsys: pytest.CaptureFixt
     for code, shown in examples:
         exec(compile(code, "docs/causes.md", "exec"), {})
         assert capsys.readouterr().out == shown
+
+
+def test_samples_that_grow_old_within_what_is_allowed_are_compared_with_their_start() -> None:
+    ages = [1.0 if step < 30 else 4.5 for step in range(1, 61)]
+    rows = [{"step": step, "reward": 0.3 + 0.01 * (step % 3), "async/staleness_mean": age + 0.1 * (step % 2)}
+            for step, age in enumerate(ages, start=1)]  # fmt: skip
+    aged = [finding for finding in judged(rows) if finding.rule == "stale_samples"]
+    assert [finding.severity for finding in aged] == ["warning"]
+    level, start = re.findall(r"are (\S+) policy .* on, (\S+) at the start$", aged[0].title)[0]
+    assert 3 < float(level) < 5
+    assert 1.0 <= float(start) <= 1.1
+    beyond = [{**row, "async/staleness_mean": 12.0 + row["step"] % 2} for row in rows]
+    assert "(allowed: 8)" in next(finding for finding in judged(beyond) if finding.rule == "stale_samples").title

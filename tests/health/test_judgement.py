@@ -10,8 +10,8 @@ import random
 
 import pytest
 
+from rlvitals.health.alarm_weights import Chances, Scales
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.weighing import Chances, Scales
 
 
 def judged(rows, **facts):
@@ -225,15 +225,32 @@ def test_a_learning_rate_printed_as_zero_is_too_low_only_where_nothing_moves(see
     assert ["lr_too_low" in of for of in kinds] == [False, True]
 
 
-@pytest.mark.parametrize(("solved", "expected"), [(0.875, set()), (0.0, {"warning", "critical"})])
-def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(solved, expected):
+@pytest.mark.parametrize(
+    ("name", "solved", "expected"),
+    [
+        ("group.all_pass_fraction", 0.875, set()),
+        ("group.all_pass_fraction", 0.0, {"warning", "critical"}),
+        ("reward.accuracy", 0.95, set()),  # at most 0.05 of the groups fail throughout: 0.825 of 0.875 are solved
+        ("reward.accuracy", 0.8, {"warning", "critical"}),
+    ],
+)
+def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(name, solved, expected):
     rows = [
         {"step": step, "train/groups_kept": 8.0 - 7.0 * (step > 20), "train/groups_filtered": 7.0 * (step > 20),
-         "group.all_pass_fraction": solved * (step > 20)}
+         name: solved * (step > 20)}
         for step in range(60)
     ]  # fmt: skip
     assert {finding.severity for finding in judged(rows) if finding.rule == "groups_filtered"} <= expected
     assert bool(severities("groups_filtered", judged(rows))) == bool(expected)
+
+
+@pytest.mark.parametrize(("spread", "title"), [(0.002, "every prompt gets the reward 0.52"), (0.1, "too easy")])
+def test_a_reward_that_is_the_same_for_every_answer_is_not_called_an_easy_task(spread, title):
+    """A judge that copies an example; and prompts of which half are always solved and half never, drawn by lot."""
+    rewards = noisy([0.52] * 40, spread, 0)
+    rows = [{"step": step, "reward": reward, "frac_reward_zero_std": 0.99} for step, reward in enumerate(rewards)]
+    (found,) = {one.title for one in judged(rows) if one.rule == "groups_without_spread"}
+    assert title in found
 
 
 @pytest.mark.parametrize("seed", range(3))

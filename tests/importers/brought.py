@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 from rlvitals.records import Row
 from rlvitals.store.layout import RunDir
-from rlvitals.store.reader import read_rows
-from rlvitals.store.samples import read_samples
+from rlvitals.store.reader import read_rows, read_samples
 
 
 def rows(root: Path, stream: str = "train") -> list[Row]:

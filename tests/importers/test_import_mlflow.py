@@ -19,7 +19,7 @@ import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.importers.trackers.mlflow import _mark
 from rlvitals.splits import held_out_name
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.views.run import open_run
 
 mlflow = pytest.importorskip("mlflow")
@@ -142,7 +142,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
         "hf_token": "***",
         "name": "a b",
     }
-    assert Marks(tmp_path / "runs").read()["runs"][found["long"].name] == {
+    assert FolderMarks(tmp_path / "runs").read()["runs"][found["long"].name] == {
         "tags": ["team=rl", "starred"], "note": "the long one",
     }  # fmt: skip
     assert open_run(found["long"]).info.status == "interrupted"  # MLflow says that it runs; nothing here writes it

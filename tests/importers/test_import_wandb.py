@@ -16,7 +16,7 @@ from wandb_server import KEY, WandbServer
 import rlvitals
 from rlvitals.store.distributions import read_distributions
 from rlvitals.store.layout import RunDir
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.store.rollouts import read_groups, rollout_files
 from rlvitals.views.run import open_run
 
@@ -112,7 +112,7 @@ def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_p
     assert view.config["hf_token"] == "***"
     assert view.config["rlvitals"]["tracker"]["note"] == "the first one"
     assert view.config["rlvitals"]["tracker"]["summary"]["nested"] == {"reward": 19 / 8}
-    marks = Marks(tmp_path / "runs").read()["runs"]["kto_7b-small"]
+    marks = FolderMarks(tmp_path / "runs").read()["runs"]["kto_7b-small"]
     assert marks == {"tags": ["rl", "try"], "note": "the first one"}
     assert len(list(read_distributions(RunDir(found["kto 7b"]).log("distributions")))) == 20
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlvitals.importers.notebook_code import Trainer
-from rlvitals.importers.notebook_trainings import Part, Progress, Training, joined_epochs, place
+from rlvitals.importers.notebook_code import CodedTrainer
+from rlvitals.importers.notebook_trainings import BarProgress, OutputPart, Training, joined_epochs, place
 
 
 def rows(steps, **names):
@@ -21,7 +21,7 @@ def falling(at):
 
 
 def part(steps, *, cell=1, is_table=False, done=None, total=None, **names):
-    return Part(cell, rows(steps, **names), is_table, Progress(done, total) if total else None, total)
+    return OutputPart(cell, rows(steps, **names), is_table, BarProgress(done, total) if total else None, total)
 
 
 def steps_of(one):
@@ -66,16 +66,16 @@ def summed_up(count=4, share=0.25):
 @pytest.mark.parametrize("how", ["ended", "table", "bar"])
 def test_epochs_tell_the_steps_once_the_last_step_is_known(how):
     text = summed_up()
-    text.progress = Progress(100, 100) if how == "bar" else None
+    text.progress = BarProgress(100, 100) if how == "bar" else None
     tables = [part([1], is_table=True, done=100, total=100, reward=0.5)] if how == "table" else []
-    place(text, tables, 100 if how == "ended" else None, Trainer(settings={"logging_steps": 7}))
+    place(text, tables, 100 if how == "ended" else None, CodedTrainer(settings={"logging_steps": 7}))
     assert steps_of(text) == [25, 50, 75, 100, 100]
 
 
 @pytest.mark.parametrize("ended", [None, 3])
 def test_epochs_tell_nothing_without_an_end_or_when_steps_would_coincide(ended):
     text = summed_up()
-    text.progress = Progress(4, 100)
+    text.progress = BarProgress(4, 100)
     place(text, [], ended, None)
     assert steps_of(text) == [1, 2, 3, 4, 4]
     assert text.notes == []
@@ -84,9 +84,9 @@ def test_epochs_tell_nothing_without_an_end_or_when_steps_would_coincide(ended):
 def test_the_settings_tell_the_steps_unless_the_plan_speaks_against_it():
     text = part(range(1, 6), loss=falling)
     text.config["max_steps"] = 100
-    place(text, [], None, Trainer(settings={"logging_steps": 50}))
+    place(text, [], None, CodedTrainer(settings={"logging_steps": 50}))
     assert steps_of(text) == [1, 2, 3, 4, 5]
-    place(text, [], None, Trainer(settings={"logging_steps": 20}))
+    place(text, [], None, CodedTrainer(settings={"logging_steps": 20}))
     assert steps_of(text) == [20, 40, 60, 80, 100]
 
 
@@ -95,7 +95,7 @@ def test_the_settings_tell_the_steps_unless_the_plan_speaks_against_it():
 )
 def test_the_last_bar_tells_every_how_many_steps_there_was_a_row(count, done, every):
     text = part(range(1, count + 1), loss=falling)
-    text.progress = Progress(done, 2000)
+    text.progress = BarProgress(done, 2000)
     place(text, [], None, None)
     assert steps_of(text) == [every * n for n in range(1, count + 1)]
     assert (text.total, len(text.notes)) == ((2000, 1) if every > 1 else (None, 0))
@@ -115,9 +115,9 @@ def test_a_table_of_evaluations_tells_how_far_the_rows_beside_it_got():
 
 
 def test_evaluations_keep_the_step_of_the_row_before_them():
-    text = Part(1, [*rows([1, 2], loss=falling), {"step": 2, "eval_loss": 0.4}, *rows([3], loss=0.1)])
+    text = OutputPart(1, [*rows([1, 2], loss=falling), {"step": 2, "eval_loss": 0.4}, *rows([3], loss=0.1)])
     assert text.is_counted
-    place(text, [], None, Trainer(settings={"logging_steps": 10}))
+    place(text, [], None, CodedTrainer(settings={"logging_steps": 10}))
     assert steps_of(text) == [10, 20, 20, 30]
 
 
@@ -185,15 +185,15 @@ def main_of(*trainings):
     return max(range(len(trainings)), key=lambda place: trainings[place].likelihood)
 
 
-SFT = Training([part(range(1, 61), is_table=True, loss=falling)], Trainer("sft"))
+SFT = Training([part(range(1, 61), is_table=True, loss=falling)], CodedTrainer("sft"))
 
 
 @pytest.mark.parametrize(
     ("other", "is_main"),
     [
         (Training([part(range(1, 21), is_table=True, loss=0.0, reward=falling)]), True),
-        (Training([part(range(1, 21), is_table=True, loss=0.0)], Trainer("grpo")), True),  # the code tells
-        (Training([part(range(1, 21), is_table=True, loss=0.0)], Trainer("reward_model")), False),
+        (Training([part(range(1, 21), is_table=True, loss=0.0)], CodedTrainer("grpo")), True),  # the code tells
+        (Training([part(range(1, 21), is_table=True, loss=0.0)], CodedTrainer("reward_model")), False),
         (Training([part(range(1, 21), loss=0.1, reward=falling)]), True),  # printed by a loop of one's own
         (Training([part(range(1, 21), reward=falling)]), False),  # rewards of samples, most likely
         (Training([part(range(1, 6), loss=0.1, reward=falling)]), False),
@@ -206,7 +206,7 @@ def test_a_training_of_rl_comes_before_a_longer_supervised_one(other, is_main):
 
 def test_of_trainings_of_rl_the_one_that_can_be_judged_comes_first_then_what_tells_more_then_the_longest():
     short = Training([part(range(1, 8), is_table=True, loss=0.0, reward=falling)])
-    silent = Training([part(range(1, 99), is_table=True, loss=0.0)], Trainer("grpo"))
+    silent = Training([part(range(1, 99), is_table=True, loss=0.0)], CodedTrainer("grpo"))
     telling = Training([part(range(1, 9), is_table=True, loss=0.0, kl=falling)])
     longer = Training([part(range(1, 10), is_table=True, loss=0.0, kl=falling)])
     assert main_of(short, silent) == 1

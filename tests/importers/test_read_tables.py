@@ -7,6 +7,7 @@ import math
 import pytest
 
 from rlvitals.importers import NotALog, importer_for, read_log
+from rlvitals.views.raw_logs import RawLogs
 
 
 def read(tmp_path, text):
@@ -188,6 +189,29 @@ def test_a_table_without_numbers_says_its_columns(tmp_path):
         read(tmp_path, "step,note\n1,hello\n2,world\n")
     with pytest.raises(NotALog, match="a table with the columns answer, id, prompt and no metrics in them"):
         read(tmp_path, "id,prompt,answer\n1,what?,that\n2,who?,they\n")
+
+
+INDEX = "file\trepo\talgorithm\tsteps\tonset\nb.log\tx\tgrpo\t400\t9\na.log\ty\tppo\t90\t5\nc.log\ty\tkto\t262\t3\n"
+PLAN = "group\tseed\ttokens\nppo01\t4000\t12\nppo02\t4010\t9\n"
+
+
+@pytest.mark.parametrize("text", [INDEX, PLAN], ids=["an index of runs", "a plan"])
+def test_a_table_without_a_series_of_a_training_is_no_log_and_not_listed(tmp_path, text):
+    (tmp_path / "training_runs.tsv").write_text(text)
+    with pytest.raises(NotALog, match="and no metrics in them"):
+        read_log(tmp_path / "training_runs.tsv")
+    (tmp_path / "train.csv").write_text("step,mine\n1,0.5\n2,0.6\n3,0.7\n")
+    logs = RawLogs(tmp_path, is_taken=lambda place: False)
+    logs.lines()
+    logs.wait()
+    assert [place.name for place in logs.lines()] == ["train.csv"]
+
+
+def test_texts_beside_rising_steps_are_a_log(tmp_path):
+    rows = "".join(f"{step}\ta{step}\tb\tc\t0.{step}\n" for step in (10, 20, 30, 20, 30, 40, 50, 60))
+    (tmp_path / "custom.tsv").write_text(f"step\tnote\thost\tuser\tmine\n{rows}")
+    log = read_log(tmp_path / "custom.tsv")
+    assert [row["mine"] for row in log.rows if row["step"] == 60] == [0.60]
 
 
 def test_units_in_the_names_of_columns(tmp_path):

@@ -15,10 +15,10 @@ from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, RunExists, RunLocked, SourceError
 from rlvitals.importers.base import Notes
 from rlvitals.importers.points import Point, PointColumns, rows_of_points
-from rlvitals.importers.trackers import base, bringing
+from rlvitals.importers.trackers import base, transfer
 from rlvitals.importers.trackers.address import Address, address_in
-from rlvitals.importers.trackers.base import Card, Page, RemoteRun, Source
-from rlvitals.importers.trackers.bringing import bring
+from rlvitals.importers.trackers.base import Page, RemoteRun, RunCard, Source
+from rlvitals.importers.trackers.transfer import bring
 from rlvitals.records import Row
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
@@ -43,7 +43,7 @@ class Fake(Source):
         return iter([run for run in self.runs_held[project] if one in ("", run.id)])
 
     def card(self, run):
-        return Card(config={"lr": 0.1}, tags=["a" * 100, "b\x1b"], note="n")
+        return RunCard(config={"lr": 0.1}, tags=["a" * 100, "b\x1b"], note="n")
 
     def pages(self, run, cursor):
         begin = cursor.get("next", 0)
@@ -63,7 +63,7 @@ class Whole(Fake):
 def tracker(monkeypatch):
     Fake.runs_held, Fake.rows_held, Fake.fail_at, Fake.asked = {}, {}, {}, []
     kind = SimpleNamespace(of=Fake)
-    monkeypatch.setattr(bringing, "open_source", lambda address, tell=lambda said: None: kind.of(address, tell))
+    monkeypatch.setattr(transfer, "open_source", lambda address, tell=lambda said: None: kind.of(address, tell))
     return kind
 
 

@@ -16,14 +16,14 @@ from rlvitals.compute import staleness
 from rlvitals.records import Finding
 from rlvitals.train import grpo, recipe
 from rlvitals.train.grpo import trainer as grpo_trainer
-from rlvitals.train.grpo.trainer import Trainer
+from rlvitals.train.grpo.trainer import GrpoTrainer
 from rlvitals.train.grpo.update import Played
 
 STEPS = 24
 DIES_AT = 3
 
 
-class OtherSampler(Trainer):
+class OtherSampler(GrpoTrainer):
     """Rollouts come from weights of its own choice."""
 
     sampler: Any = None
@@ -76,7 +76,7 @@ class StaleSampler(OtherSampler):
         return super()._describe(played) | staleness.stats(train_version=float(self.step), versions=versions)
 
 
-class ColdSampler(Trainer):
+class ColdSampler(GrpoTrainer):
     """The sampler has a temperature of its own."""
 
     def __init__(self, *given: Any) -> None:
@@ -84,7 +84,7 @@ class ColdSampler(Trainer):
         self.sampling = self.sampling._replace(temperature=0.5)
 
 
-def trained(folder: Path, kind: type[Trainer], monkeypatch: pytest.MonkeyPatch, **given: object) -> list[Finding]:
+def trained(folder: Path, kind: type[GrpoTrainer], monkeypatch: pytest.MonkeyPatch, **given: object) -> list[Finding]:
     monkeypatch.setattr(grpo_trainer, "Trainer", kind)
     asked = {
         "output_dir": str(folder), "max_steps": STEPS, "display": "none", "eval_steps": 100, "seed": 1,
@@ -129,4 +129,4 @@ def test_a_sampler_with_another_temperature_is_named(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_trainer_as_it_is_has_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trained(tmp_path, Trainer, monkeypatch, trace_rollouts=16, max_steps=12) == []
+    assert trained(tmp_path, GrpoTrainer, monkeypatch, trace_rollouts=16, max_steps=12) == []

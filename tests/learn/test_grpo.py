@@ -21,7 +21,7 @@ def accuracies(folder: Path) -> list[float]:
     ]
 
 
-def train(folder: Path, **given: object) -> recipe.Outcome:
+def train(folder: Path, **given: object) -> recipe.TrainingOutcome:
     return grpo.train(
         recipe.load(
             "grpo", grpo.Settings, None, {"output_dir": str(folder), "max_steps": STEPS, "display": "none", **given}
@@ -78,20 +78,20 @@ def test_a_mailbox_that_dies_is_named_and_not_the_policy(tmp_path: Path, monkeyp
     """The database of every mailbox is closed from step 15 on: searches fail, and answers are wrong."""
     died_at = 15
     is_dead = False
-    ask, play = Mailbox._rows, trainer.Trainer._one_step
+    ask, play = Mailbox._rows, trainer.GrpoTrainer._one_step
 
     def ask_a_dead_one(self: Mailbox, *query: object) -> object:
         if is_dead:
             self.close()
         return ask(self, *query)  # type: ignore[arg-type]
 
-    def play_on(self: trainer.Trainer) -> dict[str, object]:
+    def play_on(self: trainer.GrpoTrainer) -> dict[str, object]:
         nonlocal is_dead
         is_dead = self.step >= died_at
         return play(self)
 
     monkeypatch.setattr(Mailbox, "_rows", ask_a_dead_one)
-    monkeypatch.setattr(trainer.Trainer, "_one_step", play_on)
+    monkeypatch.setattr(trainer.GrpoTrainer, "_one_step", play_on)
     small = {"groups_per_step": 5, "rollouts_per_group": 5, "held_out": 10, "eval_steps": 100}
     train(tmp_path, max_steps=24, early_stopping=0, **small)
     findings = rlvitals.open_run(tmp_path).findings

@@ -1,22 +1,68 @@
-"""RLAIF with weights spread over two processes: the same updates as with a copy on each, of a student that has read
+"""Two processes, for every trainer: a copy of the weights on each, and the weights spread over them. A rank dies by
+`kill -9`, and the resumed training ends where one that was never broken ends. And RLAIF of a student that has read
 enough for some of its answers to be better than others.
 """
 
 from __future__ import annotations
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from rlvitals.train import models
 from rlvitals.train.rlaif.tasks import warmed_up
-from train.test_sharded import RLAIF, goes_on_sharded
+from train.test_sharded import GRPO, HERE, PPO, RLAIF, assert_same_curve, curve, flags, goes_on_sharded, launch, train
+
+KTO = {"examples": 120, "batch_size": 4, "warm_up_steps": 10, "display": "none"}
+STEPS = {"max_steps": 4, "save_steps": 2, "eval_steps": 2}
+TRAINERS = {"kto": KTO, "ppo": PPO, "grpo": GRPO, "rlaif": {**RLAIF, "chat": False}}
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    """One whose answers are worth more and less: of one that has read nothing all are worth the same."""
+    folder = tmp_path_factory.mktemp("student") / "model"
+    models.write(folder, warmed_up(0, steps=250, batch_size=16, learning_rate=6e-3))
+    return folder
+
+
+def weights_in(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_rank_that_was_killed_is_resumed_on_the_curve_of_a_training_that_was_not(
+    tmp_path, trainer, student, monkeypatch
+):
+    given = {**TRAINERS[trainer], **STEPS} | ({"model": student} if trainer == "rlaif" else {})
+    unbroken = train(trainer, {**given, "output_dir": tmp_path / "unbroken"}, is_sharded=False)
+    whole, wanted, half = curve(unbroken), weights_in(unbroken / "final_model"), weights_in(unbroken / "checkpoint-2")
+    assert any(
+        (weight - half[name]).abs().max() > 1e-4 for name, weight in wanted.items()
+    )  # there is something to learn
+    monkeypatch.setenv("DIES_AT", "3")
+    for is_sharded in (False, True):
+        folder = tmp_path / ("shards" if is_sharded else "copies")
+        died = launch(
+            str(HERE / "dying_rank.py"),
+            "train",
+            trainer,
+            *flags({**given, "output_dir": folder}),
+            is_sharded=is_sharded,
+        )
+        assert "Signal 9" in died.stderr, died.stderr[-3000:]
+        assert not (folder / "final_model").exists()
+        train(trainer, {**given, "output_dir": folder, "resume_from": folder / "checkpoint-2"}, is_sharded=is_sharded)
+        assert_same_curve(curve(folder), [row for row in whole if row["step"] <= 2])
+        assert_same_curve(curve(folder, attempt=2), [row for row in whole if row["step"] > 2])
+        torch.testing.assert_close(weights_in(folder / "final_model"), wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_student_that_learns_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path):
-    loaded = warmed_up(0, steps=250, batch_size=16, learning_rate=6e-3)
-    models.write(tmp_path / "student", loaded)
-    steps = {"max_steps": 4, "eval_steps": 2, "save_steps": 2}
-    given = {**RLAIF, **steps, "model": tmp_path / "student", "chat": False}
+def test_a_student_that_learns_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path, student):
+    given = {**RLAIF, **STEPS, "model": student, "chat": False}
     rows = goes_on_sharded("rlaif", given, tmp_path)
     assert any(row["optim.grad_norm"] > 0.1 for row in rows if row["step"] > 2)

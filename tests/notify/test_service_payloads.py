@@ -20,7 +20,7 @@ from rlvitals.notify.messages import Standing, about_finding, about_held, about_
 from rlvitals.notify.targets import Target, open_service, service_class
 from rlvitals.records import Finding
 from rlvitals.store.layout import RunDir
-from rlvitals.store.outbox import Held, Told
+from rlvitals.store.outbox import HeldBack, SentMessage
 
 pytest_plugins = ["notify_fixtures"]
 
@@ -45,7 +45,9 @@ def raised(finding=MARGIN, run="kto-7b", standing=ACT, **given):
 
 
 def recovered(key):
-    return about_recovery("kto-7b", Told(key, [], MARGIN.title, "critical", "1"), 60, ACT, timestamp=1.8e9, link=LINK)
+    return about_recovery(
+        "kto-7b", SentMessage(key, [], MARGIN.title, "critical", "1"), 60, ACT, timestamp=1.8e9, link=LINK
+    )
 
 
 def opened(name, **given):
@@ -497,7 +499,9 @@ def test_a_template_that_cannot_be_used_is_refused(tmp_path, text, said):
 @pytest.mark.parametrize("name", ["slack", "discord", "telegram", "ntfy", "pagerduty"])
 def test_a_digest_lists_what_was_held_back(desk, name):
     server = desk(answer=b"{}")
-    held = [Held(f"rule {n}", "warning", n, f"title {n}") for n in range(30)] + [Held("c", "critical", 40, "gravest")]
+    held = [HeldBack(f"rule {n}", "warning", n, f"title {n}") for n in range(30)] + [
+        HeldBack("c", "critical", 40, "gravest")
+    ]
     held[3].recovered_step = 9
     message = about_held("kto-7b", "key", held, Standing("watch", "31 warnings"), more=5, per_hour=4, link=LINK)
     assert opened(name).send(message).fate == "sent"

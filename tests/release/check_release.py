@@ -15,8 +15,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +213,9 @@ def main() -> int:
     uv = tools()
     with tempfile.TemporaryDirectory() as temporary:
         wheel, sdist = built(Path(temporary) / "dist")
+        if faults := list(examined(wheel, sdist)):
+            print("\n".join(faults))
+            return 1
         pythons = {version: found for version in arguments.pythons if (found := interpreter(version))}
         for version in set(arguments.pythons) - set(pythons):
             print(f"Python {version}: no interpreter found, not tried")
@@ -253,11 +258,13 @@ def requirements(extra: str) -> list[str]:
 
 
 def tools() -> Path:
-    """uv, which resolves to the lowest versions, and build, in an environment for this script."""
+    """uv, which resolves to the lowest versions, build and twine, in an environment for this script."""
     uv = TOOLS / "bin" / "uv"
-    if not uv.is_file():
+    if not all((TOOLS / "bin" / name).is_file() for name in ("uv", "twine")):
         subprocess.run([sys.executable, "-m", "venv", TOOLS], check=True)
-        subprocess.run([TOOLS / "bin" / "python", "-m", "pip", "install", "--quiet", "uv", "build"], check=True)
+        subprocess.run(
+            [TOOLS / "bin" / "python", "-m", "pip", "install", "--quiet", "uv", "build", "twine"], check=True
+        )
     return uv
 
 
@@ -266,6 +273,25 @@ def built(folder: Path) -> tuple[Path, Path]:
     command = [TOOLS / "bin" / "python", "-m", "build", "--outdir", folder, ROOT]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
+
+
+def examined(wheel: Path, sdist: Path) -> Iterator[str]:
+    """What is wrong with the artefacts before anything is installed: metadata, the readme, files that do not belong."""
+    checked = subprocess.run(
+        [TOOLS / "bin" / "twine", "check", "--strict", wheel, sdist], capture_output=True, text=True, check=False
+    )
+    if checked.returncode != 0:
+        yield checked.stdout + checked.stderr
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    allowed = {*tracked.splitlines(), "PKG-INFO"}
+    with tarfile.open(sdist) as archive:
+        packed = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    yield from (f"the sdist holds {name}, which is not in the repository" for name in sorted(packed - allowed))
+    allowed = {name.removeprefix("src/") for name in allowed if name.startswith("src/")}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if not name.partition("/")[0].endswith(".dist-info")}
+    yield from (f"the wheel holds {name}, which is not in the repository" for name in sorted(packed - allowed))
+    yield from (f"the wheel lacks {name}" for name in sorted(allowed - packed))
 
 
 def interpreter(version: str) -> str | None:
@@ -294,7 +320,7 @@ def tried(trial: Trial, uv: Path, folder: Path) -> str:
     def steps() -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
         yield "environment", run(uv, "venv", "--quiet", "--python", trial.python, folder)
         # uv takes the lowest versions of what the command names, not of what an artefact asks for. Versions without a
-        # wheel for this Python are passed over: who installs them has a compiler.
+        # wheel for this Python are skipped: who installs them has a compiler.
         install = (uv, "pip", "install", "--quiet", "--python", python)
         asked = [*requirements("base"), *(requirements(trial.extra) if trial.extra != "base" else [])]
         wheels = [word for name in names(asked) for word in ("--only-binary", name)]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvitals.render.charts import HEIGHT, Series, chart
+from rlvitals.render.charts import HEIGHT, ChartSeries, chart
 
 
 def series(values, steps=None):
     rows = list(range(1, len(values) + 1))
-    return Series(rows, steps or rows, values, values)
+    return ChartSeries(rows, steps or rows, values, values)
 
 
 def test_the_mark_stands_where_the_trouble_began():
@@ -33,7 +33,7 @@ def test_a_mark_in_the_first_part_of_a_log_that_starts_again_stays_there():
 
 
 def test_a_series_that_begins_after_the_finding_has_no_mark():
-    late = Series([50, 60], [50, 60], [1.0, 2.0], [1.0, 2.0])
+    late = ChartSeries([50, 60], [50, 60], [1.0, 2.0], [1.0, 2.0])
     assert late.onset(10, 20) is None
 
 
@@ -52,7 +52,7 @@ def test_a_spike_within_a_bucket_is_drawn():
     lows, highs = [0.0] * 50, [0.0] * 50
     highs[25] = 9.0
     rows = list(range(1, 51))
-    lines = chart(Series(rows, rows, lows, highs), None, "", width=40, ascii_only=True)
+    lines = chart(ChartSeries(rows, rows, lows, highs), None, "", width=40, ascii_only=True)
     assert "*" in lines[0]
 
 

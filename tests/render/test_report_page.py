@@ -14,10 +14,10 @@ from judged_logs import dying_rows, healthy_rows
 from rlvitals.compute import groups
 from rlvitals.records import Finding, Group, Rollout, ToolCall, Turn
 from rlvitals.render.numbers import number
-from rlvitals.render.report import Table, compared_table, evaluations_table
+from rlvitals.render.report import ReportTable, compared_table, evaluations_table
 from rlvitals.render.report_html import page
 from rlvitals.render.report_markdown import code, markdown, plain, spark
-from rlvitals.render.run_plots import Line, Mark, Panel, Picture
+from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.render.svg_panels import BUCKETS, HEIGHT, WIDTH, panel_figure
 from rlvitals.views.report import gather
 
@@ -204,7 +204,9 @@ def test_a_run_without_rows_is_a_page(tmp_path):
 
 
 def figure(y, **parts):
-    line = Line("loss", np.arange(1.0, len(y) + 1), np.array(y, dtype=float), is_sparse=parts.pop("is_sparse", False))
+    line = PlotLine(
+        "loss", np.arange(1.0, len(y) + 1), np.array(y, dtype=float), is_sparse=parts.pop("is_sparse", False)
+    )
     panel = Panel("Loss", "loss", [line], **parts)
     return Seen(panel_figure(panel, Picture("t", "a", "step", [panel])))
 
@@ -251,7 +253,7 @@ def test_nothing_finite_is_said_and_not_drawn():
 )
 def test_whatever_the_numbers_the_picture_stays_in_its_frame(values):
     band, marks = (0.0, 1e300), [Mark(1.0, "critical", 1), Mark(99.0, "warning", 2, is_about=False)]
-    seen = figure(values, band=band, marks=marks, ghosts=[Line("old", np.ones(1), np.array(values[:1]))])
+    seen = figure(values, band=band, marks=marks, ghosts=[PlotLine("old", np.ones(1), np.array(values[:1]))])
     for line in points_of(seen):
         assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in line)
     numbers = [value for _, name, value in seen.attributes if name in ("x1", "y1", "x", "y", "width", "height")]
@@ -282,7 +284,7 @@ def test_what_is_not_the_same_quantity_is_left_out_of_the_comparison():
     metric = {"name": "kl", "verdict": "different", "best": [best, best], "first_divergence": None}
     runs = [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]
     told = compared_table({"runs": runs, "metrics": [metric, metric | {"name": "loss", "verdict": "same"}]})
-    assert isinstance(told, Table)
+    assert isinstance(told, ReportTable)
     assert [row[0] for row in told.rows] == ["loss"]
     assert told.note == "left out, not the same quantity: kl"
 

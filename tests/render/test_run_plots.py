@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from rlvitals.errors import MissingDependency
 from rlvitals.render.curves import axis_scale, envelope, is_smooth, rolling_mean
-from rlvitals.render.run_plots import Line, Mark, Panel, Picture, draw
+from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine, draw
 
 numbers = st.one_of(st.floats(-1e6, 1e6), st.just(float("nan")), st.just(float("inf")))
 
 
-def picture(*lines: Line, **settings) -> Picture:
+def picture(*lines: PlotLine, **settings) -> Picture:
     return Picture("a run", "about it", "step", [Panel("Title", "name", list(lines), **settings)])
 
 
-def line(values) -> Line:
+def line(values) -> PlotLine:
     y = np.asarray(values, dtype=float)
-    return Line("curve", np.arange(len(y), dtype=float), y)
+    return PlotLine("curve", np.arange(len(y), dtype=float), y)
 
 
 def pixels(data: bytes) -> np.ndarray:
@@ -155,7 +155,7 @@ def test_drawing_needs_no_display_and_no_global_figures():
         "import sys, numpy as np\n"
         "from rlvitals.render.run_plots import *\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "draw(Picture('t', 'a', 'x', [Panel('p', 'n', [Line('l', np.arange(3.0), np.arange(3.0))])]))\n"
+        "draw(Picture('t', 'a', 'x', [Panel('p', 'n', [PlotLine('l', np.arange(3.0), np.arange(3.0))])]))\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0

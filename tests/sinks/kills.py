@@ -1,6 +1,7 @@
 """A child process that feeds a sink and saves its cursor as the follower does, killed at random moments.
 
-For the crash tests of several sinks: `from kills import feed_through_kills, fed_row`.
+For the crash tests of several sinks: `from kills import feed_through_kills, fed_row`. `kill_at_random` does the same to
+a test's own child, for sinks that need another way of feeding.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def feed_through_kills(
     (tmp_path / "task.json").write_text(json.dumps(task))
     chance = random.Random(total)
     for _ in range(kills):
-        child = _start(tmp_path, environment)
+        child = _start(tmp_path, environment, module)
         for _ in range(chance.randrange(1, 25)):
             assert child.stdout.readline()
         try:
@@ -55,7 +57,7 @@ def feed_through_kills(
             child.kill()
         _, errors = child.communicate()
         assert child.returncode == -signal.SIGKILL, f"the child had ended before it was killed: {errors}"
-    child = _start(tmp_path, environment)
+    child = _start(tmp_path, environment, module)
     _, errors = child.communicate()
     assert child.returncode == 0, errors
     cursor = json.loads((tmp_path / "cursor.json").read_text())
@@ -63,9 +65,35 @@ def feed_through_kills(
     return cursor["memory"]
 
 
-def _start(tmp_path: Path, environment: Any) -> subprocess.Popen[str]:
+def kill_at_random(
+    command: list[str], environment: Any, cursor: Path, chance: random.Random, *, times: int, longest: float
+) -> int:
+    """Start a child that says "open", and kill it at most `longest` seconds later, `times` over. Every other one may
+    first save its cursor, however busy the machine is. Returns how many were still writing.
+    """
+    kills = 0
+    for number in range(times):
+        before = cursor.stat().st_mtime_ns if cursor.exists() else None
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        while number % 2 == 0 and child.poll() is None:
+            if cursor.exists() and cursor.stat().st_mtime_ns != before:
+                break
+            time.sleep(0.002)
+        try:
+            child.wait(chance.uniform(0, longest))
+        except subprocess.TimeoutExpired:
+            kills += 1
+        child.kill()
+        child.communicate()
+    return kills
+
+
+def _start(tmp_path: Path, environment: Any, module: str) -> subprocess.Popen[str]:
+    """The module's name is for `warm_python`, which knows by it what the child will import."""
     return subprocess.Popen(
-        [sys.executable, __file__, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, __file__, str(tmp_path), module], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment,
     )  # fmt: skip
 

@@ -222,6 +222,24 @@ def test_a_hanging_tracker_holds_up_nobody_else(tmp_path, ledger, monkeypatch):
     assert read_cursor(RunDir(tmp_path), "ledger").state == "done"
 
 
+def test_a_slow_call_is_waited_for_though_a_failing_tracker_would_have_been_given_up(tmp_path, monkeypatch):
+    release, began = threading.Event(), time.monotonic()
+
+    class Slow(Ledger):
+        def __init__(self, facts, settings, memory):
+            release.wait(60)
+            super().__init__(facts, settings, memory)
+
+    def watch():
+        if time.monotonic() - began > 2.0:
+            release.set()
+
+    install(monkeypatch, "slow", Slow)
+    record(tmp_path, range(7))
+    assert follow(RunDir(tmp_path), {"slow": {}}, linger=1.0, slowest_call=60.0, once=True, progress=watch)
+    assert read_cursor(RunDir(tmp_path), "slow").state == "done"
+
+
 def test_one_tracker_has_one_follower(tmp_path, ledger):
     record(tmp_path, range(3))
     first = Forwarder(RunDir(tmp_path), "ledger", {})
@@ -397,6 +415,25 @@ def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp
     csv_steps = [int(line.split(",")[0]) for line in (run / "logs" / "metrics.csv").read_text().splitlines()[1:]]
     assert csv_steps == steps
     assert tensorboard_steps(run / "logs" / "tensorboard") == steps
+
+
+def test_a_tracker_whose_follower_never_began_is_synced_too(tmp_path):
+    """Trainer and follower die before the first commit: only the settings named the tracker."""
+    script = """
+        import os, signal, sys, rlvitals
+        run = rlvitals.start(sys.argv[1], track_with=["csv", "json"], display="none")
+        os.kill(run._forwarding._process.pid, signal.SIGKILL)
+        for step in range(5):
+            run.log({"loss": float(step)}, step=step)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run = tmp_path / "run"
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(run)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    before = {tracker["name"]: (tracker["state"], tracker["behind"]) for tracker in rlvitals.open_run(run).trackers}
+    assert before == {"csv": ("waiting", 5), "json": ("waiting", 5)}
+    assert main(["sync", str(run)]) == 0
+    assert [row["step"] for row in rows_in(run / "logs" / "metrics.json")] == [0, 1, 2, 3, 4]
 
 
 def test_a_follower_outlives_its_trainer_and_finishes_the_forwarding(tmp_path):

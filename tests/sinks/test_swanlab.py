@@ -8,9 +8,7 @@ import math
 import os
 import random
 import struct
-import subprocess
 import sys
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ import pytest
 pytest.importorskip("swanlab", reason="swanlab is not installed: pip install 'rlvitals[swanlab]'")
 
 import swanlab
+from kills import kill_at_random
 from rows import START, facts, files_with, row, rows, samples, write_log
 from swanlab.proto.swanlab.record.v1.record_pb2 import Record
 
@@ -284,15 +283,8 @@ sink.close()
 def test_every_row_once_after_kill_9(tmp_path: Path, child_environment: dict[str, str]) -> None:
     write_log(facts(tmp_path), rows(range(3000)))
     environment = {**child_environment, "PYTHONPATH": str(Path(__file__).parent)}
-    chance, kills = random.Random(11), 0
-    for _ in range(5):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=environment, stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"open\n"
-        time.sleep(chance.uniform(0.05, 0.8))
-        kills += child.poll() is None
-        child.kill()
-        child.communicate()
+    command = [sys.executable, "-c", CHILD, str(tmp_path)]
+    kills = kill_at_random(command, environment, tmp_path / "cursor.json", random.Random(11), times=5, longest=0.6)
     done, memory = json.loads((tmp_path / "cursor.json").read_text())
     sink = open_sink(tmp_path, memory)
     sink.write(rows(range(done, 3000)))

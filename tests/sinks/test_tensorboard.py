@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("tensorboard", reason="needs the tensorboard package")
 
 import numpy as np
+from kills import kill_at_random
 from rows import CONFIG, START, facts, files_with, row, rows, samples, write_log
 
 from rlvitals.records import Attempt
@@ -251,22 +252,12 @@ sink.close()
 
 
 def test_a_writer_killed_at_random_moments_leaves_every_row_once(tmp_path, child_environment):
-    code = CHILD.format(here=str(Path(__file__).parent), total=10**9)
-    chance = random.Random(5)
-    for _ in range(6):
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path)], env=child_environment, stdout=subprocess.PIPE
-        )
-        assert child.stdout.readline() == b"open\n"
-        while not (tmp_path / "cursor.json").exists():  # the first is let write something, however busy the machine
-            time.sleep(0.005)
-        with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(chance.uniform(0.001, 0.12))
-        child.kill()
-        child.communicate()
-    reached = json.loads((tmp_path / "cursor.json").read_text())["next"]
-    code = CHILD.format(here=str(Path(__file__).parent), total=reached + 100)
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=child_environment, check=True, capture_output=True)
+    command = [sys.executable, "-c", CHILD.format(here=str(Path(__file__).parent), total=10**9), str(tmp_path)]
+    cursor = tmp_path / "cursor.json"
+    assert kill_at_random(command, child_environment, cursor, random.Random(5), times=6, longest=0.12) == 6
+    reached = json.loads(cursor.read_text())["next"]
+    command[2] = CHILD.format(here=str(Path(__file__).parent), total=reached + 100)
+    subprocess.run(command, env=child_environment, check=True, capture_output=True)
     found = points(tmp_path / "tb", "rewards/margins")
     assert Counter(step for step, _ in found) == Counter(range(reached + 100))
     assert all(value == at_float32(step / 10 + 1) for step, value in found)

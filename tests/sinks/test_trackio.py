@@ -7,7 +7,6 @@ import math
 import random
 import subprocess
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 pytest.importorskip("trackio", reason="trackio is not installed: pip install 'rlvitals[trackio]'")
 
+from kills import kill_at_random
 from rows import START, facts, files_with, row, rows, samples
 from trackio.sqlite_storage import SQLiteStorage
 
@@ -161,15 +161,8 @@ sink.close()
 
 def test_every_row_once_after_kill_9(tmp_path: Path, folder: Path, child_environment: dict[str, str]) -> None:
     environment = {**child_environment, "TRACKIO_DIR": str(folder), "PYTHONPATH": str(Path(__file__).parent)}
-    chance, kills = random.Random(7), 0
-    for _ in range(10):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=environment, stdout=subprocess.PIPE)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"open\n"
-        time.sleep(chance.uniform(0, 0.1))
-        kills += child.poll() is None
-        child.kill()
-        child.communicate()
+    command = [sys.executable, "-c", CHILD, str(tmp_path)]
+    kills = kill_at_random(command, environment, tmp_path / "cursor.json", random.Random(7), times=10, longest=0.1)
     done, memory = json.loads((tmp_path / "cursor.json").read_text())
     sink = TrackioSink(facts(tmp_path), {"project": PROJECT}, memory)
     sink.write(rows(range(done, 600)))

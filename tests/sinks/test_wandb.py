@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("wandb", reason="needs the wandb package")
 
+from kills import kill_at_random
 from rows import CONFIG, START, facts, files_with, row, rows, samples, write_log
 
 from rlvitals.records import Attempt
@@ -219,16 +220,10 @@ sink.close()
 
 def test_a_writer_killed_at_random_moments_leaves_every_row_once(tmp_path, child_environment):
     write_log(facts(tmp_path), rows(range(2000)))
-    chance = random.Random(7)
     command = [sys.executable, "-c", CHILD.format(here=str(Path(__file__).parent), total=10**9), str(tmp_path)]
-    for _ in range(4):
-        child = subprocess.Popen(command, env=child_environment, stdout=subprocess.PIPE)
-        assert child.stdout.readline() == b"open\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            child.wait(chance.uniform(0.3, 2.0))
-        child.kill()
-        child.communicate()
-    reached = json.loads((tmp_path / "cursor.json").read_text())["next"]
+    cursor = tmp_path / "cursor.json"
+    assert kill_at_random(command, child_environment, cursor, random.Random(7), times=4, longest=1.0) == 4
+    reached = json.loads(cursor.read_text())["next"]
     assert any(len(history_of(path)) >= reached for path in run_files(tmp_path)), "committed rows are in a file"
     command[2] = CHILD.format(here=str(Path(__file__).parent), total=reached + 100)
     subprocess.run(command, env=child_environment, check=True, capture_output=True)

@@ -10,11 +10,11 @@ import pytest
 
 from rlvitals.errors import ConfigError, RunUnreadable
 from rlvitals.store import marks as module
-from rlvitals.store.marks import FILE, Marks
+from rlvitals.store.marks import FILE, FolderMarks
 
 
 def test_marks_are_kept_merged_and_taken_away(tmp_path):
-    marks = Marks(tmp_path)
+    marks = FolderMarks(tmp_path)
     assert marks.read() == {"runs": {}, "boards": {}}
     marks.mark("a", {"name": " long  run\n", "tags": ["good", "good", " seed 1 ", ""], "note": "one\ntwo"})
     marks.mark("a", {"archived": True})
@@ -27,11 +27,11 @@ def test_marks_are_kept_merged_and_taken_away(tmp_path):
         },
         "boards": {"mine": {"panels": ["loss", "kl"]}},
     }
-    assert Marks(tmp_path).read() == json.loads((tmp_path / FILE).read_text()) == expected
+    assert FolderMarks(tmp_path).read() == json.loads((tmp_path / FILE).read_text()) == expected
     marks.mark("a", {"name": "", "tags": [], "note": "", "archived": False})
     marks.keep_board("mine", None)
     marks.forget("b/c")
-    assert Marks(tmp_path).read() == {"runs": {}, "boards": {}}
+    assert FolderMarks(tmp_path).read() == {"runs": {}, "boards": {}}
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
@@ -53,12 +53,12 @@ def test_marks_are_kept_merged_and_taken_away(tmp_path):
 )
 def test_what_is_no_mark_is_refused_and_nothing_is_written(tmp_path, changes, said):
     with pytest.raises(ConfigError, match=said):
-        Marks(tmp_path).mark("a", changes)
+        FolderMarks(tmp_path).mark("a", changes)
     assert not (tmp_path / FILE).exists()
 
 
 def test_numbers_and_sizes_are_limited(tmp_path, monkeypatch):
-    marks = Marks(tmp_path)
+    marks = FolderMarks(tmp_path)
     with pytest.raises(ConfigError, match="needs a name"):
         marks.keep_board(" ", {})
     with pytest.raises(ConfigError, match="32,768 bytes"):
@@ -82,16 +82,16 @@ def test_numbers_and_sizes_are_limited(tmp_path, monkeypatch):
 def test_a_damaged_file_is_said_and_never_overwritten(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(RunUnreadable, match="backup"):
-        Marks(tmp_path).read()
+        FolderMarks(tmp_path).read()
     with pytest.raises(RunUnreadable):
-        Marks(tmp_path).mark("a", {"archived": True})
+        FolderMarks(tmp_path).mark("a", {"archived": True})
     assert (tmp_path / FILE).read_text() == text
 
 
 def test_wrong_parts_of_the_file_are_passed_over(tmp_path):
     told = {"runs": {"a": {"name": 5, "tags": ["x", 7], "note": "n"}, "b": 3}, "boards": {"one": [], "two": {}}}
     (tmp_path / FILE).write_text(json.dumps(told))
-    assert Marks(tmp_path).read() == {"runs": {"a": {"tags": ["x"], "note": "n"}}, "boards": {"two": {}}}
+    assert FolderMarks(tmp_path).read() == {"runs": {"a": {"tags": ["x"], "note": "n"}}, "boards": {"two": {}}}
 
 
 def test_a_link_is_not_followed(tmp_path):
@@ -101,31 +101,31 @@ def test_a_link_is_not_followed(tmp_path):
     served.mkdir()
     (served / FILE).symlink_to(secret)
     with pytest.raises(RunUnreadable) as told:
-        Marks(served).read()
+        FolderMarks(served).read()
     assert "hunter2" not in str(told.value)
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 for number in range(15):
-    Marks(Path(sys.argv[1])).mark(f"{sys.argv[2]}-{number}", {"tags": [sys.argv[2]]})
+    FolderMarks(Path(sys.argv[1])).mark(f"{sys.argv[2]}-{number}", {"tags": [sys.argv[2]]})
 """
 
 
 def test_two_servers_lose_nothing_of_each_other(tmp_path):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, name]) for name in ("one", "two")]
     assert [writer.wait(60) for writer in writers] == [0, 0]
-    assert len(Marks(tmp_path).read()["runs"]) == 30
+    assert len(FolderMarks(tmp_path).read()["runs"]) == 30
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_the_lock_of_a_server_that_died_is_taken_over(tmp_path):
     dies = "import os, sys; from rlvitals.store.marks import *; from rlvitals.store import marks as m\n"
     dies += "from pathlib import Path; m.replace_file = lambda *a: os._exit(9)\n"
-    dies += "Marks(Path(sys.argv[1])).mark('a', {'archived': True})"
+    dies += "FolderMarks(Path(sys.argv[1])).mark('a', {'archived': True})"
     assert subprocess.run([sys.executable, "-c", dies, tmp_path], check=False).returncode == 9
     assert (tmp_path / ".rlvitals-marks.lock").exists()
-    Marks(tmp_path).mark("b", {"archived": True})
-    assert Marks(tmp_path).read()["runs"] == {"b": {"archived": True}}
+    FolderMarks(tmp_path).mark("b", {"archived": True})
+    assert FolderMarks(tmp_path).read()["runs"] == {"b": {"archived": True}}

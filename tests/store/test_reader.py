@@ -377,7 +377,7 @@ def test_problems_are_said_in_sentences_and_only_where_there_are_any(tmp_path):
     problems = Problems()
     list(read_rows(log, problems))
     bad, torn, gap = problems.sentences
-    assert "1 line passed over" in bad
+    assert "1 line skipped" in bad
     assert "line 2: not JSON" in bad
     assert "9 bytes" in torn
     assert "12 rows are missing" in gap

@@ -9,7 +9,8 @@ import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, RunError, RunExists, RunLocked, RunNotFound
 from rlvitals.store.archive import compact_logs
-from rlvitals.store.remote import cache_folder, fetch, is_url, upload
+from rlvitals.store.layout import RunDir
+from rlvitals.store.remote import cache_folder, fetch, is_url, upload, upload_changes
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +44,24 @@ def url(request, tmp_path):
 
 
 class Counted:
-    """Counts the files that a real file system hands out."""
+    """Counts the files that a real file system hands out, whole or from some byte on."""
 
     def __init__(self, monkeypatch, url):
-        self.names = []
+        self.names, self.begun = [], []
         system = type(fsspec.core.url_to_fs(url)[0])
-        real = system.get_file
+        whole, part = system.get_file, system.cat_file
 
         def get_file(own, path, *rest, **options):
             self.names.append(path.rpartition("/")[2])
-            return real(own, path, *rest, **options)
+            return whole(own, path, *rest, **options)
+
+        def cat_file(own, path, start=None, end=None, **options):
+            self.names.append(path.rpartition("/")[2])
+            self.begun.append(start)
+            return part(own, path, start=start, end=end, **options)
 
         monkeypatch.setattr(system, "get_file", get_file)
+        monkeypatch.setattr(system, "cat_file", cat_file)
 
 
 def test_an_uploaded_run_reads_as_it_did(run_path, url):
@@ -70,8 +77,8 @@ def test_checkpoints_the_index_and_trackers_files_stay_behind(run_path, url):
     system, root = fsspec.core.url_to_fs(url)
     names = {path.removeprefix(root).lstrip("/") for path in system.find(root)}
     assert names == {
-        "run.json", "config.json", "attempts.jsonl", "logs/training_metrics.jsonl", "logs/eval_metrics.jsonl",
-        "eval_logs/eval_step_0009.json",
+        "run.json", "config.json", "attempts.jsonl", "heartbeat", "logs/training_metrics.jsonl",
+        "logs/eval_metrics.jsonl", "eval_logs/eval_step_0009.json",
     }  # fmt: skip
 
 
@@ -79,7 +86,7 @@ def test_only_what_changed_is_read_again(run_path, url, monkeypatch):
     upload(run_path, url)
     counted = Counted(monkeypatch, url)
     rlvitals.open_run(url)
-    assert len(counted.names) == 6
+    assert len(counted.names) == 7
     counted.names.clear()
     assert rlvitals.open_run(url).rows == 10
     assert counted.names == []
@@ -88,6 +95,16 @@ def test_only_what_changed_is_read_again(run_path, url, monkeypatch):
         file.write(b'{"step":10,"timestamp":1.0,"attempt":1,"loss":0.05}\n')
     assert rlvitals.open_run(url).rows == 11
     assert counted.names == ["training_metrics.jsonl"]
+    assert len(counted.begun) == 1  # its end alone: the first rows are here
+
+
+def test_a_run_that_is_still_written_reads_as_running(url, tmp_path):
+    with rlvitals.start(tmp_path / "live", monitor=False) as run:
+        run.log({"loss": 1.0}, step=0)
+        upload_changes(RunDir(tmp_path / "live"), url)
+        assert rlvitals.open_run(url).status == "running"
+    upload(tmp_path / "live", url)
+    assert rlvitals.open_run(url).status == "finished"
 
 
 def test_a_packed_log_takes_the_place_of_the_log_in_the_copy(run_path, url):
@@ -110,12 +127,12 @@ def test_the_verbs_take_a_url(run_path, url, tmp_path, capsys):
     assert main(["check", url]) == main(["check", str(run_path)])
     assert rlvitals.check(url).points == rlvitals.check(run_path).points == 11
     assert main(["compact", url]) == 64
-    assert "lies" in capsys.readouterr().err
+    assert "before you upload" in capsys.readouterr().err
 
 
 def test_another_run_is_not_written_over_and_a_running_one_not_uploaded(run_path, url, tmp_path):
     upload(run_path, url)
-    assert upload(run_path, url) == 6
+    assert upload(run_path, url) == 7
     with rlvitals.start(tmp_path / "other", monitor=False) as run:
         run.log({"loss": 1.0}, step=0)
         with pytest.raises(RunLocked, match="still being written"):

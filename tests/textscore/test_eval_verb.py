@@ -15,7 +15,7 @@ from rlvitals import textscore
 from rlvitals.catalog import explain
 from rlvitals.cli.main import main
 from rlvitals.errors import BadText, ConfigError
-from rlvitals.textscore.evaluate import METRICS, Options, evaluate
+from rlvitals.textscore.evaluate import METRICS, ScoreOptions, evaluate
 from rlvitals.textscore.pairs import read_pairs
 from rlvitals.textscore.syntax import LARGEST
 
@@ -294,7 +294,7 @@ def test_a_worker_that_dies_is_an_error_that_names_the_score():
 @pytest.mark.slow
 def test_an_error_in_a_worker_arrives_as_it_was_raised():
     with pytest.raises(ConfigError, match="do not know the language 'cobol'"):
-        evaluate(["a"], ["b"], ["codebleu"], options=Options(lang="cobol"), workers=2)
+        evaluate(["a"], ["b"], ["codebleu"], options=ScoreOptions(lang="cobol"), workers=2)
 
 
 def test_a_text_too_large_for_the_code_scores_is_named_before_any_work():

@@ -22,7 +22,7 @@ from conftest import until
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
 from rlvitals.train.teachers import endpoint as client_module
-from rlvitals.train.teachers.base import WEIGHTS, Question, messages, read_scores
+from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, messages, read_scores
 from rlvitals.train.teachers.cache import CachedTeacher
 from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
 
@@ -124,7 +124,7 @@ def closes_in_the_middle(handler, _):
 
 def ask(server, *, seconds=5.0, tries=3, **settings):
     judge = JudgeClient(server.url, "judge-1", seconds=seconds, tries=tries, **settings)
-    return judge.ask(messages(Question(TASK, TASK.reference)), read_scores)
+    return judge.ask(messages(AnswerToJudge(TASK, TASK.reference)), read_scores)
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,7 @@ def test_a_retry_after_without_end_is_cut(hostile, monkeypatch):
 def test_a_rate_limit_holds_all_threads(hostile):
     hostile.script = [status(429, ("Retry-After", "0.8")), good]
     judge = JudgeClient(hostile.url, "judge-1", tries=3)
-    question = messages(Question(TASK, TASK.reference))
+    question = messages(AnswerToJudge(TASK, TASK.reference))
     first = threading.Thread(target=judge.ask, args=(question, read_scores))
     first.start()
     assert until(lambda: judge._gate._opens > time.monotonic())
@@ -200,7 +200,7 @@ def test_requests_are_spaced_by_the_rate_given(hostile):
     hostile.script = [good]
     judge = JudgeClient(hostile.url, "judge-1", requests_per_minute=300)
     teacher = EndpointTeacher(judge, concurrency=4)
-    assert len(teacher.judge([Question(TASK, f"answer {number}") for number in range(4)])) == 4
+    assert len(teacher.judge([AnswerToJudge(TASK, f"answer {number}") for number in range(4)])) == 4
     teacher.close()
     moments = sorted(request[0] for request in hostile.requests)
     assert moments[-1] - moments[0] >= 0.55  # three intervals of a fifth of a second
@@ -265,6 +265,22 @@ def test_a_malformed_answer_is_asked_for_again_and_then_missing(hostile, case):
     assert len(hostile.requests) == 2
 
 
+def test_the_next_try_tells_what_was_wrong_with_a_reply_and_no_other_failure_changes_the_question(hostile):
+    hostile.script = [status(500), says("A fine function. " * 1000), status(500), says("Still fine."), good]
+    answer = ask(hostile, tries=5)
+    assert answer.verdict == SCORES
+    question, *tries = [request["messages"] for *_, request in hostile.requests]
+    plain, first, same, second = tries
+    assert plain == question
+    assert first == same
+    assert [message["role"] for message in first] == [*(message["role"] for message in question), "assistant", "user"]
+    assert first[: len(question)] == second[: len(question)] == question
+    assert first[-2]["content"] == ("A fine function. " * 1000)[:2000]
+    assert second[-2]["content"] == "Still fine."
+    assert "JSON" in second[-1]["content"]
+    assert len(second) == len(question) + 2
+
+
 @pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), TypeError("odd")])
 def test_a_check_of_the_verdict_that_throws_is_a_failure_not_an_exception(hostile, error):
     def read(verdict):
@@ -282,7 +298,9 @@ def test_a_check_of_the_verdict_that_throws_is_a_failure_not_an_exception(hostil
 )
 def test_a_students_text_of_any_kind_reaches_the_judge(hostile, text):
     hostile.script = [good]
-    judgement = CachedTeacher(EndpointTeacher(JudgeClient(hostile.url, "judge-1"))).judge([Question(TASK, text)])[0]
+    judgement = CachedTeacher(EndpointTeacher(JudgeClient(hostile.url, "judge-1"))).judge([AnswerToJudge(TASK, text)])[
+        0
+    ]
     assert judgement.scores == SCORES
     assert text.strip() in hostile.requests[0][3]["messages"][-1]["content"]
 
@@ -332,7 +350,7 @@ def test_judgements_come_in_the_order_of_the_questions(hostile):
 
     hostile.script = [echoes]
     teacher = EndpointTeacher(JudgeClient(hostile.url, "judge-1"), concurrency=4)
-    found = teacher.judge([Question(TASK, f"answer {number} ") for number in range(8)])
+    found = teacher.judge([AnswerToJudge(TASK, f"answer {number} ") for number in range(8)])
     teacher.close()
     rewards = [judgement.reward for judgement in found]
     assert rewards[4] is None
@@ -342,7 +360,7 @@ def test_judgements_come_in_the_order_of_the_questions(hostile):
 def test_a_bill_adds_up_over_cache_failures_and_tries(hostile):
     hostile.script = [says("what?", (10, 1)), says(json.dumps(SCORES), (10, 20)), status(400)]
     teacher = CachedTeacher(EndpointTeacher(JudgeClient(hostile.url, "judge-1"), concurrency=1))
-    one, two = Question(TASK, "one"), Question(TASK, "two")
+    one, two = AnswerToJudge(TASK, "one"), AnswerToJudge(TASK, "two")
     assert teacher.judge([one, one])[0].scores == SCORES
     assert teacher.judge([one, two])[1].scores is None
     teacher.close()
@@ -467,7 +485,7 @@ def test_a_real_server_answers_is_counted_and_says_what_the_model_says_here(serv
     url, name, loaded = served
     teacher = EndpointTeacher(JudgeClient(url, name, tries=1, max_tokens=40), concurrency=2)
     teacher.check()
-    questions = [Question(task, task.reference) for task in functions.tasks(2, seed=0)]
+    questions = [AnswerToJudge(task, task.reference) for task in functions.tasks(2, seed=0)]
     served_ones = teacher.judge(questions)
     teacher.close()
     here = LocalTeacher(loaded.model, loaded.tokenizer, "135m", max_tokens=40).judge(questions)

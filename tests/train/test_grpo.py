@@ -274,7 +274,7 @@ def test_token_weights_give_the_mean_of_their_mode(mode: str, expected: float) -
         ({"reward": "documnt"}, "did you mean 'document'|document"),
         ({"grader": "judge"}, "judge_url"),
         ({"mailbox": "mine"}, "no file"),
-        ({"mailbox": "generated"}, "tiny model knows"),
+        ({"mailbox": "generated"}, "tiny model only knows"),
         ({"families": ("nothing",)}, "families"),
         ({"mode": "maskd"}, "masked"),
     ],
@@ -290,22 +290,20 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(
 # Training
 
 
-def test_a_short_training_learns_and_records_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"groups_per_step": 8, "rollouts_per_group": 8, "held_out": 50, "max_steps": 6, "eval_steps": 6}
-    outcome = grpo.train(settings(tmp_path / "run", display="plain", verbose=True, **given))
+def test_a_short_training_records_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That it learns takes more steps, and seeds: tests/learn. That its update is the right one: test_losses.py."""
+    outcome = grpo.train(settings(tmp_path / "run", display="plain", verbose=True, max_steps=2, eval_steps=2))
     assert outcome.status == "finished"
-    first, last = (evaluation(tmp_path / "run", step) for step in (0, 6))
-    assert last["accuracy"] >= first["accuracy"] + 0.25
-    assert last["beat_rate"] is not None
+    assert evaluation(tmp_path / "run", 2)["beat_rate"] is not None
     run = rlvitals.open_run(tmp_path / "run")
     rows = [row.numbers for row in run.iterate()]
-    assert len(rows) == 6
+    assert len(rows) == 2
     for name in ("train/groups_kept", "train/groups_filtered", "train/num_early_exit", "reward", "kl", "grad_norm"):
         assert all(name in row for row in rows), name
     assert unexplained(tmp_path / "run") == []
-    groups = run.rollouts(6)
-    assert len(groups) == 8
-    assert all(len(group.rollouts) == 8 for group in groups)
+    groups = run.rollouts(2)
+    assert len(groups) == 3
+    assert all(len(group.rollouts) == 4 for group in groups)
     said = capsys.readouterr().err
     for words in (
         "Turn-by-Turn Advantage Table:", "STEP PHASE 1: ROLLOUT COLLECTION", "Groups kept for training:",
@@ -319,11 +317,11 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) ->
     grpo.train(settings(tmp_path / "whole", **given))
     code = (
         "import os; from rlvitals.train import grpo; from rlvitals.train.grpo.settings import GRPOSettings\n"
-        "step = grpo.Trainer._one_step\n"
+        "step = grpo.GrpoTrainer._one_step\n"
         "def dying(self):\n"
         "    if self.step == 2: os.kill(os.getpid(), 9)\n"
         "    return step(self)\n"
-        "grpo.Trainer._one_step = dying\n"
+        "grpo.GrpoTrainer._one_step = dying\n"
         f"grpo.train({settings(tmp_path / 'broken', **given)!r})\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9

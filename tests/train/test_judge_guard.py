@@ -22,7 +22,7 @@ from rlvitals.train.mailbox.tools import write_call
 from rlvitals.train.ppo import data as ppo_data
 from rlvitals.train.rlaif import tasks as rlaif_tasks
 from rlvitals.train.teachers import runner as runner_module
-from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question
+from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, Judgement
 from rlvitals.train.teachers.cache import CachedTeacher
 from rlvitals.train.teachers.offline import OfflineTeacher
 from rlvitals.train.teachers.runner import CannotRun, Runner
@@ -121,16 +121,16 @@ def teacher():
 
 def test_no_text_ends_the_offline_teacher_and_its_neighbours_are_judged_as_ever(teacher):
     good = [TASK.reference, answer(TASK.argument)]
-    alone = [CachedTeacher(teacher).judge([Question(TASK, text)])[0].scores for text in good]
+    alone = [CachedTeacher(teacher).judge([AnswerToJudge(TASK, text)])[0].scores for text in good]
     cached = CachedTeacher(teacher)
     texts = [good[0], *HOSTILE.values(), good[1]]
-    found = cached.judge([Question(TASK, text) for text in texts])
+    found = cached.judge([AnswerToJudge(TASK, text) for text in texts])
     missing = {text for text, judgement in zip(texts, found, strict=True) if judgement.scores is None}
     assert missing == set(TOO_DEEP.values())
     assert all("RecursionError" in one.reason for one in found if one.scores is None)
     assert [found[0].scores, found[-1].scores] == alone
     assert (cached.bill.asked, cached.bill.failed) == (len(texts), len(TOO_DEEP))
-    assert [one.scores for one in cached.judge_again([Question(TASK, text) for text in TOO_DEEP.values()])] == [
+    assert [one.scores for one in cached.judge_again([AnswerToJudge(TASK, text) for text in TOO_DEEP.values()])] == [
         None
     ] * 4
 
@@ -149,7 +149,7 @@ def test_scores_that_are_none_are_no_judgement(scores):
         def judge(self, questions):
             return [Judgement(scores)] * len(questions)
 
-    (found,) = CachedTeacher(Odd()).judge([Question(TASK, "x")])
+    (found,) = CachedTeacher(Odd()).judge([AnswerToJudge(TASK, "x")])
     assert found.scores is None
     assert "BadVerdict" in found.reason
 
@@ -214,8 +214,8 @@ def test_no_text_ends_ppos_grader():
     grader = ppo_data.Grader()
     try:
         for text in HOSTILE.values():
-            assert grader.grade(ppo_data.Example(TASK.prompt, TASK.reference, TASK), text) in (0.0, *_shares())
-            assert 0.0 <= grader.grade(ppo_data.Example(TASK.prompt, TASK.reference), text) <= 1.0
+            assert grader.grade(ppo_data.PromptExample(TASK.prompt, TASK.reference, TASK), text) in (0.0, *_shares())
+            assert 0.0 <= grader.grade(ppo_data.PromptExample(TASK.prompt, TASK.reference), text) <= 1.0
     finally:
         grader.close()
 
@@ -227,7 +227,7 @@ def _shares():
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no such signal here")
 def test_an_answer_without_a_grade_is_in_no_pair(monkeypatch):
     monkeypatch.setattr(runner_module, "PATIENCE", 0.2)
-    grader, example = ppo_data.Grader(), ppo_data.Example(TASK.prompt, TASK.reference, TASK)
+    grader, example = ppo_data.Grader(), ppo_data.PromptExample(TASK.prompt, TASK.reference, TASK)
     grader._runner = Runner(seconds=0.01)
     try:
         stopped(grader._runner)

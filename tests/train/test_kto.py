@@ -18,7 +18,7 @@ from rlvitals.errors import ConfigError, RuleError, RunExists
 from rlvitals.train import kto, recipe
 from rlvitals.train.kto import data as preferences
 from rlvitals.train.kto import trainer as kto_trainer
-from rlvitals.train.kto.data import Example
+from rlvitals.train.kto.data import LabelledAnswer
 from test_documents import command_with, shell
 
 FOLDER = "kto_output_rtx3090"
@@ -281,9 +281,9 @@ def test_chats_and_texts_become_prompt_and_answer_tokens():
     from rlvitals.train import tiny
 
     words = tiny.build_tokenizer(["add a b"])
-    prompt, answer = kto_trainer._tokens(words, Example("add ", "a b", True), 100)
+    prompt, answer = kto_trainer._tokens(words, LabelledAnswer("add ", "a b", True), 100)
     assert (words.decode(prompt), words.decode(answer)) == ("add ", "a b<eos>")
-    chat = Example([{"role": "user", "content": "add"}], [{"role": "assistant", "content": "a"}], True)
+    chat = LabelledAnswer([{"role": "user", "content": "add"}], [{"role": "assistant", "content": "a"}], True)
     prompt, answer = kto_trainer._tokens(words, chat, 100)
     assert (words.decode(prompt), words.decode(answer)) == ("user: add\nassistant: ", "a<eos>\n")
-    assert len(kto_trainer._tokens(words, Example("add ", "a b", True), 3)[1]) == 1
+    assert len(kto_trainer._tokens(words, LabelledAnswer("add ", "a b", True), 3)[1]) == 1

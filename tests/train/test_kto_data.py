@@ -9,7 +9,7 @@ import pytest
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
 from rlvitals.train.kto import data as preferences
-from rlvitals.train.kto.data import Example
+from rlvitals.train.kto.data import LabelledAnswer
 
 GOOD = {"prompt": "p", "completion": "c", "label": True}
 CHAT = {"prompt": [{"role": "user", "content": "p"}], "completion": [{"role": "assistant", "content": "c"}], "label": 1}
@@ -57,7 +57,11 @@ def test_the_same_seed_makes_the_same_data():
 
 def test_a_file_is_read_in_its_order_with_true_false_one_and_zero(tmp_path):
     path = file_of(tmp_path, GOOD, "", GOOD | {"label": 0}, GOOD | {"label": 1, "note": "more"})
-    assert preferences.read(path) == [Example("p", "c", True), Example("p", "c", False), Example("p", "c", True)]
+    assert preferences.read(path) == [
+        LabelledAnswer("p", "c", True),
+        LabelledAnswer("p", "c", False),
+        LabelledAnswer("p", "c", True),
+    ]
 
 
 def test_chats_are_read(tmp_path):
@@ -102,17 +106,17 @@ def test_a_missing_and_an_empty_file_are_errors(tmp_path):
 
 def test_one_class_alone_and_fewer_than_a_batch_are_errors():
     with pytest.raises(ConfigError, match=r"has 4 examples for training and none is bad \(label false\)"):
-        preferences.check([Example("p", "c", True)] * 4, 2, "d.jsonl")
+        preferences.check([LabelledAnswer("p", "c", True)] * 4, 2, "d.jsonl")
     with pytest.raises(ConfigError, match="none is good"):
-        preferences.check([Example("p", "c", False)] * 4, 2, "d.jsonl")
+        preferences.check([LabelledAnswer("p", "c", False)] * 4, 2, "d.jsonl")
     with pytest.raises(ConfigError, match="none is good"):
         preferences.check([], 2, "d.jsonl")
     with pytest.raises(ConfigError, match="fewer than one batch"):
-        preferences.check([Example("p", "c", True), Example("p", "c", False)], 4, "d.jsonl")
+        preferences.check([LabelledAnswer("p", "c", True), LabelledAnswer("p", "c", False)], 4, "d.jsonl")
 
 
 def test_a_split_holds_out_prompts_with_all_of_their_answers():
-    examples = [Example(f"p{n % 20}", f"c{n}", bool(n % 2)) for n in range(200)]
+    examples = [LabelledAnswer(f"p{n % 20}", f"c{n}", bool(n % 2)) for n in range(200)]
     data = preferences.split(examples, held_out_share=0.25, seed=0)
     assert len({example.prompt for example in data.held_out}) == 5
     assert not {example.prompt for example in data.train} & {example.prompt for example in data.held_out}
@@ -120,7 +124,7 @@ def test_a_split_holds_out_prompts_with_all_of_their_answers():
 
 
 def test_class_weights_make_both_classes_weigh_the_same():
-    data = [Example("p", "c", True)] * 10 + [Example("p", "c", False)] * 40
+    data = [LabelledAnswer("p", "c", True)] * 10 + [LabelledAnswer("p", "c", False)] * 40
     weights = preferences.class_weights(data, None, None)
     assert weights == (4.0, 1.0)
     assert preferences.class_weights(data, None, 2.0) == (8.0, 2.0)

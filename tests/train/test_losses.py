@@ -17,13 +17,13 @@ import torch
 import rlvitals
 from rlvitals.train import grpo, losses, ppo, recipe, sharded, supervised, tiny
 from rlvitals.train.grpo import warm_start
-from rlvitals.train.grpo.update import Batch
+from rlvitals.train.grpo.update import UpdateBatch
 from rlvitals.train.grpo.update import Updates as GrpoUpdates
 from rlvitals.train.kto import data as preferences
 from rlvitals.train.kto import trainer as kto
 from rlvitals.train.ppo import experience, reward_model
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.ppo.experience import Rollout
+from rlvitals.train.ppo.experience import Experience
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.supervised import right_padded
 
@@ -206,7 +206,7 @@ def grpo_batch():
     own = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.float32)
     advantages = (drawn(4, 5, seed=6, low=0.4, high=2.0) * torch.tensor([[1.0], [-1.0], [-1.0], [1.0]])).float() * own
     nothing = torch.zeros_like(own)
-    return Batch(rows.ids, rows.mask, rows.positions, own, nothing, nothing, nothing, advantages, nothing)
+    return UpdateBatch(rows.ids, rows.mask, rows.positions, own, nothing, nothing, nothing, advantages, nothing)
 
 
 def share(own, mode, row):
@@ -284,7 +284,7 @@ def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
     reference.float()
     held = [*old, torch.zeros(1)], [*both[1], torch.zeros(1)]
     old_rows, ref_rows = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).float() for rows in held)
-    given = Batch(*(getattr(batch, name) for name in ("ids", "ids_mask", "positions", "own", "sampled_logprobs")),
+    given = UpdateBatch(*(getattr(batch, name) for name in ("ids", "ids_mask", "positions", "own", "sampled_logprobs")),
                   old_rows, ref_rows, batch.advantages, batch.weights)  # fmt: skip
     packs = []
     updates._update(given, packs, has_old=True)
@@ -322,7 +322,7 @@ def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run)
 
 def ppo_trainer(settings, run, **parts):
     """A trainer in its first step, of nothing but these parts."""
-    trainer = object.__new__(ppo.Trainer)
+    trainer = object.__new__(ppo.PpoTrainer)
     vars(trainer).update(settings=settings, run=run, step=1, **parts)
     return trainer
 
@@ -343,7 +343,7 @@ def ppo_batch(model, reference, s):
         values = [values_alone(model, p, a) for p, a in zip(PROMPTS, ANSWERS, strict=True)]
     now, ref, values = (torch.nn.utils.rnn.pad_sequence(found, batch_first=True) for found in (now, ref, values))
     signs = torch.tensor([[1.0], [-1.0], [-1.0]])
-    return Rollout(
+    return Experience(
         ids=rows.ids, ids_mask=rows.mask, positions=rows.positions, mask=mask,
         sampled_logprobs=torch.zeros(3, 5),
         old_logprobs=((now + MOVES) * mask).float(),

@@ -322,7 +322,7 @@ def test_questions_of_ones_own_are_read_from_lines(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("{", "line 1: no JSON"), ("[]", "JSON object"), ('{"id": 1}', "needs the field 'question'"),
+    [("{", "line 1 is not JSON"), ("[]", "JSON object"), ('{"id": 1}', "line 1 has no 'question'"),
      ('{"id": 1, "question": 2, "answer": "a", "message_ids": [], "inbox": "x"}', "question must be a text"),
      ('{"id": 1, "question": "q", "answer": "a", "message_ids": 3, "inbox": "x"}', "wrong kind")],
 )  # fmt: skip

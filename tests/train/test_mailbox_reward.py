@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.mailbox.graders import OFFLINE, Judge, exact, judge_messages, read_verdict, token_recall
+from rlvitals.train.mailbox.graders import OFFLINE, ModelGrader, exact, judge_messages, read_verdict, token_recall
 from rlvitals.train.mailbox.mail import Question
 from rlvitals.train.mailbox.reward import Rubric, reward_parts
 from rlvitals.train.teachers.base import BadVerdict
@@ -194,14 +194,14 @@ class JudgeServer:
 @pytest.mark.parametrize("said", [True, False])
 def test_a_judge_decides_on_meaning(said):
     with JudgeServer(json.dumps({"correct": said})) as server:
-        grade = Judge(server.client())(QUESTION, "the fourteenth room of the second floor", ())
+        grade = ModelGrader(server.client())(QUESTION, "the fourteenth room of the second floor", ())
     assert grade == (said, float(said), "judged by judge-1")
     assert server.asked[0]["messages"] == judge_messages(QUESTION, "the fourteenth room of the second floor")
 
 
 def test_without_a_verdict_the_words_decide_and_it_is_said():
     with JudgeServer("Sure, looks good!") as server:
-        judge = Judge(server.client())
+        judge = ModelGrader(server.client())
         right, wrong = judge(QUESTION, "room B-214 in Porto", ()), judge(QUESTION, "Lisbon", ())
     assert (right.is_correct, wrong.is_correct, judge.failures) == (True, False, 2)
     assert right.reason.startswith("no verdict of the judge (no verdict: no JSON object")

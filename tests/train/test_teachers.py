@@ -10,7 +10,7 @@ import pytest
 
 from rlvitals.train import functions
 from rlvitals.train.teachers import runner as runner_module
-from rlvitals.train.teachers.base import WEIGHTS, BadVerdict, Judgement, Question, read_object, read_scores
+from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, BadVerdict, Judgement, read_object, read_scores
 from rlvitals.train.teachers.cache import Bill, CachedTeacher
 from rlvitals.train.teachers.offline import OfflineTeacher, cost, documentation, quality
 
@@ -26,7 +26,7 @@ def teacher():
 
 
 def scores_of(teacher, answer, task=TASK):
-    return teacher.judge([Question(task, answer)])[0].scores
+    return teacher.judge([AnswerToJudge(task, answer)])[0].scores
 
 
 def test_the_weights_are_the_documents():
@@ -66,13 +66,13 @@ def test_each_criterion_is_lost_on_its_own(teacher):
 
 def test_what_is_no_function_scores_nothing_and_that_is_a_judgement(teacher):
     for answer in ("", "hello", "def below(", "def other(x): return x", "x = 3", "\0", "def below(:" * 2000):
-        judgement = teacher.judge([Question(TASK, answer)])[0]
+        judgement = teacher.judge([AnswerToJudge(TASK, answer)])[0]
         assert judgement.scores == dict.fromkeys(WEIGHTS, 0.0)
         assert judgement.reason
 
 
 def test_refused_code_is_not_correct_and_not_quick(teacher):
-    judgement = teacher.judge([Question(TASK, f"def below({A}):\n    import os\n    return []")])[0]
+    judgement = teacher.judge([AnswerToJudge(TASK, f"def below({A}):\n    import os\n    return []")])[0]
     assert judgement.scores["correctness"] == judgement.scores["efficiency"] == 0.0
     assert "not run: Import" in judgement.reason
 
@@ -80,7 +80,7 @@ def test_refused_code_is_not_correct_and_not_quick(teacher):
 def test_a_judge_that_cannot_run_code_gives_no_judgement(monkeypatch):
     monkeypatch.setattr(runner_module.sys, "executable", "/nowhere/python")
     broken = OfflineTeacher()
-    judgement = broken.judge([Question(TASK, TASK.reference)])[0]
+    judgement = broken.judge([AnswerToJudge(TASK, TASK.reference)])[0]
     broken.close()
     assert judgement.scores is None
     assert judgement.reward is None
@@ -184,7 +184,7 @@ class Counting:
 
 
 def ask(cached, *answers):
-    return cached.judge([Question(TASK, answer) for answer in answers])
+    return cached.judge([AnswerToJudge(TASK, answer) for answer in answers])
 
 
 def test_an_answer_is_judged_once_and_told_in_order():
@@ -212,7 +212,7 @@ def test_the_key_depends_on_task_and_teacher():
     other = next(task for task in functions.every_task() if task != TASK)
     inner = Counting()
     cached = CachedTeacher(inner)
-    cached.judge([Question(TASK, "a"), Question(other, "a")])
+    cached.judge([AnswerToJudge(TASK, "a"), AnswerToJudge(other, "a")])
     inner.identity = "counting 2"
     ask(cached, "a")
     assert inner.asked == ["a", "a", "a"]
@@ -255,6 +255,6 @@ def test_judging_again_asks_the_teacher_itself():
     inner = Counting()
     cached = CachedTeacher(inner)
     ask(cached, "a")
-    assert not cached.judge_again([Question(TASK, "a")])[0].is_cached
+    assert not cached.judge_again([AnswerToJudge(TASK, "a")])[0].is_cached
     assert inner.asked == ["a", "a"]
     assert cached.bill.prompt_tokens == 20

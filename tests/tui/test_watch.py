@@ -18,9 +18,9 @@ from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.cli.main import main
 from rlvitals.compute import groups
 from rlvitals.records import Group, Rollout, ToolCall, Turn
-from rlvitals.render.charts import Series
+from rlvitals.render.charts import ChartSeries
 from rlvitals.render.numbers import number
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.tui.drawing import chart_lines, step_bar
 from rlvitals.tui.plain import follow, line
 from rlvitals.tui.watched import MOST_METRICS, Watched
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.slow
 textual = pytest.importorskip("textual")
 
 from rlvitals.tui.app import KEYS, WatchApp  # noqa: E402
-from rlvitals.tui.choosing import ChoosingApp  # noqa: E402
 from rlvitals.tui.panes import ChartsPane, FindingsPane  # noqa: E402
 from rlvitals.tui.rollouts import RolloutsPane  # noqa: E402
+from rlvitals.tui.run_list import ChoosingApp  # noqa: E402
 
 SMALL, LARGE = (80, 24), (200, 60)
 
@@ -341,7 +341,7 @@ def test_the_tiles_have_the_dashboards_numbers(tmp_path):
 
 
 def test_the_wall_of_a_chart_is_bold_where_the_typical_range_is():
-    series = Series([1, 2], [1, 2], [0.0, 8.0], [0.0, 8.0])
+    series = ChartSeries([1, 2], [1, 2], [0.0, 8.0], [0.0, 8.0])
     lines = chart_lines(series, (30, 10), band=(6.0, None))
     assert len(lines) == 10
     bold = [any(span.style == "bold" for span in line.spans) for line in lines[:8]]
@@ -350,16 +350,16 @@ def test_the_wall_of_a_chart_is_bold_where_the_typical_range_is():
 
 def test_a_log_scale_has_equal_factors_in_equal_heights():
     values = [1.0, 10.0, 100.0, -5.0]
-    lines = chart_lines(Series([1, 2, 3, 4], [1, 2, 3, 4], values, values), (40, 11), log=True)
+    lines = chart_lines(ChartSeries([1, 2, 3, 4], [1, 2, 3, 4], values, values), (40, 11), log=True)
     assert (lines[0].plain.split()[0], lines[8].plain.split()[0]) == ("100", "1")
     tens = [place for place, line in enumerate(lines[:9]) if line.plain.partition("│")[2][10:13].strip()]
     assert tens == [4]  # 10 is in the middle between 1 and 100
 
 
 def test_a_log_scale_without_anything_above_zero_says_so():
-    (first, *_) = chart_lines(Series([1], [1], [-1.0], [-1.0]), (40, 6), log=True)
+    (first, *_) = chart_lines(ChartSeries([1], [1], [-1.0], [-1.0]), (40, 6), log=True)
     assert first.plain == "no value above 0 for a log scale"
-    (first, *_) = chart_lines(Series([1], [1], [None], [None]), (40, 6))
+    (first, *_) = chart_lines(ChartSeries([1], [1], [None], [None]), (40, 6))
     assert first.plain == "no finite value yet"
 
 
@@ -503,7 +503,7 @@ def test_the_list_is_left_and_come_back_to(several, monkeypatch, capsys):
         shown.append(("watch", app.watched.path))
         return app.return_value
 
-    monkeypatch.setattr("rlvitals.tui.choosing.ChoosingApp", Chosen)
+    monkeypatch.setattr("rlvitals.tui.run_list.ChoosingApp", Chosen)
     monkeypatch.setattr(WatchApp, "run", lambda app: asyncio.run(look(app)))
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
@@ -539,7 +539,7 @@ def test_in_a_pipe_the_list_is_lines(several, capsys):
         ("run", "act"),
         ("run", "act"),
     ]
-    Marks(several).mark("bad", {"archived": True})
+    FolderMarks(several).mark("bad", {"archived": True})
     assert main(["watch", str(several)]) == 0
     assert "bad" not in capsys.readouterr().out.replace("train_log", "")
 

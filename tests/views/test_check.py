@@ -100,7 +100,7 @@ def test_every_number_that_a_rule_gives_as_evidence_has_words():
     assert {"level", "share", "depth", "jumps"} <= given
     plain = {
         "accuracy", "chosen", "desirable", "eval_metric", "last", "loser", "lost", "one", "one_now", "outside", "part",
-        "phase", "pid", "rejected", "step", "true_metric", "undesirable", "what", "won",
+        "phase", "pid", "rejected", "reward", "step", "true_metric", "undesirable", "what", "won",
     }  # fmt: skip
     assert given - _SAID_OF.keys() - _FOLLOWING - plain == set()
 
@@ -541,11 +541,11 @@ def test_real_logs_that_were_healthy_are_not_stopped(shared, name):
 
 
 def test_a_finding_before_a_restart_inside_the_file_is_marked_in_its_own_part(shared):
-    from rlvitals.render.charts import Series
+    from rlvitals.render.charts import ChartSeries
 
     report = check(shared / "logs" / "grpo_nan_grad_46.log")
     place = next(at for at, finding in enumerate(report.findings) if finding.kind == "nonfinite")
-    drawn = Series.from_dict(report.series["grad_norm"].to_dict())
+    drawn = ChartSeries.from_dict(report.series["grad_norm"].to_dict())
     assert drawn.onset(report.findings[place].onset_step, report.said_at[place]) == 0.0
     assert any("restart inside the file" in note for note in report.notes)
 

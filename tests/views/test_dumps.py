@@ -286,7 +286,7 @@ def test_a_stream_with_a_new_step_is_not_pruned_and_validation_has_a_limit_of_it
 
 def test_the_newest_step_of_a_dump_is_never_pruned(verl, capsys):
     assert main(["prune", str(verl), "--rollouts-keep-last", "0"]) == 64
-    assert "being written" in capsys.readouterr().err
+    assert "still be written" in capsys.readouterr().err
     assert len(list(verl.rglob("*.jsonl"))) == 4
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlvitals
-from rlvitals.records import Span
+from rlvitals.records import PhaseSpan
 from rlvitals.views import performance as module
 from rlvitals.views.performance import memory, performance, shares, system, throughput
 
@@ -23,11 +23,15 @@ def lay_out(path, rows=(), spans=(), samples=()):
 
 
 def test_a_phase_s_share_is_without_the_phases_inside_it():
-    spans = [Span("load", 1.0, 2.0, 1, 1, "train"), Span("train", 0.0, 4.0, 1, 1), Span("generate", 4.0, 10.0, 1, 1)]
+    spans = [
+        PhaseSpan("load", 1.0, 2.0, 1, 1, "train"),
+        PhaseSpan("train", 0.0, 4.0, 1, 1),
+        PhaseSpan("generate", 4.0, 10.0, 1, 1),
+    ]
     assert shares(spans) == pytest.approx({"generate": 0.6, "train": 0.3, "load": 0.1})
     assert sum(shares(spans).values()) == pytest.approx(1.0)
     assert shares([]) == {}
-    assert shares([Span("nothing", 1.0, 1.0, 1, 1)]) == {}
+    assert shares([PhaseSpan("nothing", 1.0, 1.0, 1, 1)]) == {}
 
 
 def spans_of(steps):

@@ -11,7 +11,7 @@ import rlvitals
 from rlvitals.errors import UnknownMetric
 from rlvitals.views import run_table
 from rlvitals.views.run import open_run
-from rlvitals.views.run_table import RunTable, Source
+from rlvitals.views.run_table import CellSource, RunTable
 
 COLUMNS = ["reward.last", "reward.best", "kl.best", "reward@2", "accuracy.last", "lr", "seeds", "sweep", "nowhere.last"]
 
@@ -32,7 +32,7 @@ CELL = run_table._cell
 
 
 def sources(folder, *names):
-    return {name: Source(folder / name, lambda name=name: open_run(folder / name)) for name in names}
+    return {name: CellSource(folder / name, lambda name=name: open_run(folder / name)) for name in names}
 
 
 def test_cells_are_those_of_the_run_and_follow_what_is_added(tmp_path, opened):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlvitals.views.parting import bands_part, parting_step
+from rlvitals.views.divergence import bands_part, parting_step
 from rlvitals.views.settings import families, is_bookkeeping
 from rlvitals.views.sweep import importance_of, spearman, sweep
 

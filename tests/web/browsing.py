@@ -27,11 +27,13 @@ SCREENS = [name for name, _, _ in LISTED[1:]]
 """Those of a run."""
 
 
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+"""The first is Chromium without its windows: the same engine in half the processor time."""
+
+
 def chromium() -> str:
     """The browser, or a skip that says how to get one."""
-    found = os.environ.get("RLVITALS_CHROMIUM") or next(
-        filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
-    )
+    found = os.environ.get("RLVITALS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), "")
     if not found:
         pytest.skip("the tests of the pages need a browser: apt-get install chromium, or its path in RLVITALS_CHROMIUM")
     return found

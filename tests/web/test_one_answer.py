@@ -160,6 +160,13 @@ def told(findings):
     return sorted((facts(finding) for finding in findings), key=str)
 
 
+def combinations():
+    """Every case of one family; of each other a healthy run, a failing one and two more: each case comes up twice."""
+    yield from (("grpo", case) for case in CASES)
+    for place, algorithm in enumerate(name for name in FAMILIES if name != "grpo"):
+        yield from ((algorithm, case) for case in dict.fromkeys((*CASES[:2], *CASES[place % 5 :: 5])))
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """A folder of runs and a dashboard on it."""
@@ -171,24 +178,30 @@ def served(tmp_path_factory):
         yield folder, client
 
 
+@pytest.fixture(scope="module")
+def recorded(served):
+    """Every run, and what its own monitor said at the end. The dashboard lists a folder once a second: it is asked
+    when all of them are there.
+    """
+    folder, _ = served
+    return {(algorithm, case): record(folder / name_of(algorithm, case), algorithm, case)
+            for algorithm, case in combinations()}  # fmt: skip
+
+
+def name_of(algorithm, case):
+    return re.sub(r"\W+", "-", f"{algorithm} {case}")
+
+
 def counted_in(reason):
     """How many findings a verdict's reason counts."""
     return sum(int(count) for count in re.findall(r"(\d+) (?:critical finding|warning)", reason))
 
 
-def combinations():
-    """Every case of one family; of each other a healthy run, a failing one and two more: each case comes up twice."""
-    yield from (("grpo", case) for case in CASES)
-    for place, algorithm in enumerate(name for name in FAMILIES if name != "grpo"):
-        yield from ((algorithm, case) for case in dict.fromkeys((*CASES[:2], *CASES[place % 5 :: 5])))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "case"), list(combinations()))
-def test_everything_that_tells_how_a_run_is_tells_the_same(served, algorithm, case):
+def test_everything_that_tells_how_a_run_is_tells_the_same(served, recorded, algorithm, case):
     folder, client = served
-    name = re.sub(r"\W+", "-", f"{algorithm} {case}")
-    run = record(folder / name, algorithm, case)
+    name, run = name_of(algorithm, case), recorded[algorithm, case]
     live = (run.verdict, told(run.findings))
     recovers = case.startswith("healthy") or case.endswith("recovered")
     assert live[0][0] == ("healthy" if recovers else "act"), live
@@ -256,7 +269,9 @@ def everyone_tells(folder, client, name, live, *, rows):
     assert ((health["verdict"], health["reason"]), told(health["findings"])) == live
     assert (vitals["verdict"], vitals["reason"]) == live[0]
     lines = []
-    assert until(lambda: lines.extend(one for one in client.api("runs").facts["runs"] if one["run"] == name) or lines)
+    assert until(
+        lambda: lines.extend(one for one in client.api("runs").facts["runs"] if one["run"] == name) or lines, pause=0.1
+    )
     assert (lines[0]["verdict"], lines[0]["reason"]) == live[0]
 
     # One number of rows, of metrics and of findings in every place.

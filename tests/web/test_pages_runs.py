@@ -12,7 +12,7 @@ from serving import Client, serving
 from conftest import until
 from rlvitals.compute import groups
 from rlvitals.errors import ConfigError
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.web.folder import Folder
 from rlvitals.web.server import Server, listen
 
@@ -109,7 +109,7 @@ def test_names_tags_and_notes_are_changed_in_place_and_runs_put_away(browser, sw
         page.locator("input.inplace").fill("never kept")
         page.keyboard.press("Escape")
         assert "too slow" in row.inner_text()
-        said = Marks(sweep).read()["runs"]["r1e-06-b0-s1"]
+        said = FolderMarks(sweep).read()["runs"]["r1e-06-b0-s1"]
         assert said == {"name": "the <b>slow</b> one", "tags": ["good", "seed 1"], "note": "too slow"}
         page.get_by_role("searchbox", name="Filter runs").fill('tag = "seed 1"')
         screen.until("() => document.querySelectorAll('.runs tr.entry').length === 1")
@@ -127,8 +127,8 @@ def test_names_tags_and_notes_are_changed_in_place_and_runs_put_away(browser, sw
         page.get_by_label("Mark r1e-06-b0-s1").check()
         page.get_by_role("button", name="Restore").click()
         screen.until("() => document.querySelectorAll('.runs tr.entry').length === 0")
-        assert Marks(sweep).read()["runs"]["r1e-06-b0-s1"] == said
-        Marks(sweep).forget("r1e-06-b0-s1")
+        assert FolderMarks(sweep).read()["runs"]["r1e-06-b0-s1"] == said
+        FolderMarks(sweep).forget("r1e-06-b0-s1")
 
 
 def test_a_sweep_is_compared_and_narrowed_by_ranges(browser, sweep):

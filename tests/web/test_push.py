@@ -25,7 +25,7 @@ from rlvitals.records import Group, Rollout, Turn
 from rlvitals.store.inbox import MOST_PIECE, Inbox, run_files
 from rlvitals.store.layout import RunDir
 from rlvitals.views.run import open_run
-from rlvitals.web.delivery import Delivery, Server
+from rlvitals.web.delivery import Delivery, PushServer
 from rlvitals.web.server import MOST_PUSHED, Team
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def receiving(folder, **options):
 
 
 def deliver(run, client, name="run", **options):
-    delivery = Delivery(RunDir(run), Server(f"http://127.0.0.1:{client.port}", TOKEN), name)
+    delivery = Delivery(RunDir(run), PushServer(f"http://127.0.0.1:{client.port}", TOKEN), name)
     delivery.send(**options)
     return delivery
 
@@ -245,7 +245,7 @@ def test_another_run_is_left_alone(tmp_path):
 
 def test_a_server_that_stays_away_is_told_of(tmp_path):
     run = record(tmp_path / "mine", rows=3)
-    delivery = Delivery(RunDir(run), Server("http://127.0.0.1:9", TOKEN), "run")
+    delivery = Delivery(RunDir(run), PushServer("http://127.0.0.1:9", TOKEN), "run")
     with pytest.raises(RunError, match="run the same command again"):
         delivery.send(patience=0.2)
 

@@ -26,7 +26,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import Mirror, upload_changes
 from rlvitals.views.run import open_run
 from rlvitals.web.access_log import AccessLog
-from rlvitals.web.delivery import Delivery, Server
+from rlvitals.web.delivery import Delivery, PushServer
 from rlvitals.web.people import TokenFile, new_token, parse_tokens, proof_of, ticket_of
 from rlvitals.web.server import Team
 
@@ -263,7 +263,7 @@ def test_behind_a_proxy_with_tls_and_a_prefix(tmp_path, tokens, proxied, monkeyp
 
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "runs.pem"))
         for url in (f"https://localhost:{port}", f"https://localhost:{port}/team/"):
-            Delivery(RunDir(folder / "one"), Server(url, BEN), "pushed").send(patience=5)
+            Delivery(RunDir(folder / "one"), PushServer(url, BEN), "pushed").send(patience=5)
         assert open_run(folder / "pushed").rows == 2
 
 

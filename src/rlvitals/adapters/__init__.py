@@ -1,1 +1,1 @@
-"""Where other people's frameworks meet the recorder: one file for each, importing it only when used."""
+"""Adapters that connect other training frameworks to the recorder. Each has one file, which imports it on use."""

@@ -1,4 +1,4 @@
-"""AReaL: a logger in front of its StatsLogger, with `commit(epoch, step, global_step, data)` and `close()`.
+"""AReaL: a logger that wraps its StatsLogger, with `commit(epoch, step, global_step, data)` and `close()`.
 
     from rlvitals.adapters import areal
 
@@ -6,9 +6,10 @@
         areal.follow(trainer, actions="act")
         trainer.train(...)
 
-Written against AReaL 1.0.4, whose trainers (PPO, SFT, DPO, reward model) each keep one in `stats_logger`. The process
-that logs there records: the controller, or rank 0. Its loop looks at `config.total_train_steps` before every step: that
-is how a training is stopped. There is no access to checkpoints or the learning rate.
+Written against AReaL 1.0.4, whose trainers (PPO, SFT, DPO, reward model) each keep a StatsLogger in `stats_logger`.
+Only the process that logs there records a run: the controller, or rank 0. The training loop reads
+`config.total_train_steps` before every step; the adapter stops a training by lowering it. The adapter cannot save or
+load checkpoints or change the learning rate.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.adapters.framework import (
-    TrainerControls,
+    StepLimitControls,
     known_settings,
     open_run,
     plain_config,
@@ -40,7 +41,7 @@ ALGORITHMS = {"PPOTrainer": "ppo", "SFTTrainer": "sft", "DPOTrainer": "dpo", "RW
 
 
 def follow(trainer: Any, **settings: Any) -> VitalsLogger | None:
-    """Record what a trainer logs from now on, with the settings of `VitalsLogger`; None on ranks that log nothing."""
+    """Record what a trainer logs from now on. Takes the settings of `VitalsLogger`; returns None unless rank 0."""
     if _rank() != 0:
         return None
     settings.setdefault("algorithm", _algorithm(trainer))
@@ -49,9 +50,9 @@ def follow(trainer: Any, **settings: Any) -> VitalsLogger | None:
 
 
 class VitalsLogger:
-    """One run, fed by what AReaL's trainer commits; AReaL's own logger continues behind it.
+    """Records what AReaL's trainer commits as one run and passes it on to AReaL's own logger.
 
-    `settings` are those of `rlvitals.start`, and `output_dir`: by default the folder of the trial's logs.
+    `settings` are those of `rlvitals.start`, and `output_dir`, whose default is the folder of the trial's logs.
     """
 
     def __init__(self, theirs: Any, **settings: Any) -> None:
@@ -67,7 +68,7 @@ class VitalsLogger:
         told = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
         self.run = open_run("areal", told, defaults, settings)
         self.last_step = -1
-        controls = TrainerControls(
+        controls = StepLimitControls(
             self._stop,
             "AReaL saves by its own schedule (saver.freq_steps)",
             "AReaL's engines have no way to another learning rate",
@@ -76,7 +77,7 @@ class VitalsLogger:
         self._actions = Actions(self.run, controls=controls)
 
     def commit(self, epoch: int, step: int, global_step: int, data: Any) -> None:
-        """One step. A step's statistics may come in several parts, which are one row here."""
+        """Record one step. AReaL may pass a step's statistics in several parts; they become one row."""
         self._theirs.commit(epoch, step, global_step, data)
         self.last_step = global_step
         row: dict[str, Any] = {}
@@ -102,7 +103,7 @@ def _algorithm(trainer: Any) -> str | None:
 
 
 def _rank() -> int:
-    """The rank of this process, as AReaL's own logger asks for it."""
+    """The rank of this process, determined as in AReaL's own logger."""
     distributed = sys.modules.get("torch.distributed")
     is_on = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return int(distributed.get_rank()) if is_on and distributed is not None else 0

@@ -1,13 +1,14 @@
-"""ART (openpipe-art): every `model.log` of its rows and trajectories, in the model's own folder.
+"""ART (openpipe-art): records the rows and trajectories of every `model.log` call in the model's own folder.
 
     from rlvitals.adapters import art
 
     art.install()                                # before the training loop; settings of rlvitals.start may follow
 
-ART's backends and your loop log through `Model.log`, which writes `history.jsonl` and forwards to W&B; `install` adds a
-step to it and to the method it writes rows with, in memory. Written against openpipe-art 0.5.18.
+ART's backends and your loop log through `Model.log`, which writes `history.jsonl` and forwards to W&B. `install` wraps
+this method and the one that writes rows, in memory only. Written against openpipe-art 0.5.18.
 
-The loop is yours, so it can act: `rlvitals.Actions(art.run_of(model)).carry_out()` says when to end it.
+You write the training loop, so it can carry out requests: `rlvitals.Actions(art.run_of(model)).carry_out()` tells it
+when to stop.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from rlvitals.adapters.framework import follow, open_run, record, setting, warn_
 from rlvitals.capture.run import Run
 
 _runs: dict[str, Run] = {}
-"""By the folder of their model."""
+"""Open runs by the folder of their model."""
 
 
 def install(**settings: Any) -> None:
-    """Record every model of this process. `settings` are those of `rlvitals.start`; `output_dir` is for one model."""
+    """Record every model of this process. `settings`: as for `rlvitals.start`; set `output_dir` for one model only."""
     module: Any = import_module("art.model")
     steps: dict[str, int] = {}
 
@@ -34,7 +35,7 @@ def install(**settings: Any) -> None:
         if split == "train":
             record(run, named, step)
         else:
-            run.log_eval(named, step)  # counters without the split in their name too
+            run.log_eval(named, step)  # also counters whose names do not contain the split
 
     def rollouts(_: None, model: Any, trajectories: Any = None, split: str = "val", **__: Any) -> None:
         if isinstance(trajectories, list | tuple):
@@ -48,12 +49,12 @@ def install(**settings: Any) -> None:
 
 
 def run_of(model: Any) -> Run | None:
-    """The recorder of a model, once it has logged."""
+    """The run of a model; None until the model has logged."""
     return _runs.get(model._get_output_dir())
 
 
 def finish() -> None:
-    """Close every run. Without it they are closed when the process ends."""
+    """Close every run. Runs that are still open are closed when the process ends."""
     while _runs:
         _runs.popitem()[1].finish()
 
@@ -61,14 +62,14 @@ def finish() -> None:
 def _open(model: Any, settings: Mapping[str, Any]) -> Run:
     folder = model._get_output_dir()
     if folder not in _runs:
-        # ART itself goes on wherever its folder holds a checkpoint.
+        # ART itself resumes whenever its folder holds a checkpoint.
         defaults = {"output_dir": folder, "name": model.name, "resume": True, "algorithm": "grpo"}
         _runs[folder] = open_run("art", model.model_dump(exclude={"inference_api_key"}), defaults, settings)
     return _runs[folder]
 
 
 def _named(module: Any, metrics: Mapping[str, float], split: str) -> dict[str, float]:
-    """The names of ART's dashboards: the split in front, except where its own section is."""
+    """Name the metrics as ART's dashboards do: with the split as prefix, unless a name already has an ART section."""
     own = {*getattr(module, "METRIC_SECTIONS", ()), *getattr(module, "METRIC_SPLITS", ())}
     return {
         name if "/" in name and name.partition("/")[0] in own else f"{split}/{name}": value
@@ -77,7 +78,7 @@ def _named(module: Any, metrics: Mapping[str, float], split: str) -> dict[str, f
 
 
 def _group(group: Any, split: str) -> dict[str, Any]:
-    """A TrajectoryGroup, or one Trajectory; attempts that raised are rollouts with an error."""
+    """A TrajectoryGroup or one Trajectory as a group. Attempts that raised become rollouts with an error."""
     trajectories = getattr(group, "trajectories", [group])
     errors = [{"completion": "", "error": each.message} for each in getattr(group, "exceptions", ())]
     return {
@@ -103,7 +104,7 @@ def _rollout(trajectory: Any) -> dict[str, Any]:
 
 
 def _trace(parts: list[Any]) -> dict[str, list[Any]] | None:
-    """The tokens of the model's own messages, where the engine has told their log-probs."""
+    """The tokens of the model's own messages; None where the engine returned no log-probs."""
     choices = [part for part in parts if hasattr(part, "message")]
     tokens = [
         (turn, token)

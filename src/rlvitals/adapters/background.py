@@ -1,6 +1,6 @@
-"""Work that a training thread hands over and does not wait for: one thread, jobs in order, a queue with an end.
+"""A background thread for work that the training thread does not wait for. Jobs run in order, from a bounded queue.
 
-Where the queue is full the new job is dropped and counted: training never waits for us. `finish` does what is left.
+If the queue is full, a new job is dropped and counted, so that training never waits. `finish` runs the remaining jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ J = TypeVar("J")
 
 
 class Background(Generic[J]):
-    """Calls `work` with each job. What it raises goes to `handle` and ends nothing."""
+    """Calls `work` with each job. Exceptions are passed to `handle`, and the thread continues."""
 
     def __init__(
         self, name: str, work: Callable[[J], object], *, room: int, handle: Callable[[Exception], object]
@@ -28,7 +28,7 @@ class Background(Generic[J]):
         self.dropped = 0
 
     def hand_over(self, job: J) -> bool:
-        """Queue a job. False: there was no room, and it is dropped."""
+        """Queue a job. Returns False if the queue was full and the job was dropped."""
         if not self._is_started:
             self._is_started = True
             self._thread.start()
@@ -40,7 +40,7 @@ class Background(Generic[J]):
         return True
 
     def finish(self, seconds: float) -> bool:
-        """Do what is queued and end. False: it was not done within this time; the thread continues while it can."""
+        """Run the queued jobs and end. Returns False if they took longer than `seconds`; the thread then continues."""
         if not self._is_started:
             return True
         try:
@@ -54,4 +54,4 @@ class Background(Generic[J]):
         while (job := self._jobs.get()) is not None:
             with guarded(self._handle):
                 self._work(job)
-            del job  # it holds tensors
+            del job  # frees its tensors before the next job arrives

@@ -1,4 +1,4 @@
-"""What the loggers of other frameworks share: a run opened from what the framework tells, rows taken as they come."""
+"""Helpers shared by the adapters: open a run from a framework's configuration, record its rows, wrap its functions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _REFERENCE = re.compile(r"(?<!\\)\$\{(?=[^${}]+\})")
 warn_once = Once()
 
 TRACED = 8
-"""Rollouts of a step that are recorded token by token; of the others the texts are."""
+"""How many rollouts of a step are recorded token by token; of the others only the texts are."""
 
 
 class TakesRows(Protocol):
-    """A run, or a Ray worker's end of one."""
+    """A run, or a Ray worker's client of one."""
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None: ...
 
@@ -44,11 +44,11 @@ class TakesRows(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TrainerControls:
-    """What the doctor can make a trainer do that ends at a limit of steps and keeps its optimizer in other processes.
+class StepLimitControls:
+    """Controls of a trainer that stops at a limit of steps and keeps its optimizer in other processes.
 
-    `saves` returns the checkpoint's name, or None where the trainer saves later. A text in its place, `fixed_rate` and
-    `no_way_back` say why the trainer does not do it.
+    `saves` returns the checkpoint's name, or None if the trainer saves later. If the trainer cannot save, `saves` is a
+    text with the reason. `fixed_rate` and `no_way_back` are the reasons why it cannot change the rate or revert.
     """
 
     stops: Callable[[], object]
@@ -72,21 +72,21 @@ class TrainerControls:
 
 
 def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:
-    """Start the run of a framework's one logging process. `given` are the user's settings: those of `rlvitals.start`,
-    and `output_dir`; `defaults` is what the framework's own configuration says of them.
+    """Start the run in the framework's single logging process. `given` are the user's settings: those of
+    `rlvitals.start`, and `output_dir`. `defaults` are their values from the framework's own configuration.
     """
     settings = settings_for(framework, config, defaults, given)
     return start(settings.pop("output_dir"), **settings)
 
 
 def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What `rlvitals.start` is given for a framework's run, `output_dir` included."""
+    """The arguments of `rlvitals.start` for a framework's run, including `output_dir`."""
     told = {key: value for key, value in defaults.items() if value is not None}
     if given.get("overwrite"):
         told.pop("resume", None)
     return {
-        # Set here, because a framework's keys of these names are about its own trackers, and its logging process need
-        # not be the launcher's rank 0.
+        # Set here: a framework's keys of these names configure its own trackers, and its logging process may not be
+        # the launcher's rank 0.
         "track_with": [],
         "tracker_kwargs": {},
         "rank": 0,
@@ -98,13 +98,13 @@ def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given
 
 
 def record(run: TakesRows, values: Any, step: Any) -> None:
-    """One row of a framework's. What its name says was measured on held-out data is recorded as an evaluation, so that
-    the adapters, the doctor and the views agree on which rows are held out. Raises BadValue alone, where strict=True
-    asks for it.
+    """Record one row of a framework. Metrics whose names mark them as held-out are recorded as an evaluation, so that
+    the adapters, the doctor and the views agree on which rows are held out. Raises only BadValue, and only with
+    strict=True.
     """
     with guarded(lambda error: warn_once(f"a row could not be recorded: {words_of(error)}"), but=(BadValue,)):
         if not isinstance(values, Mapping):
-            run.log(values, step)  # which says what is wrong with it
+            run.log(values, step)  # reports the problem
             return
         held_out = {name: value for name, value in values.items() if _is_held_out(str(name), value)}
         trained = {name: value for name, value in values.items() if name not in held_out}
@@ -119,9 +119,9 @@ def _is_held_out(name: str, value: Any) -> bool:
 
 
 def plain_config(config: Any, depth: int = 0) -> Any:
-    r"""A framework's settings as plain data: mappings, namespaces and dataclasses opened, other objects as their text.
+    r"""A framework's settings as plain data. Mappings, namespaces and dataclasses become dicts, other objects text.
 
-    The framework has resolved its references; a `${...}` that is left is a text, and stays one.
+    The framework has already resolved its references, so a remaining `${...}` is plain text and is escaped.
 
     >>> plain_config(Namespace(lr=1e-6, wandb=SimpleNamespace(project="x"), prompt="${name}"))
     {'lr': 1e-06, 'wandb': {'project': 'x'}, 'prompt': '\\${name}'}
@@ -142,7 +142,7 @@ def plain_config(config: Any, depth: int = 0) -> Any:
 
 
 def setting(config: Any, path: str) -> Any:
-    """The setting at a dotted path of mappings or namespaces; None where there is none.
+    """The setting at a dotted path of mappings or namespaces, or None.
 
     >>> setting({"trainer": SimpleNamespace(total_epochs=3)}, "trainer.total_epochs")
     3
@@ -153,7 +153,7 @@ def setting(config: Any, path: str) -> Any:
 
 
 def algorithm_named(word: Any) -> str | None:
-    """The algorithm a framework's setting names, such as its advantage estimator; others are left to the metric names.
+    """The algorithm that a setting names, such as the advantage estimator. None: it is inferred from the metric names.
 
     >>> algorithm_named("gae"), algorithm_named("reinforce_plus_plus_baseline"), algorithm_named(None)
     ('ppo', 'reinforce++', None)
@@ -163,13 +163,13 @@ def algorithm_named(word: Any) -> str | None:
 
 
 def known_settings(config: Any, paths: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that rules read, under their names: `paths` says where the framework keeps them."""
+    """The settings that rules read, under the names the rules use; `paths` maps them to the framework's own."""
     found = {name: setting(config, path) for name, path in paths.items()}
     return {name: value for name, value in found.items() if isinstance(value, int | float) and value > 0}
 
 
 def product(config: Any, *paths: str) -> int:
-    """The product of whole numbers of a configuration, such as nodes and GPUs of a node; 0 where one is missing.
+    """The product of integers of a configuration, such as nodes and GPUs per node; 0 if one is missing.
 
     >>> product({"actor": {"nodes": 2, "gpus": 8}}, "actor.nodes", "actor.gpus"), product({}, "actor.nodes")
     (16, 0)
@@ -179,14 +179,15 @@ def product(config: Any, *paths: str) -> int:
 
 
 def whole_or_none(value: Any) -> int | None:
-    """A planned number of steps, where there is one."""
+    """The value if it is a positive integer, such as a planned number of steps; else None."""
     return value if type(value) is int and value > 0 else None
 
 
 def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
-    """Do ours after a function of another project's, with its result and what it was given; a coroutine stays one.
-    Doing so again does nothing. Ours never raises into it, except what is wrong at a run's start and what strict=True
-    asks for.
+    """Wrap a function of another project so that `ours` runs after it, with its result and its arguments.
+
+    A coroutine function stays one. A second call does nothing. Errors of `ours` are logged once and not raised, except
+    those of rlvitals itself: wrong settings at a run's start, and bad values with strict=True.
     """
     theirs = getattr(owner, name)
     if getattr(theirs, "is_followed", False):
@@ -215,8 +216,8 @@ def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
 
 
 def caller(is_wanted: Callable[[Any], bool]) -> Any:
-    """The nearest object whose method is running and that is wanted; None where there is none. For a framework that
-    tells a callback or a logger nothing of its trainer, though the trainer is what calls it.
+    """The nearest object on the call stack that satisfies `is_wanted`, or None. For frameworks whose trainer calls a
+    callback or a logger without passing itself.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -228,7 +229,7 @@ def caller(is_wanted: Callable[[Any], bool]) -> Any:
 
 
 def launch(install: Callable[[], None]) -> None:
-    """Run a program of another project's, unchanged, with ours in it: `python -m rlvitals.adapters.X SCRIPT ...`, or
+    """Run a program of another project, unchanged, after `install`: `python -m rlvitals.adapters.X SCRIPT ...`, or
     `-m MODULE ...`.
     """
     arguments = sys.argv[1:]
@@ -245,7 +246,7 @@ def launch(install: Callable[[], None]) -> None:
 
 
 def groups_by_prompt(rollouts: Iterable[tuple[str, Rollout]]) -> list[Group]:
-    """The rollouts of one step; those with the same prompt are a group."""
+    """Group the rollouts of one step by their prompt."""
     by_prompt: dict[str, list[Rollout]] = {}
     for prompt, rollout in rollouts:
         by_prompt.setdefault(prompt, []).append(rollout)
@@ -253,7 +254,7 @@ def groups_by_prompt(rollouts: Iterable[tuple[str, Rollout]]) -> list[Group]:
 
 
 def turns_of_tokens(ids: Sequence[int], mask: Iterable[Any], decode: Callable[[list[int]], str]) -> tuple[Turn, ...]:
-    """A response as turns: the model's own tokens are those the loss takes, the environment said what stands between.
+    """A response as turns. Tokens in the loss mask are the model's own; those between them are the environment's.
 
     >>> turns = turns_of_tokens([1, 2, 7, 3], [1, 1, 0, 1], str)
     >>> [(turn.text, turn.observation) for turn in turns]
@@ -272,6 +273,6 @@ def turns_of_tokens(ids: Sequence[int], mask: Iterable[Any], decode: Callable[[l
 
 
 def mean_advantages(advantages: Any, mask: Any) -> list[float | None]:
-    """One for each rollout, of tensors with a row each: the mean over the tokens that the loss takes."""
+    """The mean advantage of each rollout over the tokens in the loss mask. The tensors have one row per rollout."""
     sums, counts = (advantages * mask).sum(-1).tolist(), mask.sum(-1).tolist()
     return [total / count if count else None for total, count in zip(sums, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""Levanter's tracker: a choice of `trainer.tracker` beside `wandb` and `tensorboard`.
+"""Levanter: a tracker that `trainer.tracker` can select, like `wandb` and `tensorboard`.
 
     python -m rlvitals.adapters.levanter -m levanter.main.train_lm --config_path mine.yaml
 
@@ -10,7 +10,8 @@
     from rlvitals.adapters import levanter       # or in your own program, before the configuration is read
     levanter.register()
 
-Written against levanter 1.2.dev1644. Process 0 records. Nothing is read from a tracker, so the doctor only advises.
+Written against levanter 1.2.dev1644. Process 0 records. Levanter reads nothing from a tracker, so the doctor only
+advises.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from rlvitals.capture.run import Run
 NAME = "rlvitals"
 
 _runs: dict[str, Run] = {}
-"""By their folder: Levanter makes its tracker twice, for the program and for the trainer."""
+"""Open runs by folder. Levanter creates its tracker twice, for the program and for the trainer."""
 
 
 class VitalsTracker:
-    """One run, fed by Levanter's trainer. It begins with the settings, or with the first row where none come."""
+    """Records one run of Levanter's trainer. The run starts with the settings, or with the first row if none come."""
 
     name = NAME
 
@@ -41,28 +42,28 @@ class VitalsTracker:
         self._is_main = import_module("jax").process_index() == 0
 
     def log_hyperparameters(self, hparams: Mapping[str, Any]) -> None:
-        """Open the run with Levanter's configuration. What is wrong here raises: nothing was trained yet."""
+        """Open the run with Levanter's configuration. Errors raise here, before any training."""
         self._open(hparams, total_steps=whole_or_none(setting(hparams, "trainer.num_train_steps")))
 
     def log(self, metrics: Mapping[str, Any], *, step: int | None, commit: bool | None = None) -> None:
         run = self._open({})
         if step != self._step:
             self._step, self._names = step, set()
-        # At its end the trainer runs its hooks once more, for the step that it has logged.
+        # At the end the trainer runs its hooks again for a step that it has already logged.
         new = {name: value for name, value in metrics.items() if name not in self._names}
         self._names |= set(new)
         if run is not None and new:
             record(run, new, step)
 
     def log_summary(self, metrics: Mapping[str, Any]) -> None:
-        """Numbers without a step."""
+        """Not recorded: a summary has no step."""
 
     def log_artifact(self, artifact_path: Any, *, name: str | None = None, type: str | None = None) -> None:
-        """Not a number."""
+        """Not recorded: only numbers are."""
 
     @property
     def run(self) -> Run | None:
-        """The recorder, in the process that records, once it has begun."""
+        """The run; None before it starts and in processes that do not record."""
         return _runs.get(self._folder)
 
     def finish(self) -> None:
@@ -71,14 +72,14 @@ class VitalsTracker:
 
     def _open(self, config: Mapping[str, Any], **defaults: Any) -> Run | None:
         if self._folder not in _runs and self._is_main:
-            # Levanter goes on wherever it finds a checkpoint.
+            # Levanter resumes whenever it finds a checkpoint.
             known = {"output_dir": self._folder, "resume": True, **defaults}
             _runs[self._folder] = open_run("levanter", config, known, self._settings)
         return self.run
 
 
 def register() -> Any:
-    """Make `type: rlvitals` known to Levanter, and return the class of its configuration. Again does nothing."""
+    """Register `type: rlvitals` with Levanter and return its configuration class. A second call changes nothing."""
     module: Any = import_module("levanter.tracker.tracker")
     if NAME in module.TrackerConfig.get_known_choices():
         return module.TrackerConfig.get_choice_class(NAME)
@@ -87,7 +88,7 @@ def register() -> Any:
     @module.TrackerConfig.register_subclass(NAME)
     @dataclass
     class VitalsTrackerConfig(module.TrackerConfig):  # type: ignore[misc]
-        """Where the run is, and the settings of `rlvitals.start`."""
+        """The directory of the run, and the settings of `rlvitals.start`."""
 
         output_dir: str = "runs"
         settings: dict[str, Any] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""Lightning's callback, which records every `self.log` of a training and carries out what the doctor asks for.
+"""Lightning: a callback that records every `self.log` of a training and carries out the doctor's requests.
 
     from rlvitals.adapters.lightning import VitalsCallback
 
     trainer = Trainer(..., callbacks=[VitalsCallback("out/run", actions="act")])
 
-The callback adds a `VitalsLogger` to the trainer's loggers, beside those that are there. To record rows only, pass the
-logger: `Trainer(logger=VitalsLogger("out/run"))`. Written against Lightning 2.6.6, under either of its names.
+The callback adds a `VitalsLogger` to the trainer's existing loggers. To record rows only, pass the logger:
+`Trainer(logger=VitalsLogger("out/run"))`. Written against Lightning 2.6.6, imported under either of its names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _lightning() -> Any:
-    """Lightning under the name that the program has imported it by; None where it is not installed."""
+    """Lightning, under the name that the program imported it by; None if it is not installed."""
     for name in sorted(_NAMES, key=lambda name: name not in sys.modules):
         try:
             return import_module(name)
@@ -45,7 +45,7 @@ _Callback: Any = _pl.Callback if _pl else object
 
 
 class VitalsLogger(_Logger):  # type: ignore[misc]
-    """One run, fed by Lightning's trainer. The run begins with the first row, in the process that logs."""
+    """Records one run of Lightning's trainer. The run starts with the first row, in the process that logs."""
 
     def __init__(self, output_dir: str | os.PathLike[str] = "lightning_logs/rlvitals", **settings: Any) -> None:
         """`settings` are those of `rlvitals.start`."""
@@ -59,7 +59,7 @@ class VitalsLogger(_Logger):  # type: ignore[misc]
 
     @property
     def name(self) -> str:
-        """Empty, as is `version`: Lightning's checkpoints are then in the run's directory."""
+        """Empty, like `version`, so that Lightning saves its checkpoints in the run's directory."""
         return ""
 
     @property
@@ -75,9 +75,9 @@ class VitalsLogger(_Logger):  # type: ignore[misc]
         return self.open()
 
     def open(self, **defaults: Any) -> Run:
-        """The run, begun where it is not. What is wrong here raises: nothing was trained yet."""
+        """Return the run, starting it if needed. Errors raise here, before any training."""
         if self.run is None:
-            if self._is_second:  # trainer.test after trainer.fit: the same run, not a new one
+            if self._is_second:  # trainer.test after trainer.fit belongs to the same run
                 defaults["resume"] = True
             given = {key: value for key, value in self._settings.items() if key != "resume" or not self._is_second}
             self.run = open_run("lightning", self._config, {"output_dir": self._folder, **defaults}, given)
@@ -93,7 +93,7 @@ class VitalsLogger(_Logger):  # type: ignore[misc]
             return
         others = {name: value for name, value in metrics.items() if name != "epoch"}
         if others and all(is_held_out(name) for name in others):
-            metrics = others  # Lightning says the epoch with every row; here it would look like a row of training
+            metrics = others  # Lightning adds the epoch to every row; alone it would become a training row
         record(self.open(), metrics, step)
 
     def finalize(self, status: str) -> None:
@@ -106,10 +106,10 @@ class VitalsLogger(_Logger):  # type: ignore[misc]
 
 
 class VitalsCallback(_Callback):  # type: ignore[misc]
-    """Adds the logger, and carries out the doctor's requests: stop, save, cut the rate. One for each trainer."""
+    """Adds the logger and carries out the doctor's requests: stop, save, cut the rate. Use one for each trainer."""
 
     def __init__(self, output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        """The run is in the trainer's `default_root_dir` where no folder is given."""
+        """`output_dir` defaults to the folder `rlvitals` in the trainer's `default_root_dir`."""
         if _pl is None:
             raise MissingDependency("VitalsCallback", package="lightning")
         super().__init__()
@@ -128,12 +128,12 @@ class VitalsCallback(_Callback):  # type: ignore[misc]
         if self.logger is not None and trainer.is_global_zero:
             self.logger.close("interrupted")
             planned = whole_or_none(trainer.max_steps)
-            begun_at = trainer.global_step or None  # Lightning continues from a checkpoint
+            begun_at = trainer.global_step or None  # above 0 if Lightning resumes from a checkpoint
             run = self.logger.open(total_steps=planned, resume=begun_at)
         self._actions = Actions(run, controls=_Controls(trainer, self.logger.save_dir if self.logger else "."))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """The row of the step before has been logged by now. Every rank comes here alike."""
+        """Carry out requests: the previous step's row has been logged by now, and every rank calls this."""
         self._actions.carry_out()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -143,7 +143,7 @@ class VitalsCallback(_Callback):  # type: ignore[misc]
 
 
 class _Controls:
-    """What Lightning's trainer lets a callback do."""
+    """The actions that Lightning's trainer supports."""
 
     def __init__(self, trainer: Any, folder: str) -> None:
         self._trainer, self._folder = trainer, folder
@@ -165,7 +165,7 @@ class _Controls:
 
     def revert(self, checkpoint: Path) -> None:
         raise CannotGoBack(
-            f"Lightning loads a checkpoint at the start of a fit alone. Go on with "
+            f"Lightning only loads a checkpoint at the start of a fit. Resume with "
             f"trainer.fit(..., ckpt_path={str(checkpoint / 'lightning.ckpt')!r})"
         )
 

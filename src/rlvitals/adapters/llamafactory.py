@@ -1,10 +1,10 @@
-"""LLaMA-Factory: its own `run_exp` with `VitalsCallback` among the callbacks.
+"""LLaMA-Factory: runs its own `run_exp` with `VitalsCallback` added to the callbacks.
 
     python -m rlvitals.adapters.llamafactory train.yaml       # in place of: llamafactory-cli train train.yaml
     torchrun --nproc-per-node 8 -m rlvitals.adapters.llamafactory train.yaml
 
-A section `rlvitals` of the YAML file, which LLaMA-Factory does not see, holds the settings of `VitalsCallback`. In a
-program of your own the callback is passed to LLaMA-Factory itself: `run_exp(args, callbacks=[VitalsCallback()])`.
+The section `rlvitals` of the YAML file holds the settings of `VitalsCallback`; it is not passed to LLaMA-Factory. In
+your own program, pass the callback to LLaMA-Factory: `run_exp(args, callbacks=[VitalsCallback()])`.
 Written against LLaMA-Factory 0.9.5.
 """
 
@@ -19,9 +19,9 @@ from rlvitals.errors import ConfigError
 
 
 def run_exp(args: Any = None, **settings: Any) -> None:
-    """Train as LLaMA-Factory's `run_exp` does, recorded. `args` are its settings; by default the command line's.
+    """Train as LLaMA-Factory's `run_exp` does, and record the run. `args` default to those of the command line.
 
-    `settings` are those of `VitalsCallback` and win over the section `rlvitals`.
+    `settings` are those of `VitalsCallback` and override the section `rlvitals`.
     """
     args = import_module("llamafactory.hparams").read_args(args)
     section: Any = {}

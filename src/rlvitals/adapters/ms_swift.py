@@ -1,4 +1,4 @@
-"""ms-swift: `VitalsCallback` in its table of callbacks, for every trainer of `swift pt`, `swift sft` and `swift rlhf`.
+"""ms-swift: registers `VitalsCallback` for every trainer of `swift pt`, `swift sft` and `swift rlhf`.
 
     # vitals.py
     from rlvitals.adapters import ms_swift
@@ -7,8 +7,8 @@
 
     swift rlhf --rlhf_type grpo ... --external_plugins vitals.py --callbacks rlvitals
 
-Written against ms-swift 4.6.0, whose trainers are transformers' and TRL's: the callback records and acts as it does
-there. The trainers of `megatron` have another table and other callbacks, which this does not reach.
+Written against ms-swift 4.6.0. Its trainers are those of transformers and TRL, so the callback works in the same way.
+The trainers of `megatron` have another table and other callbacks and are not supported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME = "rlvitals"
 
 
 def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-    """Let `--callbacks rlvitals` add a callback with these settings, which are those of `VitalsCallback`."""
+    """Make `--callbacks rlvitals` add a `VitalsCallback` with these settings."""
     VitalsCallback(output_dir, **settings)  # raises on wrong settings
 
     def made(args: Any, trainer: Any) -> SwiftCallback:
@@ -38,17 +38,17 @@ def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) 
 
 
 class SwiftCallback(VitalsCallback):
-    """What ms-swift makes with its trainer in hand. Its GRPO trainer keeps the completions it scored last."""
+    """The callback that ms-swift creates; it also records the completions that the GRPO trainer scored last."""
 
     def __init__(self, trainer: Any, output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self._records_completions = bool(settings.pop("rollouts", True))
-        # Not by TRL's own road: this trainer's methods are others.
+        # The hooks for TRL do not fit: this trainer has other methods.
         super().__init__(output_dir, **{"framework": "ms_swift", **settings, "rollouts": False})
         self._trainer = trainer
         self._recorded: list[str] = []
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> Any:
-        """Record the row, and the completions that were scored since the last."""
+        """Record the row, and the completions that were scored since the previous row."""
         result = super().on_log(args, state, control, logs=logs, **rest)
         if self._records_completions and self.run is not None and event_of(dict(logs or {})) == "train":
             with guarded(lambda error: self.warn_once(f"completions could not be recorded: {words_of(error)}")):
@@ -65,7 +65,7 @@ class SwiftCallback(VitalsCallback):
 
 
 def groups_of(kept: Mapping[str, Any], weights: Any = None) -> list[Group]:
-    """The completions of a GRPO trainer's `_logs`.
+    """The completions in a GRPO trainer's `_logs`, as groups.
 
     >>> kept = {"prompt": ["a", "a"], "completion": ["x", "y"], "rewards": {"exact": [1.0, 0.0]}, "advantages": [1, -1]}
     >>> [(group.prompt, [(each.reward, each.advantage) for each in group.rollouts]) for group in groups_of(kept)]

@@ -1,11 +1,11 @@
-"""NeMo-RL's logger: one more of the four methods, in the list that its `Logger` hands every row to.
+"""NeMo-RL: one more logger in the list to which its `Logger` passes every row.
 
     python -m rlvitals.adapters.nemo_rl examples/run_grpo.py --config ...       # the script is not changed
 
-    from rlvitals.adapters import nemo_rl                                       # or in a script of your own,
+    from rlvitals.adapters import nemo_rl                                       # or in your own script,
     nemo_rl.install()                                                           # before `setup`
 
-Written against NVIDIA-NeMo/RL at 7ea279abf. The driver alone has a `Logger`. The samples that it writes to
+Written against NVIDIA-NeMo/RL at 7ea279abf. Only the driver has a `Logger`. The samples that it writes to
 `train_data_step{n}.jsonl` and `val_data_step{n}.jsonl` are recorded as rollouts, with tokens, masks, log-probs and
 advantages.
 """
@@ -32,14 +32,14 @@ _DATA = re.compile(r"(train|val)_data_step(\d+)\.jsonl")
 
 
 class VitalsLogger:
-    """One run, fed by NeMo-RL's Logger. It begins with the settings, or with the first row where none come."""
+    """Records one run of NeMo-RL's Logger. The run starts with the settings, or with the first row if none come."""
 
     def __init__(self, cfg: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.run: Run | None = None
         self._folder, self._settings = setting(cfg, "log_dir") or "logs", settings
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Open the run with NeMo-RL's settings. What is wrong here raises: nothing was trained yet."""
+        """Open the run with NeMo-RL's settings. Errors raise here, before any training."""
         algorithm = next((name for name in ("grpo", "ppo", "dpo", "distillation", "rm", "sft") if name in params), None)
         self._open(
             {**known_settings(params, PATHS), **params},
@@ -55,21 +55,21 @@ class VitalsLogger:
         step_metric: str | None = None,
         step_finished: bool = False,
     ) -> None:
-        """One row, under the names of NeMo-RL's dashboards: `train/loss`, `validation/accuracy`."""
-        if step_metric is None:  # samples of the machine have a separate clock; the run takes its own
+        """Record one row under the names of NeMo-RL's dashboards: `train/loss`, `validation/accuracy`."""
+        if step_metric is None:  # hardware metrics have their own step axis; the run samples the hardware itself
             record(self._open({}), {f"{prefix}/{name}" if prefix else name: metrics[name] for name in metrics}, step)
 
     def log_samples(self, samples: Mapping[str, Any], filename: str) -> None:
-        """What NeMo-RL keeps of a step's samples, as rollouts."""
+        """Record the samples that NeMo-RL saves for a step as rollouts."""
         found = _DATA.fullmatch(filename)
         if found is not None:
             self._open({}).log_groups(_groups(samples, found[1]), int(found[2]))
 
     def log_histogram(self, histogram: Sequence[Any], step: int, name: str) -> None:
-        """Not a number."""
+        """Not recorded: only numbers are."""
 
     def log_plot(self, figure: Any, step: int, name: str) -> None:
-        """Not a number."""
+        """Not recorded: only numbers are."""
 
     def finish(self) -> None:
         if self.run is not None:
@@ -82,7 +82,7 @@ class VitalsLogger:
 
 
 def install(**settings: Any) -> None:
-    """Add a VitalsLogger to every `Logger` that is made from now on. `settings` are those of `rlvitals.start`."""
+    """Add a VitalsLogger to every `Logger` created from now on. `settings` are those of `rlvitals.start`."""
     Logger: Any = import_module("nemo_rl.utils.logger").Logger  # noqa: N806 - a class
 
     def begin(_: None, logger: Any, cfg: Mapping[str, Any]) -> None:
@@ -98,7 +98,7 @@ def install(**settings: Any) -> None:
 
 
 def _groups(samples: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
-    """Answers to one prompt come one after the other."""
+    """Group the samples by prompt; answers to one prompt are adjacent."""
     rollouts = [_rollout(samples, index) for index in range(len(samples["rewards"]))]
     return [
         {"prompt": prompt, "rollouts": [each for _, each in group], "meta": {"split": split}}
@@ -114,7 +114,7 @@ def _rollout(samples: Mapping[str, Any], index: int) -> tuple[str, dict[str, Any
         first = [message["role"] for message in content].index("assistant") if len(content) > 1 else len(content)
         prompt = "\n".join(str(message["content"]) for message in content[:first])
         rollout["messages"] = [{"role": each["role"], "content": str(each["content"])} for each in content]
-    else:  # training: the texts alone, the prompt, then the model and its environment in turn
+    else:  # training: only texts: the prompt, then the model and the environment alternately
         texts = [str(text) for text in content]
         prompt, answers = texts[0], texts[1:]
         rollout["turns"] = [

@@ -1,13 +1,13 @@
-"""OpenRLHF's logger: a class with `log_train(global_step, logs)`, `log_eval(global_step, logs)` and `close()`.
+"""OpenRLHF: a logger with `log_train(global_step, logs)`, `log_eval(global_step, logs)` and `close()`.
 
     ray job submit --runtime-env-json '{"worker_process_setup_hook": "rlvitals.adapters.openrlhf.install"}' --
         python -m openrlhf.cli.train_ppo_ray ... --logger.tensorboard_dir out/tensorboard
 
-Written against OpenRLHF 0.11.2. Its trainer makes a WandbLogger and a TensorboardLogger, each where asked for, in a
-separate Ray actor, which code of the driver does not reach; Ray's set-up hook does. `install` gives both classes one
-companion: whichever is made first is followed, so one of the two must be asked for. That actor is the only process that
-logs, and the one that makes experiences of rollouts, which are recorded too: `install` looks at what its
-`RemoteExperienceMaker` returns. Where you have the trainer in your hands nothing needs to be installed:
+Written against OpenRLHF 0.11.2. Its trainer creates a WandbLogger and a TensorboardLogger, if enabled, in a separate
+Ray actor. Code in the driver does not run there; Ray's set-up hook does. `install` wraps both classes and records what
+the logger that is created first receives, so one of the two must be enabled. That actor is the only process that logs.
+It also turns rollouts into experiences, which are recorded too: `install` wraps `RemoteExperienceMaker`. If your
+program has access to the trainer, nothing needs to be installed:
 
     trainer.tensorboard_logger = VitalsLogger(args, output_dir="out/ppo")
 
@@ -57,13 +57,13 @@ PATHS = {
 }
 
 SAMPLES = "generated_samples"
-"""The first of a step's prompts with its answer, and its reward: for a table, not for a row of metrics."""
+"""Key of the step's first prompt with its answer and reward, which OpenRLHF logs for a table, not as a metric."""
 
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
 
 
 class VitalsLogger:
-    """One run, fed by OpenRLHF's PPO trainer. `run` is the recorder, for `rlvitals.Actions`."""
+    """Records one run of OpenRLHF's PPO trainer. Pass `run` to `rlvitals.Actions` to carry out requests."""
 
     def __init__(self, args: Any = None, **settings: Any) -> None:
         name = str(setting(args, "logger.wandb.run_name") or "openrlhf")
@@ -80,11 +80,11 @@ class VitalsLogger:
         self._made: tuple[Any, Any] | None = None
 
     def take(self, experiences: Any, tokenizer: Any) -> None:
-        """Keep the experiences of a step until its row comes."""
+        """Keep the experiences of a step until its row is logged."""
         self._made = (experiences, tokenizer)
 
     def log_train(self, global_step: int | None, logs_dict: Mapping[str, Any]) -> None:
-        """One step, under the names of OpenRLHF's dashboards: `train/reward`."""
+        """Record one step under the names of OpenRLHF's dashboards, such as `train/reward`."""
         record(self.run, _named("train", logs_dict), global_step)
         made, self._made = self._made, None
         sample = logs_dict.get(SAMPLES) if isinstance(logs_dict, Mapping) else None
@@ -104,14 +104,14 @@ class VitalsLogger:
 
 
 def _clip_high(args: Any) -> dict[str, Any]:
-    """The upper clip range, where the lower one has its own value."""
+    """The upper clip range, if it is set separately from the lower one."""
     both = setting(args, "actor.eps_clip_low_high")
     return {"epsilon_high": both[1]} if both else {}
 
 
 def _planned_steps(args: Any) -> int | None:
-    """How many batches its trainer will train on, by the prompts that it has loaded before it made its loggers. The
-    trainer of the asynchronous mode does not load them, and with a filter nobody knows how many are left.
+    """How many batches the trainer will train on, computed from the prompts that it loads before it creates loggers.
+    None in asynchronous mode, which does not load them there, and with dynamic filtering, which drops prompts later.
     """
     trainer = caller(lambda owner: len(owner.prompts_dataloader) > 0)
     batch, episodes = whole_or_none(setting(args, "rollout.batch_size")), setting(args, "train.num_episodes")
@@ -121,7 +121,7 @@ def _planned_steps(args: Any) -> int | None:
 
 
 def _gpus(args: Any) -> dict[str, int]:
-    """How many GPUs a training takes, as `openrlhf.cli.train_ppo_ray` places its models and engines."""
+    """How many GPUs a training uses, counted as `openrlhf.cli.train_ppo_ray` places its models and engines."""
 
     def of(model: str) -> int:
         return product(args, f"{model}.num_nodes", f"{model}.num_gpus_per_node")
@@ -134,7 +134,7 @@ def _gpus(args: Any) -> dict[str, int]:
         count += product(args, "vllm.num_engines", "vllm.tensor_parallel_size")
     if (setting(args, "algo.kl.init_coef") or 0) > 0 and not (is_shared or setting(args, "train.colocate_actor_ref")):
         count += of("ref")
-    if has_critic and (is_pair or not is_shared):  # such a pair always has its own GPUs
+    if has_critic and (is_pair or not is_shared):  # a critic colocated with the reward model has its own GPUs
         count += of("critic")
     if not (setting(args, "reward.remote_url") or is_pair or is_shared):
         count += of("reward")
@@ -142,7 +142,7 @@ def _gpus(args: Any) -> dict[str, int]:
 
 
 def groups_of(experiences: Any, tokenizer: Any) -> list[Group]:
-    """The rollouts of one step: of a list of OpenRLHF's batches, whose action masks begin at the second token."""
+    """The rollouts of one step, from a list of OpenRLHF's batches. Their action masks begin at the second token."""
 
     def decode(tokens: list[int]) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
@@ -170,11 +170,11 @@ def groups_of(experiences: Any, tokenizer: Any) -> list[Group]:
 
 
 def install(**settings: Any) -> None:
-    """Let OpenRLHF's loggers record a run too: what Ray calls in every worker. `settings` are those of `VitalsLogger`.
+    """Make OpenRLHF's loggers also record a run. Ray calls this in every worker. `settings`: as for `VitalsLogger`.
 
-    A worker that cannot import OpenRLHF has no logger to follow, and is left alone.
+    A worker that cannot import OpenRLHF has no logger and is not changed.
     """
-    # An exception here would keep every worker from starting.
+    # An exception here would prevent every worker from starting.
     with guarded(lambda error: warn_once(f"OpenRLHF's loggers are not here: {words_of(error)}")):
         loggers: Any = import_module("openrlhf.utils.logging_utils")
         for kind in (loggers.WandbLogger, loggers.TensorboardLogger):
@@ -182,7 +182,7 @@ def install(**settings: Any) -> None:
 
 
 _followed: dict[int, VitalsLogger] = {}
-"""The recorder beside a logger of OpenRLHF, by the logger's id; one at most."""
+"""The VitalsLogger of an OpenRLHF logger, by the logger's id; at most one."""
 
 
 def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _follow_experiences() -> None:
-    """Look at what the trainer of this process makes of its rollouts; it has imported its maker before its loggers."""
+    """Wrap the experience maker of this process. The trainer imports it before it creates its loggers."""
 
     def take(made: Any, maker: Any, *_: Any, **__: Any) -> None:
         for logger in _followed.values():

@@ -1,4 +1,4 @@
-"""What a trainer hands over, as numbers that may leave the process: for another rank, or for the recorder's process."""
+"""Convert logged metrics to plain values that can be sent to another process: another rank, or the recorder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _warn_once = Once()
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Plain]:
-    """Numbers, texts and mergeable values by name, nested mappings joined with `/`; what is neither is left out with a
-    warning.
+    """Numbers, texts and mergeable values by name; names of nested mappings are joined with `/`. Other values are
+    dropped with a warning.
 
-    Scalars on a device are read together, with one copy for each device.
+    Scalars on a device are read together, with one copy per device.
 
     >>> plain({"loss": 0.5, "rewards": {"margins": 2}, "nothing": None})
     {'loss': 0.5, 'rewards/margins': 2}
@@ -29,7 +29,7 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, Plain]:
         if isinstance(value, Value | Derived):
             taken[name] = value
         elif _is_scalar_on_device(value):
-            taken[name] = float("nan")  # keeps its place in the row
+            taken[name] = float("nan")  # placeholder that keeps the order of the row
             on_device[name] = value
         else:
             try:

@@ -1,14 +1,14 @@
-"""prime-rl's monitor: one more beside its W&B and file monitors, in each process that has any.
+"""prime-rl: an additional monitor, like its W&B and file monitors, in each process that has monitors.
 
     python -m rlvitals.adapters.prime_rl -m prime_rl.entrypoints.orchestrator @ orchestrator.toml
 
     from rlvitals.adapters import prime_rl                  # or in your own program, before its monitors are set up
     prime_rl.install()
 
-Written against PrimeIntellect-ai/prime-rl at 559b44772 with verifiers 0.4.1.dev86. `prime_rl.monitors.setup` makes a
-fixed list of monitors once a process; `install` adds a step to its end, which appends ours to `MONITORS`. Orchestrator
-and trainer are separate processes with separate runs: `OUTPUT_DIR/rlvitals/orchestrator` has the rewards and
-the rollouts, `.../trainer` the losses.
+Written against PrimeIntellect-ai/prime-rl at 559b44772 with verifiers 0.4.1.dev86. `prime_rl.monitors.setup` creates
+a fixed list of monitors once per process; `install` wraps it and appends ours to `MONITORS`. Orchestrator and trainer
+are separate processes with separate runs: `OUTPUT_DIR/rlvitals/orchestrator` has the rewards and the rollouts,
+`.../trainer` the losses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATHS = {"num_generations": "train.group_size", "learning_rate": "optim.lr"}
 
 
 class VitalsMonitor:
-    """One run, fed by the monitors of one process."""
+    """Records what the monitors of one process receive as one run."""
 
     def __init__(self, output_dir: Any, config: Any = None, **settings: Any) -> None:
         dump = getattr(config, "model_dump", None)
@@ -36,13 +36,13 @@ class VitalsMonitor:
             "name": os.environ.get("PRL_RUN_NAME") or None,
             "algorithm": None if _role(config) == "sft" else "grpo",
             "total_steps": whole_or_none(setting(plain, "max_steps")),
-            # A directory that is used again is resumed: prime-rl removes it otherwise.
+            # An existing directory means a resume: otherwise prime-rl removes it.
             "resume": True,
         }
         self.run = open_run("prime_rl", {**known_settings(plain, PATHS), **plain}, defaults, settings)
 
     async def log(self, data: Any, step: int, kind: str = "train", subset: str = "effective") -> None:
-        """A row, or episodes. Of the episodes the cohort that is trained on is recorded, and every one that failed."""
+        """Record a row, or episodes: those of the cohort that is trained on, and all that failed."""
         if isinstance(data, Mapping):
             record(self.run, {name: value for name, value in data.items() if name != "step"}, step)
             return
@@ -58,7 +58,7 @@ class VitalsMonitor:
 
 
 def install(**settings: Any) -> None:
-    """Record in every process that sets its monitors up from now on. `settings` are those of `rlvitals.start`."""
+    """Record in every process that sets up its monitors from now on. `settings` are those of `rlvitals.start`."""
     monitors: Any = import_module("prime_rl.monitors")
 
     def begin(_: None, *__: Any, output_dir: Any, run_config: Any = None, **___: Any) -> None:
@@ -69,7 +69,7 @@ def install(**settings: Any) -> None:
 
 
 def groups_of(episodes: list[Any], kind: str = "train") -> list[dict[str, Any]]:
-    """Episodes of one group together; each agent's trace is a rollout."""
+    """Group episodes by their group id. Each agent's trace becomes a rollout."""
     ordered = sorted(episodes, key=_group_id)
     groups = []
     count = 0
@@ -128,7 +128,7 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 def _group_id(episode: Any) -> str:
-    """Of this batch: the same prompt has another one in the next."""
+    """The group id within this batch; the same prompt has a different id in the next batch."""
     return str(episode.group.id if episode.group is not None else episode.task.key or episode.id)
 
 
@@ -137,7 +137,7 @@ def _words(errors: Any) -> str:
 
 
 def _role(config: Any) -> str:
-    """`orchestrator`, `trainer`, `sft` ... by the class of the configuration."""
+    """`orchestrator`, `trainer`, `sft` and so on, inferred from the class of the configuration."""
     name = type(config).__name__.removesuffix("Config").lower()
     return next((role for role in ("orchestrator", "trainer", "sft", "evals") if role in name), "run")
 

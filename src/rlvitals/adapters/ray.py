@@ -1,4 +1,4 @@
-"""One run for all workers of a Ray job, on whatever node they are.
+"""One run for all workers of a Ray job, on any node.
 
     run = rlvitals.adapters.ray.serve("out/grpo", algorithm="grpo")      # the driver
     run.log({"loss": 0.62}, step=10)
@@ -6,18 +6,19 @@
     run = rlvitals.adapters.ray.connect(rank=3)                          # any worker: an actor or a task
     run.log({"reward": values.mean(rewards)}, step=10)
 
-The recorder is a detached actor with a name: it outlives the driver, and Ray starts it again, as a new attempt of the
-run, when its process dies. Rows reach it as Ray calls that nobody waits for; a row is on disk when its call has
-returned, which `flush` waits for. Rows of `rank` 0 are the run's own, those of another rank go to
-`logs/ranks/rank-N.jsonl`, and readers merge mergeable values over the ranks.
+The recorder is a named, detached actor. It outlives the driver. If its process dies, Ray restarts it and the run
+continues as a new attempt. Workers send rows as asynchronous Ray calls. A row is on disk when its call has returned;
+`flush` waits for that. Rows of `rank` 0 are the run's own. Rows of other ranks go to `logs/ranks/rank-N.jsonl`, and
+readers merge mergeable values over the ranks.
 
-On storage that every node sees the actor is not needed: `rlvitals.start(..., rank=N)` in each worker writes the same
+On storage that all nodes share, the actor is not needed: `rlvitals.start(..., rank=N)` in each worker writes the same
 files.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -29,23 +30,23 @@ from rlvitals.adapters.plain import plain
 from rlvitals.capture.actions import shared_request
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import keep_given, start
-from rlvitals.errors import ConfigError, MissingDependency, RunError, RunLocked, RunNotFound
+from rlvitals.errors import ConfigError, RunError, RunLocked, RunNotFound, needs
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Answer, Finding, Request, Status
 from rlvitals.store.layout import kept_file, kept_folder
 from rlvitals.terminal import logger
 
 NAMESPACE = "rlvitals"
-"""Drivers without their own namespace get a new one each time, and would never find the recorder again."""
+"""Fixed, because a driver without a namespace gets a new one each time and would not find the recorder in it."""
 
 MAX_WAITING = 10_000
-"""Rows a worker may have under way; beyond it new ones are dropped and counted, so that memory stays bounded."""
+"""Rows of a worker that may wait for the recorder. Further rows are dropped and counted, which bounds memory use."""
 
 REQUEST_SECONDS = 10.0
-"""How long a trainer waits for what the doctor asks of it; training matters more."""
+"""How long a trainer waits when it asks the recorder for the doctor's request."""
 
 EXIT_SECONDS = 10.0
-"""How long a worker that ends waits for its rows to arrive."""
+"""How long an exiting worker waits for its rows to arrive, and `_end` for the recorder to exit."""
 
 
 def serve(
@@ -57,11 +58,11 @@ def serve(
     shared_storage: bool = False,
     **settings: Any,
 ) -> RunClient:
-    """Start the recorder of a run and return the driver's end of it. `settings` are those of `rlvitals.start`.
+    """Start the recorder of a run and return the driver's client. `settings` are those of `rlvitals.start`.
 
-    The recorder runs on the driver's node, where `output_dir` is; with `shared_storage=True` Ray may start it again on
-    another one. A driver that is started again passes `resume`, as it would to `rlvitals.start`: the recorder that is
-    still there closes its attempt and opens the next.
+    The recorder runs on the driver's node, where `output_dir` is. With `shared_storage=True` Ray may restart it on
+    another node. A restarted driver passes `resume`, as it would to `rlvitals.start`: a recorder that still runs closes
+    its attempt and opens the next.
     """
     ray = _ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -90,13 +91,13 @@ def serve(
         ray.get(opening)
     except ray.exceptions.RayTaskError as error:
         if not ray.get(actor.is_recording.remote()):
-            ray.kill(actor)  # the name must be free for the next try
+            _end(actor, recorder)  # frees the name for the next try
         raise error.cause from None
     return RunClient(actor, recorder)
 
 
 def connect(recorder: str = "rlvitals", *, rank: int = 0) -> RunClient:
-    """Join a run that `serve` has started. Workers that log the same metrics should each have their own `rank`."""
+    """Join a run that `serve` has started. Workers that log the same metrics should have different ranks."""
     ray = _ray()
     if not ray.is_initialized():
         ray.init()
@@ -110,29 +111,29 @@ def connect(recorder: str = "rlvitals", *, rank: int = 0) -> RunClient:
 
 
 def join(output_dir: str | os.PathLike[str], **settings: Any) -> RunClient:
-    """The run of a job in which no process is the first for certain: whoever comes first starts its recorder, which is
-    called by the folder. `settings` are those of `serve`.
+    """Join or start the run of a job whose processes start in any order. The first one starts the recorder, which is
+    named after the folder. `settings` are those of `serve`.
     """
     recorder = f"rlvitals {kept_folder(output_dir)}"
     with suppress(RunNotFound):
         client = connect(recorder)
-        if client.is_recording:  # else the one who started it has not opened the run yet
+        if client.is_recording:  # else the process that started it has not opened the run yet
             return client
     try:
         return serve(output_dir, recorder=recorder, **settings)
-    except RunLocked:  # another process was quicker
+    except RunLocked:  # another process was faster
         return connect(recorder)
 
 
 class Recorder:
-    """The actor: owns the run and its ranks' files, and is the only process that writes them."""
+    """The actor. It owns the run and its ranks' files and is the only process that writes them."""
 
     def __init__(self, folder: str, settings: dict[str, Any]) -> None:
         self._folder = folder
         self._runs: dict[int, Run] = {}
         self._asked: dict[int, Request] = {}
         if _ray().get_runtime_context().was_current_actor_reconstructed:
-            # The process died and its rows are safe; what Ray sends again continues where they end.
+            # The process died, but its rows are on disk. Calls that Ray repeats continue after them.
             self._runs[0] = start(folder, **{**settings, "resume": True})
 
     def open(self, folder: str, settings: dict[str, Any]) -> None:
@@ -145,7 +146,7 @@ class Recorder:
                 )
             if settings["resume"] is False and not settings["overwrite"]:
                 raise RunLocked(
-                    f"{folder} is already being recorded. Join it with rlvitals.adapters.ray.connect(), or go on with "
+                    f"{folder} is already being recorded. Join it with rlvitals.adapters.ray.connect(), or continue "
                     f"it in a new attempt: serve(..., resume=True, a step or a checkpoint)"
                 )
             self.finish("interrupted")
@@ -156,14 +157,14 @@ class Recorder:
         return bool(self._runs)
 
     def take(self, method: str, rank: int, row: Any, step: int | None) -> None:
-        """One row for `log` or `log_eval`, or groups for `log_groups`; durable on return."""
+        """Write one row for `log` or `log_eval`, or groups for `log_groups`; durable on return."""
         getattr(self._run_of(rank), method)(row, step)
 
     def findings(self) -> list[Finding]:
         return self._run_of(0).findings
 
     def request(self) -> Request | None:
-        """The doctor's open request, without the means to answer it, which stay here."""
+        """The doctor's open request, without its callback `answer`, which stays in this process."""
         request = self._run_of(0).request(everywhere=False)
         if request is None:
             return None
@@ -176,7 +177,7 @@ class Recorder:
             request.answer(request, answer, text)
 
     def facts(self) -> dict[str, Any]:
-        """Where the run is, and who records it."""
+        """The directory, id and attempt of the run, and the pid of this process."""
         run = self._runs[0]
         return {"dir": run.dir, "id": run.id, "attempt": run.attempt, "pid": os.getpid()}
 
@@ -194,7 +195,7 @@ class Recorder:
 
 
 class RunClient:
-    """A worker's end of the run: `log` hands a row to Ray and returns. May be passed to other tasks and actors."""
+    """A worker's client of the run: `log` passes a row to Ray and returns. May be passed to other tasks and actors."""
 
     def __init__(self, actor: Any, recorder: str, rank: int = 0) -> None:
         self.rank = rank
@@ -207,11 +208,11 @@ class RunClient:
         weakref.finalize(self, _wait_at_end, self._waiting)
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """As `Run.log`, without waiting. A step that is not given counts on from the last row of this rank."""
+        """As `Run.log`, without waiting. The default step follows the last row of this rank."""
         self._send("log", plain, metrics, step)
 
     def log_eval(self, stats: Mapping[str, Any], step: int | None = None) -> None:
-        """As `Run.log_eval`, without waiting. Whatever it holds must be of types the recorder's process can import."""
+        """As `Run.log_eval`, without waiting. The recorder's process must be able to import the types of all values."""
         self._send("log_eval", dict, stats, step)
 
     def log_groups(self, groups: Any, step: int | None = None) -> None:
@@ -219,7 +220,7 @@ class RunClient:
         self._send("log_groups", list, groups, step)
 
     def request(self, *, everywhere: bool = False) -> Request | None:
-        """What the doctor asks of the trainer after the rows this worker has sent, or None. Waits for the recorder.
+        """The doctor's request after the rows that this worker has sent, or None. Waits for the recorder.
 
         With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
         """
@@ -233,12 +234,12 @@ class RunClient:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the doctor has found so far, in order."""
+        """The doctor's findings so far, in order."""
         found: list[Finding] = _ray().get(self._actor.findings.remote())
         return found
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until every row of this worker is on disk; False when some are still under way after `timeout`."""
+        """Wait until every row of this worker is on disk. Returns False if some are not after `timeout` seconds."""
         if self._waiting:
             _ray().wait(list(self._waiting), num_returns=len(self._waiting), timeout=timeout)
         self._take_answers()
@@ -256,13 +257,12 @@ class RunClient:
         return found
 
     def finish(self, status: Status | None = None, error: str | None = None) -> None:
-        """Close the run for everyone, with a status as `Run.finish`, and end the recorder. Rows that other workers send
-        later are dropped.
+        """Close the run for all workers, with a status as in `Run.finish`, and end the recorder. Rows sent later by
+        other workers are dropped.
         """
         self.flush()
-        ray = _ray()
-        ray.get(self._actor.finish.remote(status, error))
-        ray.kill(self._actor)
+        _ray().get(self._actor.finish.remote(status, error))
+        _end(self._actor, self._recorder)
 
     def __enter__(self) -> Self:
         return self
@@ -289,7 +289,7 @@ class RunClient:
         self._waiting.append(self._actor.answer.remote(request.number, answer, text))
 
     def _take_answers(self) -> None:
-        """Forget the calls that have returned; the recorder takes a worker's rows in order."""
+        """Remove calls that have returned. The recorder processes a worker's rows in order."""
         ray = _ray()
         while self._waiting and ray.wait([self._waiting[0]], timeout=0)[0]:
             with guarded(lambda error: self._lose(str(error).strip().splitlines()[-1])):
@@ -302,6 +302,18 @@ class RunClient:
         )
 
 
+def _end(actor: Any, recorder: str) -> None:
+    """Kill a recorder and wait until its name is free. `ray.kill` returns earlier, and a lookup of the name at that
+    moment would still return the dying recorder.
+    """
+    ray = _ray()
+    ray.kill(actor)
+    deadline = time.monotonic() + EXIT_SECONDS
+    with suppress(ValueError):  # no actor of this name
+        while ray.get_actor(recorder, NAMESPACE) == actor and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
 def _rejoin(recorder: str, rank: int) -> RunClient:
     return connect(recorder, rank=rank)
 
@@ -312,8 +324,6 @@ def _wait_at_end(waiting: deque[Any]) -> None:
 
 
 def _ray() -> Any:
-    try:
+    with needs("logging from a Ray job", "ray"):
         import ray
-    except ImportError:
-        raise MissingDependency("logging from a Ray job", "ray") from None
     return ray

@@ -1,15 +1,15 @@
-"""ROLL's tracker: a class with `log(values, step, **kwargs)` and `finish()`, by name in `tracker_registry`.
+"""ROLL: a tracker with `log(values, step, **kwargs)` and `finish()`, registered by name in `tracker_registry`.
 
     from rlvitals.adapters import roll
-    roll.register()                              # in the start script, before the pipeline is made
+    roll.register()                              # in the start script, before the pipeline is created
 
     track_with: rlvitals                         # in the YAML
     tracker_kwargs: {output_dir: out/rlvr}       # optional: the settings of rlvitals.start
 
 Written against alibaba/ROLL at 8eb27cc2 (`roll/utils/tracking.py`, `roll/pipeline/rlvr/utils.py`), e25f5fa5 and
-1bc12057. The pipeline makes its tracker in the driver, the only process that logs; metrics of all workers arrive there
-reduced. Rollouts come by `log_traces`, in versions that call it, and by the function that fills the `rollout_dump_dir`
-of the RLVR pipelines, which is called at every step, whether that folder is set or not.
+1bc12057. The pipeline creates its tracker in the driver, the only process that logs. It receives the metrics of all
+workers already reduced. Rollouts come from `log_traces`, in versions that call it, and from the function that fills
+the `rollout_dump_dir` of the RLVR pipelines. The pipelines call it at every step, even if that folder is not set.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ PATHS = {
 }
 
 LATE = frozenset({"time/step_log", "time/step_total"})
-"""Logged with a row, but after a checkpoint has taken the row down: the agentic pipeline's."""
+"""Metrics that the agentic pipeline logs with a row, but adds after it has saved the row in a checkpoint."""
 
 
 _DUMPS = ("roll.pipeline.rlvr.utils", "roll.pipeline.rlvr.rlvr_pipeline", "roll.pipeline.rlvr.rlvr_vlm_pipeline")
-"""Where `dump_rollout_to_specific_path` is, and who may have imported it already."""
+"""The module of `dump_rollout_to_specific_path`, and the modules that may have imported it already."""
 
 _tracker: list[VitalsTracker] = []
-"""The driver's; one at most."""
+"""The driver's tracker; at most one."""
 
 
 def register() -> None:
-    """Make `track_with: rlvitals` known to ROLL. A second call does nothing."""
+    """Register `track_with: rlvitals` with ROLL. A second call changes nothing."""
     tracking: Any = import_module("roll.utils.tracking")
-    # ROLL's base class too: what a later version asks of a tracker, it answers with nothing.
+    # ROLL's base class has empty defaults for methods that later versions may call.
     tracking.tracker_registry[NAME] = type("VitalsTracker", (VitalsTracker, tracking.BaseTracker), {})
     with guarded(lambda error: warn_once(f"ROLL's rollouts are not recorded: {words_of(error)}")):
         import_module(_DUMPS[0])
@@ -78,7 +78,7 @@ def _take_batch(_: None, path: str, global_step: int, data: Any, tokenizer: Any)
 
 
 class VitalsTracker:
-    """One run, fed by ROLL's pipeline. `run` is the recorder, for what a logger cannot do (`rlvitals.Actions`)."""
+    """Records one run of ROLL's pipeline. Pass `run` to `rlvitals.Actions` to carry out requests."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         name = str(setting(config, "exp_name") or "roll")
@@ -93,7 +93,7 @@ class VitalsTracker:
         _tracker[:] = [self]
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """One step of the pipeline. Names lose their reducer (`actor/pg_loss@sum`), as in ROLL's own trackers."""
+        """Record one step. The reducer is removed from names (`actor/pg_loss@sum`), as in ROLL's own trackers."""
         with guarded(lambda error: warn_once(f"a row of ROLL could not be read: {words_of(error)}"), but=(BadValue,)):
             named = _without_reducers(values)
             if not self._on_record or (step, _fingerprint(plain(named))) not in self._on_record:
@@ -101,7 +101,7 @@ class VitalsTracker:
             # A resumed pipeline first sends the whole history of its checkpoint again.
 
     def log_traces(self, name: str, records: list[dict[str, Any]], step: int | None = None) -> None:
-        """Transcripts, each with its messages and what ROLL says of it, as rollouts."""
+        """Record transcripts, with their messages and metadata, as rollouts."""
         with guarded(
             lambda error: warn_once(f"rollouts of ROLL could not be read: {words_of(error)}"), but=(BadValue,)
         ):
@@ -109,7 +109,7 @@ class VitalsTracker:
             self.run.log_groups(_grouped(rollouts, {"source": name}), step)
 
     def log_batch(self, step: int, data: Any, tokenizer: Any) -> None:
-        """A step's batch of the RLVR pipelines, as rollouts."""
+        """Record a batch of the RLVR pipelines as rollouts."""
         told = {name: list(values) for name, values in data.non_tensor_batch.items()}
         answers = tokenizer.batch_decode(data.batch["responses"], skip_special_tokens=True)
         scores = data.batch["scores"].tolist()
@@ -135,7 +135,7 @@ class VitalsTracker:
 
 
 def _grouped(rollouts: list[tuple[tuple[str, str], dict[str, Any]]], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rollouts of one prompt together, in the order in which the prompts came."""
+    """Group rollouts by prompt, in the order of the prompts."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key, rollout in rollouts:
         groups.setdefault(key, []).append(rollout)
@@ -146,7 +146,7 @@ def _grouped(rollouts: list[tuple[tuple[str, str], dict[str, Any]]], meta: Mappi
 
 
 def _trace_prompt(trace: Mapping[str, Any]) -> tuple[str, str]:
-    """What the model was asked: everything before its first message."""
+    """The prompt: all messages before the model's first one."""
     asked = []
     for message in trace["messages"]:
         if message.get("role") == "assistant":
@@ -174,7 +174,7 @@ def _rows_on_record(folder: str) -> frozenset[tuple[int, int]]:
 
 
 def _fingerprint(numbers: Mapping[str, Any]) -> int:
-    """Two rows with the same numbers have the same; a step that is trained again differs in its times alone."""
+    """A hash of a row's numbers, to recognise a row that is sent again. Retrained steps differ at least in timings."""
     return hash(
         frozenset(
             (name, float(value))

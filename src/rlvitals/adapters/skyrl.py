@@ -2,14 +2,14 @@
 
     python -m skyrl.train.entrypoints.main_base ... trainer.override_entrypoint=rlvitals.adapters.skyrl
 
-Written against SkyRL 0.3.0, which asks the module named there to train in place of its own `main`. Options
-that begin with `rlvitals.` are the settings of `VitalsCallback`. With an entry point or a trainer of your own:
+Written against SkyRL 0.3.0, which calls the `main` of the module named there in place of its own. Options
+that begin with `rlvitals.` are the settings of `VitalsCallback`. With your own entry point or trainer:
 
     trainer.add_callback(VitalsCallback("out/grpo", actions="act"))
 
-The driver of the training loop is the only process that logs. SkyRL's control lets a callback ask for a checkpoint; a
-training is stopped by its own limit of steps. The learning rate cannot be cut: its workers' scheduler sets it again
-after every update.
+The driver of the training loop is the only process that logs. A callback can request a checkpoint through SkyRL's
+control. It stops a training by lowering the limit of steps. It cannot cut the learning rate, because the scheduler in
+the workers sets the rate again after every update.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.adapters.framework import (
-    TrainerControls,
+    StepLimitControls,
     algorithm_named,
     groups_by_prompt,
     known_settings,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 PREFIX = "rlvitals."
 TRAINED = "trajectories/train"
-"""What SkyRL calls the trajectories that are trained on, beside those of an evaluation."""
+"""SkyRL's key for trajectories that are trained on, as opposed to those of an evaluation."""
 
 PATHS = {
     "num_generations": "generator.n_samples_per_prompt",
@@ -67,7 +67,7 @@ PATHS = {
 class VitalsCallback:
     """Records one trainer's run and its rollouts, and carries out the doctor's requests.
 
-    SkyRL calls a callback by the names of its events; none of its own base class is needed.
+    SkyRL calls the methods by the names of its events, so its base class is not needed.
     """
 
     def __init__(self, output_dir: str | Path | None = None, **settings: Any) -> None:
@@ -77,7 +77,7 @@ class VitalsCallback:
         self._actions = Actions(None)
 
     def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
-        """Open the run. What is wrong here raises: nothing was trained yet."""
+        """Open the run. Errors raise here, before any training."""
         config = trainer.cfg
         resumes = str(setting(config, "trainer.resume_mode") or "none").lower() not in ("none", "resumemode.none")
         defaults = {
@@ -93,12 +93,12 @@ class VitalsCallback:
         trainer.trajectory_logger = Beside(getattr(trainer, "trajectory_logger", None), self)
 
     def record_rollouts(self, output: Mapping[str, Any], tokenizer: Any, step: int | None) -> None:
-        """What was generated and scored at a step. Its advantages are not known yet, and later only scaled ones."""
+        """Record the rollouts of a step, without advantages: SkyRL computes them later and keeps only scaled ones."""
         if self.run is not None:
             self.run.log_groups(groups_of(output, tokenizer), step)
 
     def on_log(self, trainer: Any, callback_input: Any, control: Any) -> None:
-        """One step, and the evaluation in its row; then what the doctor asks for."""
+        """Record one step and the evaluation in its row, then carry out the doctor's request."""
         if self.run is not None:
             record(self.run, callback_input.logs, callback_input.global_step)
             self._actions.carry_out()
@@ -111,7 +111,7 @@ class VitalsCallback:
         self.finish()
 
     def finish(self, status: Status | None = None, error: BaseException | None = None) -> None:
-        """Close the run, if one is open. SkyRL tells a callback nothing of a training that ends in an exception."""
+        """Close the run, if one is open. SkyRL does not notify callbacks when a training ends in an exception."""
         run, self.run = self.run, None
         if run is not None:
             run.finish(status, error)
@@ -123,7 +123,7 @@ class VitalsCallback:
 
 
 def _gpus(config: Any) -> dict[str, int]:
-    """How many GPUs a training takes, as SkyRL's `build_models` places its workers and engines."""
+    """How many GPUs a training uses, counted as SkyRL's `build_models` places its workers and engines."""
 
     def of(place: str) -> int:
         placed = f"trainer.placement.{place}"
@@ -143,7 +143,7 @@ def _gpus(config: Any) -> dict[str, int]:
 
 
 class Beside:
-    """Stands where SkyRL's `TrajectoryLogger` stands, which is shown every step's trajectories, and calls it."""
+    """Replaces SkyRL's `TrajectoryLogger`, which receives every step's trajectories, and calls the original."""
 
     def __init__(self, theirs: Any, callback: VitalsCallback) -> None:
         self._theirs, self._callback = theirs, callback
@@ -159,17 +159,17 @@ class Beside:
         return getattr(self._theirs, name)
 
 
-def controls_of(trainer: Any, control: Any) -> TrainerControls:
-    """What the doctor can make SkyRL's trainer do."""
+def controls_of(trainer: Any, control: Any) -> StepLimitControls:
+    """The actions that SkyRL's trainer supports."""
 
     def stop() -> None:
-        # The loop compares the two after every row: this is its last step.
+        # The loop compares the two after every row, so this step is the last.
         trainer.cfg.trainer.max_training_steps = trainer.global_step
 
     def save() -> None:
-        control.should_save = True  # after the next step, and `on_save` tells
+        control.should_save = True  # saved after the next step; `on_save` reports the name
 
-    return TrainerControls(
+    return StepLimitControls(
         stop,
         save,
         "SkyRL's workers set the learning rate again after every update",
@@ -204,7 +204,7 @@ def _safely(what: str) -> AbstractContextManager[None]:
 
 
 def main() -> None:
-    """Train as SkyRL's own `main` does, recorded; SkyRL calls it where `trainer.override_entrypoint` names this."""
+    """Train as SkyRL's own `main` does, and record. SkyRL calls it if `trainer.override_entrypoint` is this module."""
     ray: Any = import_module("ray")
     base: Any = import_module("skyrl.train.entrypoints.main_base")
     settings, theirs = split_options(sys.argv[1:])
@@ -215,7 +215,7 @@ def main() -> None:
 
 
 def train(config: Any, settings: Mapping[str, Any]) -> None:
-    """SkyRL's experiment, with the callback; runs in the Ray task that holds the training loop."""
+    """Run SkyRL's experiment with the callback, in the Ray task that holds the training loop."""
     recorded(import_module("skyrl.train.entrypoints.main_base").BasePPOExp, **settings)(config).run()
 
 
@@ -242,7 +242,7 @@ def recorded(experiment: Any, **settings: Any) -> Any:
 
 
 def split_options(options: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Our settings and SkyRL's options.
+    """Separate the settings of rlvitals from SkyRL's options.
 
     >>> split_options(["trainer.epochs=2", "rlvitals.actions=act", "+rlvitals.hardware=false"])
     ({'actions': 'act', 'hardware': False}, ['trainer.epochs=2'])

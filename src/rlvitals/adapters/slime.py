@@ -1,12 +1,12 @@
-"""slime and miles: one run for the rollout manager and the trainers of a Ray job, rollouts included.
+"""slime and miles: one run for the rollout manager and the trainers of a Ray job, including rollouts.
 
     ray job submit --runtime-env-json '{"worker_process_setup_hook": "rlvitals.adapters.slime.install"}' --
         python3 train.py ... --save /data/out
         --custom-rollout-log-function-path rlvitals.adapters.slime.log_rollouts
 
-Rows are logged in several processes: the rollout manager's, and one of the trainer's. Ray's set-up hook runs in each
-and adds a step to the one function through which all of them log; slime's own option hands the samples over. The rows
-reach a recorder that all share (`rlvitals.adapters.ray`). It cannot act: neither reads anything from a logger.
+Several processes log rows: the rollout manager and one process of the trainer. Ray's set-up hook runs in each and wraps
+the function through which all of them log. slime's own option passes the samples. All processes share one recorder
+(`rlvitals.adapters.ray`). Neither framework reads anything from a logger, so the doctor only advises.
 Written against THUDM/slime at 624b824a8 and radixark/miles at 31f1ca961.
 """
 
@@ -35,7 +35,7 @@ from rlvitals.adapters.ray import RunClient, join
 from rlvitals.guard import guarded, words_of
 
 _LOGS = {"slime": "slime.observability.logging_utils", "miles": "miles.utils.tracking_utils.tracking"}
-"""Where each has its `log(args, metrics, step_key)`."""
+"""The module that defines `log(args, metrics, step_key)` in each framework."""
 
 PATHS = {
     "num_generations": "n_samples_per_prompt",
@@ -49,31 +49,31 @@ PATHS = {
 }
 
 _client: dict[int, RunClient] = {}
-"""This process's end of the run; one at most, by the process's id, since Ray forks."""
+"""The client of this process, by process id, because Ray forks; at most one."""
 
 _settings: dict[str, Any] = {}
 
 
 def install(**settings: Any) -> None:
-    """Follow the function that slime or miles logs with: what Ray calls in every worker. `settings` are those of
-    `rlvitals.start`. A worker that can import neither is left alone.
+    """Wrap the function through which slime or miles logs. Ray calls this in every worker. `settings` are those of
+    `rlvitals.start`. A worker that can import neither is not changed.
     """
     _settings.update(settings)
     for framework, module in _LOGS.items():
-        # An exception here would keep every worker from starting.
+        # An exception here would prevent every worker from starting.
         with guarded(lambda error: None):
             follow(import_module(module), "log", _row_of(framework))
             follow(import_module(module), "finish_tracking", lambda *_: finish())
 
 
 def finish() -> None:
-    """Close the run for all processes: the rollout manager says it when the training is over."""
+    """Close the run for all processes. The rollout manager calls it at the end of the training."""
     while _client:
         _client.popitem()[1].finish()
 
 
 def log_rollouts(rollout_id: int, args: Any, samples: Iterable[Any], *_: Any, **__: Any) -> bool:
-    """For `--custom-rollout-log-function-path`: records the samples. False, so that the usual logging continues."""
+    """For `--custom-rollout-log-function-path`: record the samples. Returns False to keep the usual logging."""
     with guarded(lambda error: warn_once(f"rollouts could not be recorded: {words_of(error)}", "rollouts")):
         framework = type(next(iter(samples), None)).__module__.partition(".")[0]
         _run(framework if framework in _LOGS else "slime", args).log_groups(
@@ -83,7 +83,7 @@ def log_rollouts(rollout_id: int, args: Any, samples: Iterable[Any], *_: Any, **
 
 
 def groups_of(samples: list[Any], args: Any = None) -> list[dict[str, Any]]:
-    """Samples as groups. Those of one prompt follow one another and share their `group_index`."""
+    """Samples as groups. Samples of one prompt are adjacent and have the same `group_index`."""
     indexed = list(enumerate(samples))
     return [
         {
@@ -125,20 +125,20 @@ def _row_of(framework: str) -> Any:
     def row(_: None, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         step = metrics.get(step_key)
         if step is not None and step_key != "train/step" and not setting(args, "wandb_always_use_train_step"):
-            step *= _updates(args)  # all rows count in updates, so that a rollout and what is trained on it meet
+            step *= _updates(args)  # all rows count in updates, so that rollouts and their training share a step
         record(_run(framework, args), {name: metrics[name] for name in metrics if name != step_key}, step)
 
     return row
 
 
 def _updates(args: Any) -> int:
-    """Optimizer steps on one batch of rollouts."""
+    """How many optimizer steps are made on one batch of rollouts."""
     samples = (setting(args, "rollout_batch_size") or 0) * (setting(args, "n_samples_per_prompt") or 0)
     return max(int(samples // (setting(args, "global_batch_size") or samples or 1)), 1)
 
 
 def _gpus(args: Any) -> dict[str, int]:
-    """How many GPUs a training takes, as `_get_placement_group_layout` of both counts them."""
+    """How many GPUs a training uses, counted as in `_get_placement_group_layout` of both frameworks."""
     actor = product(args, "actor_num_nodes", "actor_num_gpus_per_node")
     engines = setting(args, "rollout_num_gpus") or 0
     if setting(args, "debug_train_only") or setting(args, "rollout_external"):
@@ -148,7 +148,7 @@ def _gpus(args: Any) -> dict[str, int]:
     elif setting(args, "colocate"):
         count = max(actor, engines)
     else:
-        count = actor + engines + (setting(args, "eval_num_gpus") or 0)  # the last one is of miles alone
+        count = actor + engines + (setting(args, "eval_num_gpus") or 0)  # the last setting exists only in miles
     return {"num_gpus": count} if count else {}
 
 

@@ -1,14 +1,14 @@
-"""tinker-cookbook's logger: one more in the list that `ml_log.setup_logging` makes, and its rollouts.
+"""tinker-cookbook: one more logger in the list that `ml_log.setup_logging` creates, and its rollouts.
 
     from rlvitals.adapters import tinker_cookbook
 
     tinker_cookbook.install()                    # before the recipe's main; settings of rlvitals.start may follow
 
-    python -m rlvitals.adapters.tinker_cookbook -m tinker_cookbook.recipes.math_rl.train ...      # or nothing to change
+    python -m rlvitals.adapters.tinker_cookbook -m tinker_cookbook.recipes.math_rl.train ...      # no changes needed
 
-Written against tinker-cookbook 0.5.8. Its loops log through one `MultiplexLogger`; `install` appends a logger to it,
-and a step to the function that makes the rollout summaries (`rollout_json_export`, on by default), which has the tokens
-too. The run is in the recipe's `log_path`. The loops read nothing from a logger, so the doctor only advises.
+Written against tinker-cookbook 0.5.8. Its loops log through one `MultiplexLogger`; `install` appends a logger to it.
+It also wraps the function that creates the rollout summaries (`rollout_json_export`, on by default), which receives the
+tokens too. The run is in the recipe's `log_path`. The loops read nothing from a logger, so the doctor only advises.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rlvitals.capture.run import Run
 from rlvitals.guard import value_or, words_of
 
 _logger: list[VitalsLogger] = []
-"""The one that was made last: the summaries do not say whose they are."""
+"""The newest logger. The summaries do not name the logger they belong to."""
 
 
 class VitalsLogger:
-    """One run, fed by tinker-cookbook's loops."""
+    """Records one run of tinker-cookbook's loops."""
 
     store = None
-    """The files of a recipe are its JSON logger's."""
+    """None, because the JSON logger stores the recipe's files."""
 
     def __init__(self, log_dir: str, config: Any = None, **settings: Any) -> None:
         plain: Any = import_module("tinker_cookbook.utils.ml_log").dump_config(config) if config is not None else {}
         self._model = setting(plain, "model_name")
         defaults = {
             "output_dir": log_dir,
-            # A loop goes on wherever its folder holds a checkpoint.
+            # A loop resumes whenever its folder holds a checkpoint.
             "resume": True,
             "total_steps": whole_or_none(setting(plain, "max_steps")),
             "algorithm": "grpo" if setting(plain, "loss_fn") in ("importance_sampling", "ppo", "cispo") else None,
@@ -44,20 +44,20 @@ class VitalsLogger:
         self.run: Run = open_run("tinker", plain if isinstance(plain, Mapping) else {}, defaults, settings)
 
     def log_hparams(self, config: Any) -> None:
-        """They are in the run since it began."""
+        """Does nothing: the settings were recorded when the run started."""
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         record(self.run, metrics, step)
 
     def log_groups(self, split: str, iteration: int, groups: Sequence[Any]) -> None:
-        """Trajectory groups of one step, as rollouts."""
+        """Record the trajectory groups of one step as rollouts."""
         decode = self._decoder()
         self.run.log_groups(
             [_group(each, split, decode, is_traced=index == 0) for index, each in enumerate(groups)], iteration
         )
 
     def log_long_text(self, key: str, text: str) -> None:
-        """Not a number."""
+        """Not recorded: only numbers are."""
 
     def sync(self) -> None:
         self.run.flush()
@@ -69,7 +69,7 @@ class VitalsLogger:
         self.run.finish()
 
     def _decoder(self) -> Any:
-        """The tokenizer that the loop itself has loaded; tokens stay numbers where there is none."""
+        """Decode with the tokenizer that the loop itself loads. Without one, tokens are written as numbers."""
         get = import_module("tinker_cookbook.tokenizer_utils").get_tokenizer
         found = value_or(None, get, self._model, handle=lambda error: warn_once(f"no tokenizer: {words_of(error)}"))
         return (lambda tokens: str(list(tokens))) if found is None else found.decode
@@ -117,7 +117,7 @@ def _rollout(
     seen = [_ints(step.ob) for step in steps[1:]] + [_ints(trajectory.final_ob)]
     turns = []
     for step, after in zip(steps, seen, strict=True):
-        read = len(_ints(step.ob)) + len(step.ac.tokens)  # the next observation continues after it
+        read = len(_ints(step.ob)) + len(step.ac.tokens)  # the next observation begins with these tokens
         turns.append(
             {
                 "text": decode(step.ac.tokens),
@@ -145,7 +145,7 @@ def _rollout(
 
 
 def _ints(observation: Any) -> list[int]:
-    """The tokens of a ModelInput; images have none."""
+    """The tokens of a ModelInput. Images have none."""
     return [int(token) for chunk in observation.chunks for token in getattr(chunk, "tokens", ())]
 
 

@@ -4,16 +4,16 @@
     if rank == 0:
         run.log(stats, step=step)
 
-Every rank of the group calls `reduce` once a step, with whatever it has, even with nothing. A call is one packed
-maximum and one packed sum over the ranks. The ranks keep one common list of names; a rank with a name that is not on it
-raises a flag in the first cell of the maximum, and only then the new names are exchanged and the maximum is repeated.
-So a rank that logs other names than the rest costs two collectives the first time and blocks nobody.
+Every rank of the group calls `reduce` once per step, with the values it has, even if it has none. A call makes one
+packed all-reduce of maxima and one of sums. The ranks share a list of names. A rank with a new name sets a flag in the
+first cell of the maxima. Only then do the ranks exchange the new names and repeat the maxima. A rank that logs
+different names therefore costs two more collectives the first time and blocks no other rank.
 
-A rank that leaves a call out is one call behind the others from then on, and its numbers meet those of another step.
-The collectives themselves cannot tell; the ranks' steps can, which travel in the same maximum.
+A rank that skips a call stays one call behind, and its numbers are merged with those of another step. The collectives
+cannot detect this, so each rank also sends its step with the maxima.
 
-The maximum goes first because it gives each name's range. The sums are taken around the middle of that range: a
-standard deviation far smaller than the mean would otherwise vanish in the difference of two large sums.
+The maxima come first because they give the range of each name. The sums are taken around the middle of that range.
+Otherwise a standard deviation far smaller than the mean would be lost in the difference of two large sums.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from rlvitals.adapters.plain import Plain, plain
-from rlvitals.errors import MissingDependency, RanksOutOfStep
+from rlvitals.errors import RanksOutOfStep, needs
 from rlvitals.guard import Once, value_or
 from rlvitals.values import Derived, Kind, Value
 
 Formula = Callable[..., float | None]
 
 Name = tuple[str, Kind, int | None]
-"""A metric, the number it finishes as, and which part of a derived number it is. Ranks that disagree on these do not
-mix their sums.
+"""The metric's name, its kind, and the index of the part if it belongs to a derived number. Sums are merged only where
+all three agree.
 """
 
 _HEAD: Final = 3
-"""Cells before the names' in the maximum: whether a name is new, the highest step and the lowest, each with its
-rank."""
+"""Cells of the maxima before those of the names: whether a name is new, the highest step and the lowest, each with
+its rank."""
 
 _RANGE: Final = 4
-"""Cells of each name in the maximum: greatest, least negated, and whether either is NaN (a maximum may lose a NaN)."""
+"""Cells of each name in the maxima: largest, smallest negated, and whether each is NaN (a maximum may lose a NaN)."""
 
 _SUMS: Final = 3
-"""Cells of each name in the sum: count, and first and second moments around the middle."""
+"""Cells of each name in the sums: count, first and second moments around the middle of the range."""
 
 
 def reduce(metrics: Mapping[str, Any], group: Any = None, *, step: int | None = None) -> dict[str, Plain]:
-    """Merge every rank's numbers; all ranks of the group must call it, and all get the same values back.
+    """Merge every rank's numbers. All ranks of the group must call it, and all get the same values.
 
-    With `step` the ranks compare where they are: RanksOutOfStep on all of them where one has left a call out.
+    With `step` the ranks compare their steps. If a rank has skipped a call, all ranks raise RanksOutOfStep.
 
-    Mergeable values (`rlvitals.values`) merge as their kind says. A plain number counts as one sample, so that a plain
-    loss becomes the mean over the ranks that have it. Texts stay what they are on this rank. A name that no rank has a
-    number for is not in the result. Without an initialised process group this rank is all there is.
+    Mergeable values (`rlvitals.values`) merge according to their kind. A plain number counts as one sample, so a plain
+    loss becomes the mean over the ranks that have it. Texts are not merged: each rank keeps its own. A name without a
+    number on any rank is not in the result. Without an initialised process group only this rank's values are used.
     """
     own = _Own(plain(metrics))
     ranks = _ranks_of(group)
@@ -66,7 +66,7 @@ def reduce(metrics: Mapping[str, Any], group: Any = None, *, step: int | None = 
 
 
 class _Own:
-    """What this rank has to give: values, the formulas of derived ones, and texts, which are given to nobody."""
+    """The metrics of this rank: values, the formulas of derived values, and texts, which are not sent."""
 
     def __init__(self, metrics: Mapping[str, Plain]) -> None:
         self.values: dict[Name, Value] = {}
@@ -91,7 +91,7 @@ class Ranks:
     def __init__(self, group: Any, device: Any) -> None:
         import torch.distributed
 
-        self._group = ref(group)  # a group that is destroyed must be free to go
+        self._group = ref(group)  # weak, so that a destroyed group can be freed
         self._device = device
         self._rank: int = torch.distributed.get_rank(group)
         self._size: int = torch.distributed.get_world_size(group)
@@ -100,7 +100,7 @@ class Ranks:
         self._calls = 0
 
     def merge(self, own: _Own, step: int | None = None) -> tuple[dict[Name, Value], dict[str, Formula]]:
-        """Every agreed name that some rank has a number for, and the formulas of those that are derived."""
+        """The merged value of every agreed name that has a number on some rank, and the formulas of derived ones."""
         self._calls += 1
         values = own.values
         is_new = not values.keys() <= set(self._names)
@@ -133,15 +133,15 @@ class Ranks:
         return self._all_reduce(cells, "MAX")
 
     def _compare_steps(self, highest: float, lowest: float) -> None:
-        """All ranks see the same two numbers, so that all raise or none does."""
+        """Raise if the steps differ. All ranks see the same two numbers, so all raise or none does."""
         if highest == -math.inf:
-            return  # nobody has told
+            return  # no rank passed a step
         ahead, behind = divmod(int(highest), self._size), divmod(int(lowest), self._size)
         if ahead[0] != behind[0]:
             raise RanksOutOfStep(
                 f"rank {ahead[1]} calls reduce at step {ahead[0]} while rank {behind[1]} is at step {behind[0]} (call "
-                f"{self._calls} of each). One has left a call out, or made one too many: every rank must call it once "
-                f"a step, outside of any condition, with {{}} where it has nothing. Nothing was merged."
+                f"{self._calls} of each). One rank skipped a call or made an extra one: every rank must call it once "
+                f"per step, unconditionally; a rank without values passes {{}}. Nothing was merged."
             )
 
     def _exchange_names(self, own: _Own) -> None:
@@ -160,7 +160,7 @@ class Ranks:
     def _contribution(self, value: Value | None, kind: Kind, span: _Span) -> list[float]:
         if kind != "last":
             return span.moments(value)
-        # The newest of all: a cell for each rank, because several may be equally new.
+        # One cell per rank for the newest value, because several ranks may be equally new.
         slots = [0.0] * self._size
         is_newest = value is not None and value.count > 0 and value.order == span.greatest
         slots[self._rank] = value.mean if value is not None and is_newest else -math.inf
@@ -172,7 +172,7 @@ class Ranks:
         packed = torch.tensor(cells, dtype=torch.float64, device=self._device)
         try:
             torch.distributed.all_reduce(packed, getattr(torch.distributed.ReduceOp, operation), self._group())
-        except RuntimeError as error:  # the backend timed out, or met another collective
+        except RuntimeError as error:  # the backend timed out, or ran into another collective
             error.add_note(
                 f"This was call {self._calls} of rlvitals' reduce on rank {self._rank} of {self._size}. A rank that "
                 f"has ended, that never calls reduce, or that is in another collective at this place ends like this."
@@ -183,7 +183,7 @@ class Ranks:
 
 
 class _Span:
-    """What the maximum says of one name: the range of all ranks' samples (of a `last`: the newest order)."""
+    """The result of the maxima for one name: the range of all ranks' samples (for `last`: the newest order)."""
 
     def __init__(self, cells: Sequence[float]) -> None:
         greatest, negated, self.greatest_is_nan, self.least_is_nan = cells
@@ -199,7 +199,7 @@ class _Span:
 
     def finish(self, sums: Sequence[float], kind: Kind) -> Value:
         if kind == "last":
-            # A NaN first of all, then the greatest: the order of ties in values.py.
+            # NaN first, then the largest: the same order of ties as in values.py.
             number = math.nan if any(map(math.isnan, sums)) else max(sums)
             return Value(float(self.greatest > -math.inf), number, 0.0, number, number, kind, self.greatest)
         count, first, second = sums
@@ -209,7 +209,7 @@ class _Span:
         return Value(
             count=count,
             mean=self._middle + first / count,
-            m2=m2 if math.isnan(m2) else max(m2, 0.0),  # rounding may leave less than nothing
+            m2=m2 if math.isnan(m2) else max(m2, 0.0),  # rounding may make it slightly negative
             min=math.nan if self.least_is_nan else self.least,
             max=math.nan if self.greatest_is_nan else self.greatest,
             kind=kind,
@@ -231,7 +231,10 @@ def _range_cells(value: Value | None) -> list[float]:
 
 
 def _can_travel(formula: Formula) -> bool:
-    """A lambda cannot: then only the ranks that have it compute the number. Failing in the exchange would block all."""
+    """Whether a formula can be pickled; a lambda cannot, so only ranks that have it compute the number.
+
+    An error in the exchange itself would block all ranks.
+    """
     return value_or(b"", pickle.dumps, formula) != b""
 
 
@@ -239,7 +242,7 @@ _warn_once = Once()
 
 
 def _by_name(merged: Mapping[Name, Value], formulas: Mapping[str, Formula]) -> dict[str, Plain]:
-    """One value a name. Where ranks gave it different kinds the first agreed one stays, the same on every rank."""
+    """One value per name. If ranks use different kinds, the first agreed one is kept; it is the same on every rank."""
     values: dict[str, Plain] = {}
     parts: dict[str, dict[int, Value]] = {}
     for (name, kind, part), value in merged.items():
@@ -260,15 +263,13 @@ _known: WeakKeyDictionary[Any, Ranks] = WeakKeyDictionary()
 
 
 def _ranks_of(group: Any) -> Ranks | None:
-    """The agreed names of one process group; a group created again, as after a restart, begins without any."""
-    try:
+    """The `Ranks` of one process group. A group that is created again, as after a restart, starts without names."""
+    with needs("reducing over ranks", package="torch"):
         import torch
         import torch.distributed as dist
-    except ImportError:
-        raise MissingDependency("reducing over ranks", package="torch") from None
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    # torch names the group of all ranks only once there is one
+    # WORLD is read here, since torch sets it only after initialisation
     actual: Any = dist.group.WORLD if group is None else group
     if actual not in _known:
         _known[actual] = Ranks(actual, _device_for(torch, dist.get_backend_config(actual)))
@@ -276,7 +277,7 @@ def _ranks_of(group: Any) -> Ranks | None:
 
 
 def _device_for(torch: Any, backends: str) -> Any:
-    """Where the packed numbers are: in main memory where the group has a backend for it, else on this rank's device."""
+    """The device of the packed numbers: the CPU if the group has a backend for it, else this rank's device."""
     kinds = [pair.partition(":")[0] for pair in backends.split(",")]
     if "cpu" in kinds:
         return torch.device("cpu")

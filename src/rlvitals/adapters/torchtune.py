@@ -1,4 +1,4 @@
-"""torchtune's metric logger: a component of a recipe's configuration.
+"""torchtune: a metric logger that a recipe's configuration names as a component.
 
     metric_logger:
       _component_: rlvitals.adapters.torchtune.VitalsLogger
@@ -6,8 +6,8 @@
 
     tune run lora_dpo_single_device --config mine.yaml                  # mine.yaml has the lines above
 
-Written against torchtune 0.6.1 (`MetricLoggerInterface`). A recipe makes its logger on rank 0 and gives it names,
-numbers and its configuration; it reads nothing back, so the doctor only advises.
+Written against torchtune 0.6.1 (`MetricLoggerInterface`). A recipe creates its logger on rank 0 and passes it metrics
+and the configuration. It reads nothing from the logger, so the doctor only advises.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ALGORITHMS = ("dpo", "ppo", "grpo")
 
 
 class VitalsLogger:
-    """One run, fed by a recipe. It begins with the configuration, or with the first row where none comes."""
+    """Records one run of a recipe. The run starts with the configuration, or with the first row if none comes."""
 
     def __init__(self, output_dir: str | os.PathLike[str] = "torchtune", **settings: Any) -> None:
         self.run: Run | None = None
         self._folder, self._settings = output_dir, settings
 
     def log_config(self, config: Any) -> None:
-        """Open the run with the recipe's configuration. What is wrong here raises: nothing was trained yet."""
+        """Open the run with the recipe's configuration. Errors raise here, before any training."""
         plain: Any = import_module("omegaconf").OmegaConf.to_container(config, resolve=True)
-        # The loss says it: torchtune.rlhf.loss.DPOLoss.
+        # The algorithm is inferred from the loss, such as torchtune.rlhf.loss.DPOLoss.
         loss = str(setting(plain, "loss._component_")).rpartition(".")[2].lower()
         self._open(
             plain,

@@ -1,12 +1,12 @@
-"""The callback that records and watches every trainer of transformers and TRL.
+"""The callback that records and monitors every trainer of transformers and TRL.
 
     from rlvitals.adapters.transformers import VitalsCallback
 
     trainer = KTOTrainer(..., callbacks=[VitalsCallback()])              # the run is in the trainer's output_dir
     trainer = GRPOTrainer(..., callbacks=[VitalsCallback("out/grpo", actions="act", display="auto")])
 
-It takes what `rlvitals.start` takes. The main process records; with `actions="act"` every process carries out what the
-doctor asks for. The completions of TRL's trainers are recorded too, see `trl_rollouts`. Nothing here raises into
+It accepts the settings of `rlvitals.start`. The main process records; with `actions="act"` every process carries out
+the doctor's requests. The completions of TRL's trainers are recorded too, see `trl_rollouts`. Nothing here raises into
 training, except at its start.
 """
 
@@ -26,7 +26,7 @@ from rlvitals.adapters.trl_rollouts import TrlRollouts, checked, trainer_of
 from rlvitals.capture.actions import Actions, keeping_rates, learning_rate, scale_learning_rate
 from rlvitals.capture.start import check_place, folder_of_rank_0, free_folder, keep_given, newest_folder, start
 from rlvitals.config import resolve
-from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.errors import ConfigError, needs
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.health.actions import REVERT_FACTOR, CannotGoBack, Declined
 from rlvitals.store.cards import read_config
@@ -34,10 +34,8 @@ from rlvitals.store.files import read_json
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import logger
 
-try:
+with needs("VitalsCallback", package="transformers"):
     from transformers import TrainerCallback
-except ImportError as error:
-    raise MissingDependency("VitalsCallback", package="transformers") from error
 
 if TYPE_CHECKING:
     from rlvitals.capture.phases import Phase
@@ -45,32 +43,32 @@ if TYPE_CHECKING:
     from rlvitals.records import Status
 
 NAME: Final = "rlvitals"
-"""What `report_to` calls it, once it is registered."""
+"""The name for `report_to`, after `register`."""
 
 _EARLY_EVENTS = 1000
-"""Evaluations before training that are kept for its start."""
+"""How many evaluations before training are kept until the run starts."""
 
 ROLLOUT_MEGABYTES: Final = 1024
-"""Megabytes that a training's completions may take by default."""
+"""Default limit for the size of a training's recorded completions, in megabytes."""
 
 _SAMPLING = frozenset({"grpo", "rloo", "online_dpo"})
-"""Algorithms whose trainers sample completions: a warning is logged where none can be recorded."""
+"""Algorithms whose trainers sample completions. A warning is logged if these cannot be recorded."""
 
 _EVERY_RANK = ("strict", "fsync", "rollout_megabytes")
-"""Settings that count on other processes, which record rollouts alone."""
+"""Settings that apply on the other processes, which record only rollouts."""
 
 WEIGHTS, WEIGHTS_INDEX, OPTIMIZER = "model.safetensors", "model.safetensors.index.json", "optimizer.pt"
 
 
 def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-    """Let `report_to="rlvitals"` add a callback with these settings to every trainer that is made from now on.
+    """Make `report_to="rlvitals"` add a callback with these settings to every trainer created from now on.
 
-    The table of transformers' integrations is public and nothing else needs to know: the name is entered there.
+    The name is added to transformers' public table of integrations; nothing else needs to change.
     """
-    integrations: Any = import_module("transformers.integrations")  # it exports names that its types do not tell of
+    integrations: Any = import_module("transformers.integrations")  # it exports names that are missing from its types
 
     class Registered(VitalsCallback):
-        """What a trainer makes without arguments."""
+        """The callback class that a trainer creates without arguments."""
 
         def __init__(self) -> None:
             super().__init__(output_dir, **settings)
@@ -80,7 +78,7 @@ def register(output_dir: str | os.PathLike[str] | None = None, **settings: Any) 
 
 
 def _safely(event: Callable[..., Any]) -> Callable[..., Any]:
-    """An event that fails is logged once; training continues."""
+    """Log a failing event once, and let training continue."""
 
     @wraps(event)
     def safe(self: VitalsCallback, *given: Any, **more: Any) -> Any:
@@ -92,7 +90,7 @@ def _safely(event: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class VitalsCallback(TrainerCallback):  # type: ignore[misc]
-    """Records one trainer's run and carries out the doctor's requests. One for each trainer."""
+    """Records one trainer's run and carries out the doctor's requests. Use one for each trainer."""
 
     def __init__(
         self,
@@ -106,19 +104,19 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         rollout_tokens: int = 4,
         **settings: Any,
     ) -> None:
-        """`output_dir` is the trainer's own where it is not given; `settings` are those of `rlvitals.start`.
+        """`output_dir` defaults to the trainer's own; `settings` are those of `rlvitals.start`.
 
-        `config` is recorded beside the trainer's arguments. `resume_learning_rate` is what a resumed training continues
-        with: transformers takes the rate from the checkpoint, whatever its arguments say. `resume` is for
-        jobs that may be killed before their first checkpoint (True: take the directory over); a trainer that resumes
-        needs nothing.
+        `config` is recorded with the trainer's arguments. `resume_learning_rate` is the learning rate of a resumed
+        training; without it transformers takes the rate from the checkpoint and ignores its arguments. `resume` is for
+        jobs that may be killed before their first checkpoint (True: continue the run in the directory). It is not
+        needed if the trainer itself resumes.
 
-        `rollouts` is about TRL's GRPO, RLOO and online DPO: True records the completions of every step, 10 those of
-        every tenth, False none. `rollout_tokens` is how many completions of a step keep their tokens.
+        `rollouts` applies to TRL's GRPO, RLOO and online DPO: True records the completions of every step, 10 those of
+        every tenth, False none. `rollout_tokens` is how many completions of a step are recorded with their tokens.
         """
         super().__init__()
         self.run: Run | None = None
-        """The run, on the main process while it trains."""
+        """The run, on the main process during training; else None."""
         if config is not None and not isinstance(config, Mapping):
             raise ConfigError(f"config must be a mapping, recorded beside the trainer's own arguments, not {config!r}")
         self._rollout_settings = checked(rollouts, rollout_tokens)
@@ -126,7 +124,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         section = (config or {}).get("rlvitals")
         if not isinstance(section, Mapping) or "rollout_megabytes" not in section:
             settings.setdefault("rollout_megabytes", ROLLOUT_MEGABYTES)
-        self._settings = resolve(config, settings)  # what is wrong is an error here, on every process
+        self._settings = resolve(config, settings)  # wrong settings raise here, on every process
         self._given = keep_given(settings)
         self._config = dict(config or {})
         self._folder = None if output_dir is None else kept_folder(output_dir)
@@ -140,7 +138,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self._begin()
 
     def _begin(self) -> None:
-        """What is counted again for every training."""
+        """Reset the state of one training."""
         self._tokens = 0.0
         self._saved = ""
         self._is_log_due = self._is_asking_due = False
@@ -149,17 +147,17 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     # Start and end.
 
     def on_init_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """What is wrong with the directory raises when the trainer is built, before anything is prepared or trained."""
+        """Check the directory when the trainer is built: errors raise before anything is prepared or trained."""
         if state.is_world_process_zero:
             check_place(self._folder or args.output_dir)
 
     def on_train_begin(
         self, args: Any, state: Any, control: Any, *, model: Any = None, train_dataloader: Any = None, **rest: Any
     ) -> None:
-        """Open the run. What is wrong here raises: nothing was trained yet."""
+        """Open the run. Errors raise here, before any training."""
         self._begin()
         self._tokens = float(state.num_input_tokens_seen or 0)
-        self._measures_memory = bool(getattr(args, "skip_memory_metrics", True))  # else the peaks are the trainer's own
+        self._measures_memory = bool(getattr(args, "skip_memory_metrics", True))  # else the trainer resets the peaks
         if state.global_step > 0 and self._resume_rate is not None:
             self._set_rate(self._resume_rate, rest.get("optimizer"), rest.get("lr_scheduler"))
         folder = self._folder or kept_folder(args.output_dir)
@@ -181,7 +179,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
             "rank": 0,
         }
         resume = 0 if is_second_try else self._resume
-        if state.global_step:  # the trainer resumes
+        if state.global_step:  # above 0 if the trainer resumes
             saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             resume = str(saved) if saved.is_dir() else int(state.global_step)
         is_new = resume is None or resume is False
@@ -195,9 +193,9 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self._attach_rollouts(args, folder)
 
     def _place(self, args: Any, state: Any, folder: Path) -> Path:
-        """Where this training is recorded. One that resumes continues with the run whose checkpoint it is. A new one
-        leaves the run that is there alone and takes a numbered folder beside it, unless its settings say otherwise:
-        starting again costs neither the old record nor the new training.
+        """The folder of this training. A training that resumes continues the run of its checkpoint. A new one
+        keeps an existing run and uses a numbered folder beside it, unless `overwrite` or `resume` is set. So a restart
+        neither deletes the old run nor fails.
         """
         if state.global_step:
             own = kept_folder(args.output_dir)
@@ -216,14 +214,14 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
 
     @_safely
     def _attach_rollouts(self, args: Any, folder: Path) -> None:
-        """Listen to a trainer that samples completions, on every process: each has its share of them."""
+        """Record the completions of a trainer that samples them. Every process records its own share."""
         if self._rollout_settings.every is None:
             return
         trainer, run = trainer_of(self), self.run
         rank = 0 if run is not None else int(args.process_index)
         given = {name: getattr(self._settings, name) for name in _EVERY_RANK}
 
-        def open_run() -> Run:  # on another process: on the thread, because it waits for the main one
+        def open_run() -> Run:  # called on the background thread, because other processes wait here for the main one
             return run if run is not None else start(folder_of_rank_0(folder), rank=rank, hardware=False, **given)
 
         rollouts = TrlRollouts(trainer, self._rollout_settings, open_run, self.warn_once, rank=rank)
@@ -241,8 +239,8 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self.finish()
 
     def finish(self, status: Status | None = None, error: BaseException | str | None = None) -> None:
-        """Close the run, if one is open. A training that ends in an exception tells no callback: its run is closed when
-        the process ends, or by this.
+        """Close the run, if one is open. Callbacks are not notified of a training that ends in an exception: its run is
+        closed by this method, or when the process ends.
         """
         self._leave()
         rollouts, self._rollouts = self._rollouts, None
@@ -253,7 +251,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         if run is not None:
             run.finish(status, error if status != "finished" else None)
 
-    # Steps, and what happens between them.
+    # Steps and the phases between them.
 
     @_safely
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -284,7 +282,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self._is_log_due = bool(control.should_log)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> Any:
-        """Record the event. Every process logs at the same steps, so here they learn what the doctor asks for."""
+        """Record the event. All processes log at the same steps, so they receive the doctor's requests here."""
         logs = dict(logs or {})
         event = event_of(logs)
         self._record(event, logs, state)
@@ -303,7 +301,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
         self._is_asking_due = True
         self._leave()
-        if "eval_runtime" in (metrics or {}):  # of several data sets more may come before the checkpoint
+        if "eval_runtime" in (metrics or {}):  # else one of several data sets: others may follow
             self._enter_what_follows(control)
 
     @_safely
@@ -317,7 +315,7 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
         self._actions.saved(self._saved)
 
     def _enter_what_follows(self, control: Any) -> None:
-        """After a step, its log and its evaluation, in this order, a trainer evaluates and saves."""
+        """Enter the next phase: a trainer logs after a step, then evaluates, then saves."""
         if control.should_evaluate:
             self._enter("evaluate")
         elif control.should_save:
@@ -351,13 +349,13 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     def _record_step(self, run: Run, logs: dict[str, Any], step: int) -> None:
         total = logs.get("num_tokens", logs.get("num_input_tokens_seen"))
         if isinstance(total, int | float):
-            # The count of some trainers begins again at 0 after a resume.
+            # Some trainers count from 0 again after a resume.
             run.count(tokens=total - self._tokens if total >= self._tokens else total)
             self._tokens = float(total)
         run.log({**logs, **self._checkpoint()}, step=step)
 
     def _record_summary(self, run: Run, logs: dict[str, Any], step: int) -> None:
-        """The last event is about the whole training: not a step of it, so it is kept with the evaluations."""
+        """Record the last event with the evaluations: it describes the whole training, not a step."""
         summary = {name: value for name, value in logs.items() if is_of_the_summary(name)}
         rest = {name: value for name, value in logs.items() if name not in summary}
         if rest:
@@ -374,12 +372,12 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
             self._record_evaluation(self.run, logs, step)
         elif self._started_with is None:
             self._early = [*self._early, (logs, step)][-_EARLY_EVENTS:]
-        else:  # trainer.evaluate() after trainer.train(): its own short attempt
+        else:  # trainer.evaluate() after trainer.train() becomes a separate, short attempt
             with start(resume=step, **self._started_with) as run:
                 self._record_evaluation(run, logs, step)
 
     def _record_evaluation(self, run: Run, logs: dict[str, Any], step: int) -> None:
-        """Several data sets are evaluated one by one, each with an event: one file holds them all."""
+        """Record one event. Several data sets are evaluated one by one; one file holds the results of all."""
         earlier = self._evaluated[1] if self._evaluated[0] == step else {}
         self._evaluated = (step, earlier | logs)
         run.log_eval(logs, step=step, whole=self._evaluated[1])
@@ -393,16 +391,16 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
     # Requests.
 
     def _ask(self, args: Any, control: Any, *, model: Any = None, **rest: Any) -> None:
-        """Carry out what the doctor asks for, on every process."""
+        """Carry out the doctor's requests, on every process."""
         self._is_asking_due = False
         if self._settings.actions != "advise":
             optimizer, scheduler = rest.get("optimizer"), rest.get("lr_scheduler")
-            self._actions.controls = TrainerControls(args, control, model, optimizer, scheduler)
+            self._actions.controls = TransformersControls(args, control, model, optimizer, scheduler)
             self._actions.carry_out()
 
     @_safely
     def _set_rate(self, rate: float, optimizer: Any, scheduler: Any) -> None:
-        """Go on with another learning rate than the checkpoint's, with the same schedule."""
+        """Replace the checkpoint's learning rate and keep its schedule."""
         base = max(float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups)
         try:
             scale_learning_rate(optimizer, scheduler, rate / base)
@@ -411,20 +409,20 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _output_of(run_dir: RunDir) -> Path | None:
-    """The trainer's folder that a run was recorded of."""
+    """The output folder of the trainer that recorded this run."""
     told = read_config(run_dir).get("output_dir")
     return kept_folder(told) if isinstance(told, str) and told and "\0" not in told else None
 
 
 def _name_of(args: Any, folder: Path) -> str | None:
-    """The run's name where its trainer was given one; by default transformers names a run after its folder."""
+    """The run's name if the user set one. By default transformers names a run after its folder."""
     name = getattr(args, "run_name", None)
     return name if name and name not in (args.output_dir, str(folder)) else None
 
 
 @dataclass(slots=True)
-class TrainerControls:
-    """What the doctor can make a Hugging Face trainer do. Each process has its own, and all do the same."""
+class TransformersControls:
+    """The actions that a Hugging Face trainer supports. Every process has its own instance and does the same."""
 
     args: Any
     control: Any
@@ -436,7 +434,7 @@ class TrainerControls:
         self.control.should_training_stop = True
 
     def save(self) -> None:
-        self.control.should_save = True  # which it does next, and `on_save` tells
+        self.control.should_save = True  # the trainer saves next; `on_save` reports the name
 
     def scale_rate(self, factor: float) -> tuple[float, float]:
         return scale_learning_rate(self.optimizer, self.scheduler, factor)
@@ -449,7 +447,7 @@ class TrainerControls:
                 reload(checkpoint, self.model, self.optimizer)
                 return
             why = words_of(problems[0])
-        advice = f"Go on with trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
+        advice = f"Continue with trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
         with suppress(Declined):
             rate = learning_rate(self.optimizer) * REVERT_FACTOR
             advice = f"{advice} and VitalsCallback(resume_learning_rate={rate:.4g})"
@@ -457,8 +455,8 @@ class TrainerControls:
 
 
 def obstacle_to_reloading(args: Any, model: Any, checkpoint: Path) -> str:
-    """Why a checkpoint cannot be loaded into a running trainer; empty where it can: one process, one device, a plain
-    model whose every weight is in the checkpoint, an optimizer's state beside it.
+    """Why a checkpoint cannot be loaded into a running trainer, or "". Loading needs one process, one device, a plain
+    model with all its weights in the checkpoint, and the optimizer's state.
     """
     if args.world_size > 1 or getattr(args, "n_gpu", 1) > 1:
         return "several processes or devices train the model"
@@ -486,7 +484,7 @@ def obstacle_to_reloading(args: Any, model: Any, checkpoint: Path) -> str:
 
 
 def weight_files(checkpoint: Path) -> list[Path]:
-    """The files a checkpoint's weights are in. Raises FileNotFoundError where there are none."""
+    """The files with a checkpoint's weights. Raises FileNotFoundError if there are none."""
     index = checkpoint / WEIGHTS_INDEX
     if index.is_file():
         return [checkpoint / name for name in sorted(set(read_json(index)["weight_map"].values()))]
@@ -496,7 +494,7 @@ def weight_files(checkpoint: Path) -> list[Path]:
 
 
 def names_in(file: Path) -> list[str]:
-    """The names of the weights in a file; nothing is loaded."""
+    """The names of the weights in a file, without loading the weights."""
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as weights:
@@ -504,11 +502,11 @@ def names_in(file: Path) -> list[str]:
 
 
 def reload(checkpoint: Path, model: Any, optimizer: Any) -> None:
-    """Put a checkpoint's weights and the optimizer's moments back."""
+    """Restore a checkpoint's weights and the optimizer's moments."""
     import torch
     from safetensors.torch import load_file
 
-    # Read everything before anything is changed.
+    # Read all files before changing anything.
     weights = {name: tensor for file in weight_files(checkpoint) for name, tensor in load_file(file).items()}
     moments = torch.load(checkpoint / OPTIMIZER, map_location="cpu", weights_only=True)
     with keeping_rates(optimizer):

@@ -1,6 +1,6 @@
-"""What a Hugging Face trainer's arguments and log events say: the algorithm, the settings to record, the kind of event.
+"""Interprets a Hugging Face trainer's arguments and log events: the algorithm, the settings, the kind of event.
 
-Knows transformers and TRL by the shape of their objects and imports neither.
+Recognises objects of transformers and TRL by their attributes and imports neither.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Event = Literal["train", "eval", "summary"]
 
 _SUMMARY = frozenset({"train_runtime", "train_loss"})
 _BESIDE = frozenset({"epoch", "num_input_tokens_seen"})
-"""What transformers adds to every event."""
+"""Keys that transformers adds to every event."""
 
 
 def algorithm_of(args: object) -> str | None:
-    """The algorithm that arguments are for; None for a plain `TrainingArguments`. A class of one's own that inherits
-    from one of TRL's counts as it.
+    """The algorithm that the arguments belong to; None for a plain `TrainingArguments`. A subclass of one of TRL's
+    classes counts as that class.
 
     >>> class KTOConfig: pass
     >>> class MyConfig(KTOConfig): pass
@@ -33,12 +33,12 @@ def algorithm_of(args: object) -> str | None:
 
 
 def names_of(args: object) -> str:
-    """Whose metric names a trainer with these arguments logs: `kl` is another quantity in each of TRL's."""
+    """The framework id for the metric names of such a trainer. In TRL, `kl` means something else in each trainer."""
     return catalog.reader("trl", algorithm_of(args)).framework or "trl"
 
 
 def event_of(logs: Mapping[str, Any]) -> Event:
-    """What a log event is about: a step of training, an evaluation, or the whole training, at its end.
+    """The kind of a log event: a training step, an evaluation, or the summary at the end of the training.
 
     >>> event_of({"loss": 0.6, "learning_rate": 1e-4, "epoch": 0.1})
     'train'
@@ -58,8 +58,8 @@ def event_of(logs: Mapping[str, Any]) -> Event:
 
 
 def is_of_the_summary(name: str) -> bool:
-    """Whether a key of the last event is about the whole training. TRL adds the means of steps that were not logged
-    yet, which are not.
+    """Whether a key of the last event describes the whole training. TRL also adds means of steps that were not logged
+    yet; those do not.
 
     >>> [is_of_the_summary(name) for name in ("train_runtime", "total_flos", "epoch", "rewards/margins")]
     [True, True, True, False]
@@ -68,15 +68,15 @@ def is_of_the_summary(name: str) -> bool:
 
 
 def settings_of(args: Any, model: Any, train_dataloader: Any) -> dict[str, Any]:
-    """What is recorded of a trainer: its arguments under their own names, the model's configuration under `model`, and
-    how many examples it trains on.
+    """The settings to record: the trainer's arguments under their own names, the model's configuration under `model`,
+    the model's size, and the number of training examples.
     """
     settings: dict[str, Any] = plain_config(args.to_sanitized_dict())
-    for name in ("world_size", "n_gpu"):  # no fields of the arguments: what a training costs is counted by them
+    for name in ("world_size", "n_gpu"):  # properties, not fields; the cost of a training is computed from them
         if isinstance(count := getattr(args, name, None), int):
             settings[name] = count
     beta = getattr(args, "beta", None)
-    if isinstance(beta, list | tuple) and len(beta) == 1:  # OnlineDPO's, one for each epoch: as a text it tells nobody
+    if isinstance(beta, list | tuple) and len(beta) == 1:  # OnlineDPO has one per epoch; rules read a number
         settings["beta"] = beta[0]
     described = getattr(getattr(model, "config", None), "to_dict", None)
     if callable(described):

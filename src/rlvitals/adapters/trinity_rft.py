@@ -1,12 +1,13 @@
-"""Trinity-RFT's monitor: a class that its configuration names by its path.
+"""Trinity-RFT: a monitor class that its configuration names by import path.
 
     monitor:
       monitor_type: rlvitals.adapters.trinity_rft.VitalsMonitor
       monitor_args: {output_dir: /data/out/run}  # optional: settings of rlvitals.start
 
-Written against trinity-rft 0.6.0. Explorer and trainer are Ray actors with a monitor each; both reach one recorder
-(`rlvitals.adapters.ray`), so that rewards and losses are one run, in the job's checkpoint folder. The examples that the
-trainer logs as a table are recorded as rollouts. Its loops read nothing from a monitor, so the doctor only advises.
+Written against trinity-rft 0.6.0. Explorer and trainer are Ray actors, each with its own monitor. Both send to one
+recorder (`rlvitals.adapters.ray`), so rewards and losses are in one run, in the job's checkpoint folder. The examples
+that the trainer logs as a table are recorded as rollouts. The loops read nothing from a monitor, so the doctor only
+advises.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PATHS = {
 
 
 class VitalsMonitor:
-    """The end of one role, explorer or trainer, of the run."""
+    """The monitor of one role, explorer or trainer, which sends to the shared run."""
 
     def __init__(self, project: str, group: str, name: str, role: str, config: Any = None) -> None:
         self._is_last = role == setting(config, "trainer.name") or setting(config, "mode") in ("explore", "bench")
@@ -62,7 +63,7 @@ class VitalsMonitor:
             record(self._run, data, step)
 
     def log_table(self, table_name: str, experiences_table: Any, step: int) -> None:
-        """Examples of the trainer: one row each."""
+        """Record the trainer's examples as rollouts, one per row."""
         with guarded(lambda error: warn_once(f"examples could not be recorded: {words_of(error)}", "examples")):
             rows = experiences_table.to_dict("records")
             if self._run is not None and rows:

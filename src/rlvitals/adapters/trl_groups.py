@@ -1,7 +1,7 @@
-"""Groups of rollouts from what TRL's trainers have of one batch.
+"""Builds groups of rollouts from one batch of TRL's trainers.
 
-Everything here runs on a separate thread, while training continues: this is where tensors are copied from their
-device and texts are made. Knows tensors by their methods and imports neither torch nor TRL.
+Everything here runs on a separate thread, while training continues. This is where tensors are copied from their device
+and texts are decoded. Uses only the methods of tensors and imports neither torch nor TRL.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from rlvitals.store.messages import are_messages, conversation, text_of
 from rlvitals.store.rollout_forms import prompt_text
 
 DIGITS = 7
-"""Significant digits of a 32-bit number: more would be digits of its conversion."""
+"""Significant digits of a 32-bit number. Further digits only come from the conversion."""
 
 DECIMALS = 6
-"""Of a token's log-probability: rounding below what 32 bits resolve."""
+"""Decimals of a token's log-probability; finer than the resolution of 32 bits."""
 
 ANSWERS = ("answer", "solution", "ground_truth", "target")
-"""Columns of a data set that hold the reference answer, the first that is there."""
+"""Columns of a data set that may hold the reference answer. The first one with a value is used."""
 
 Decode = Callable[[int], str]
 
 
 @dataclass(slots=True)
-class Batch:
-    """Completions that were scored together, as references: nothing is copied when it is made.
+class ScoredBatch:
+    """Completions that were scored together. Holds references; creating it copies nothing.
 
-    Rows are numbered as in `completions`. Tensors have a row for each of `own`: completions that were sampled by other
-    processes come as texts and rewards alone.
+    Rows are numbered as in `completions`. Tensors have one row for each of `own`; completions that other processes
+    sampled have only texts, rewards and advantages.
     """
 
     step: int
-    """The row they belong to."""
+    """The step whose row they belong to."""
     version: int
-    """The step of the weights that wrote them."""
+    """The step of the weights that generated them."""
     stream: Stream
     groups: Sequence[Sequence[int]]
     """The rows of each prompt."""
@@ -48,44 +48,44 @@ class Batch:
     reward_names: Sequence[str]
     weights: Any
     rewards: Any
-    """One row a completion, one column a function; NaN or None where a function had nothing to say."""
+    """One row per completion, one column per reward function; NaN or None where a function returned no score."""
     totals: Any = None
-    """What the trainer itself made of them, where that is not the weighted sum."""
+    """The trainer's own total rewards, if they differ from the weighted sum."""
     advantages: Any = None
     own: range = range(0)
     ids: Sequence[Sequence[int]] = ()
     """The tokens of each of `own`."""
     lengths: Any = None
-    """How many of them are no padding; None: all."""
+    """How many of these tokens are not padding; None means all."""
     ends: frozenset[int] = frozenset()
-    """The tokens that end a completion: one without has reached the length limit."""
+    """The tokens that end a completion. One without such a token reached the length limit."""
     prompt_mask: Any = None
     masks: Sequence[Any] = ()
-    """A token is trained on where all of them are 1."""
+    """A token is trained on if all masks are 1."""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a `TokenTrace`, a row of tokens for each of `own`."""
+    """Fields of a `TokenTrace`, with one row of tokens for each of `own`."""
     traced: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """The rows whose tokens are kept, and the fields that came later than the batch."""
+    """The rows whose tokens are recorded, with the fields that became known after the batch."""
     tool_mask: Any = None
-    """1 for the model's own tokens, 0 for what tools said."""
+    """1 for the model's own tokens, 0 for tool output."""
     facts: Sequence[Mapping[str, Any]] = ()
     """The data set's columns for each of `own`."""
     extra: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Columns that reward functions logged."""
     max_turns: int | None = None
     are_pairs: bool = False
-    """Whether the better one of each two is chosen."""
+    """Whether the groups are pairs, of which the better one is chosen."""
 
 
-def groups_of(batch: Batch, decode: Decode | None) -> list[Group]:
-    """The groups of a batch, with the tokens of those rollouts that were chosen."""
+def groups_of(batch: ScoredBatch, decode: Decode | None) -> list[Group]:
+    """The groups of a batch, with the tokens of the rollouts in `traced`."""
     return _Reading(batch, decode).groups()
 
 
 class _Reading:
     """A batch with its numbers copied to lists."""
 
-    def __init__(self, batch: Batch, decode: Decode | None) -> None:
+    def __init__(self, batch: ScoredBatch, decode: Decode | None) -> None:
         self._batch, self._decode = batch, decode
         self._weights = _listed(batch.weights) or [1.0] * len(batch.reward_names)
         self._rewards = _listed(batch.rewards)
@@ -147,7 +147,7 @@ class _Reading:
         return int(self._lengths[place]) if self._lengths else None
 
     def _total(self, row: int) -> float | None:
-        """The weighted sum of what the functions said; none where none said anything."""
+        """The trainer's total, or the weighted sum of the scores; None if no function returned a score."""
         if self._totals:
             return _short(self._totals[row])
         weighed = [
@@ -162,7 +162,7 @@ class _Reading:
     def _trace(self, row: int, ids: Sequence[int]) -> TokenTrace:
         batch, place, size = self._batch, row - self._batch.own.start, len(ids)
         given = {name: values[place] for name, values in batch.columns.items()} | batch.traced[row]
-        # Where the trainer did not compute them before the update, its first pass of the update has them.
+        # If the trainer did not compute them before the update, the first pass of the update provides them.
         given.setdefault("logprobs", given.get("new_logprobs"))
         columns: dict[str, Any] = {name: _rounded(values, size) for name, values in given.items() if values is not None}
         advantage = self._advantages[row] if self._advantages else None
@@ -179,7 +179,7 @@ class _Reading:
 
 
 def turns_of(completion: Any) -> tuple[Turn, ...]:
-    """A completion, a text or messages, as turns.
+    """A completion (a text or messages) as turns.
 
     >>> [turn.text for turn in turns_of("4")], turns_of([{"role": "assistant", "content": "4"}])[0].text
     (['4'], '4')
@@ -188,7 +188,7 @@ def turns_of(completion: Any) -> tuple[Turn, ...]:
 
 
 def _turn_numbers(mask: Sequence[int]) -> tuple[int, ...]:
-    """The turn of each token: the model's own words after a tool's begin the next one.
+    """The turn of each token. A turn begins where the model's own tokens follow tool output.
 
     >>> _turn_numbers([1, 1, 0, 0, 1, 0, 1])
     (0, 0, 0, 0, 1, 1, 2)
@@ -202,7 +202,7 @@ def _turn_numbers(mask: Sequence[int]) -> tuple[int, ...]:
 
 
 def _chosen_and_rejected(pair: list[Rollout]) -> list[Rollout]:
-    """The first is chosen where it is at least as good: as TRL decides."""
+    """Mark the first as chosen if its reward is at least as high, as TRL does."""
     if len(pair) != 2 or pair[0].reward is None or pair[1].reward is None:
         return pair
     first, second = ("chosen", "rejected") if pair[0].reward >= pair[1].reward else ("rejected", "chosen")
@@ -210,7 +210,7 @@ def _chosen_and_rejected(pair: list[Rollout]) -> list[Rollout]:
 
 
 def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and deviation over the population."""
+    """Mean and population standard deviation."""
     if not rewards:
         return None, None
     mean = math.fsum(rewards) / len(rewards)
@@ -225,7 +225,7 @@ def _product(masks: Sequence[Any]) -> Any:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Two functions of one name are distinguished.
+    """Number the reward functions that have the same name.
 
     >>> _distinct(["format", "exact", "format"])
     ['format', 'exact', 'format 2']

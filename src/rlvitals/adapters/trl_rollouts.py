@@ -1,8 +1,8 @@
-"""The completions that TRL's trainers sample and score, recorded as rollouts: GRPO, RLOO, online DPO.
+"""Records the completions that TRL's trainers sample and score as rollouts: GRPO, RLOO, online DPO.
 
-On the training thread references are kept, nothing is copied and no device is waited for; `trl_groups` does the rest on
-a thread. Nothing here raises into training: where TRL is not built as expected one warning is logged, and no rollouts
-are recorded.
+The training thread only keeps references; it copies nothing and does not wait for a device. `trl_groups` does the rest
+on another thread. Nothing here raises into training. If TRL's methods are not as expected, one warning is logged and no
+rollouts are recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlvitals.adapters.background import Background
 from rlvitals.adapters.framework import caller
-from rlvitals.adapters.trl_groups import Batch, Decode, groups_of
+from rlvitals.adapters.trl_groups import Decode, ScoredBatch, groups_of
 from rlvitals.errors import ConfigError
 from rlvitals.guard import Once, guarded, value_or, words_of
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from rlvitals.capture.run import Run
 
 ROOM: Final = 8
-"""Batches that may wait for the thread."""
+"""How many batches may wait for the background thread."""
 
 LAST_SECONDS: Final = 60.0
-"""How long the end of a training waits for the batches that are left."""
+"""How long the end of a training waits for the remaining batches."""
 
 ROWS: Final = "rlvitals_rows"
-"""The key under which a batch carries the numbers of its rows. TRL shuffles and splits every tensor of a batch alike
-before it trains on it, so that each part still knows which completions it holds."""
+"""The key of the row numbers in a batch. TRL shuffles and splits all tensors of a batch in the same way before it
+trains on them, so the row numbers identify the completions in each part."""
 
 
 class RolloutSettings(NamedTuple):
-    """How much of a training's completions is recorded."""
+    """Which completions of a training are recorded."""
 
     every: int | None = 1
-    """At most one step in so many; None: nothing."""
+    """Record at most one in this many steps; None records nothing."""
     tokens: int = 4
-    """The completions of a step whose tokens are kept, on each process."""
+    """How many completions of a step are recorded with their tokens, on each process."""
 
 
 def checked(rollouts: Any, tokens: Any) -> RolloutSettings:
-    """The settings as they were given to the callback, or ConfigError."""
+    """Check the settings of the callback. Raises ConfigError."""
     if not isinstance(rollouts, bool) and (not isinstance(rollouts, int) or rollouts < 1):
         raise ConfigError(f"rollouts must be True, False, or a number of steps from one to the next, not {rollouts!r}")
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
@@ -55,18 +55,18 @@ def checked(rollouts: Any, tokens: Any) -> RolloutSettings:
 
 
 def trainer_of(callback: Any) -> Any:
-    """The trainer that is calling this callback; None where it is not on the stack.
+    """The trainer that is calling this callback; None if it is not on the stack.
 
-    transformers hands its callbacks the model, the data and the optimizer, and not the trainer. The callers do have it:
-    whichever of them is an object whose handler lists this very callback. That holds for every version that calls
-    callbacks through a handler, needs no second line of the user, and nothing of transformers is replaced for it.
+    transformers passes the model, the data and the optimizer to its callbacks, but not the trainer. The trainer is the
+    object on the call stack whose handler lists this callback. This works with every version that calls callbacks
+    through a handler, needs no extra line from the user, and replaces nothing in transformers.
     """
     return caller(lambda owner: any(item is callback for item in owner.callback_handler.callbacks))
 
 
 @dataclass(slots=True)
 class _Scored:
-    """What a trainer scored, and what its reward functions said."""
+    """The completions that a trainer scored, with their rewards."""
 
     facts: Sequence[Any] = ()
     prompts: Sequence[Any] = ()
@@ -77,17 +77,17 @@ class _Scored:
     passes: list[Any] = field(default_factory=list)
     """Log-probabilities in the order they were computed."""
     masks: tuple[Any, Any] = (None, None)
-    """Of the prompts and of the completions."""
+    """The masks of the prompts and of the completions."""
     extra: dict[str, Sequence[Any]] = field(default_factory=dict)
-    """Columns that the functions logged beside their rewards."""
+    """Columns that the reward functions logged in addition to their rewards."""
 
 
 class TrlRollouts:
-    """Listens to one trainer from `attach` to `finish`.
+    """Records the rollouts of one trainer from `attach` to `finish`.
 
-    Methods of the trainer object (not of its class) are replaced by ones that call them and look at what went in and
-    what came out: only there are completions, rewards and log-probabilities together, with `log_completions` or
-    without. TRL's own `_logs` are used for what other processes sampled, which it gathers in any case.
+    Methods of the trainer object (not of its class) are wrapped to read their arguments and results. Only there are
+    completions, rewards and log-probabilities available together, with or without `log_completions`. The completions of
+    other processes are read from TRL's own `_logs`, which TRL gathers in any case.
     """
 
     def __init__(
@@ -100,18 +100,18 @@ class TrlRollouts:
         self._background = Background("rlvitals-rollouts", self._record, room=ROOM, handle=self._not_recorded)
         self._replaced: list[tuple[str, Any]] = []
         self._scored: _Scored | None = None
-        self._open: Batch | None = None
+        self._open: ScoredBatch | None = None
         self._unseen: set[int] = set()
         self._rows: list[int] | None = None
         self._last_step: int | None = None
         self._has_seen = False
         self._decode: Decode | None = None
 
-    # Beginning and end.
+    # Start and end.
 
     @property
     def is_possible(self) -> bool:
-        """Whether this trainer samples completions in a way that is known here."""
+        """Whether this trainer has the methods that are wrapped here."""
         return bool(self._hooks())
 
     def attach(self) -> None:
@@ -119,10 +119,10 @@ class TrlRollouts:
             self._listen(name, around)
         if self._settings.tokens:
             self._decode = value_or(None, _decoder, self._trainer)
-        atexit.register(self.finish)  # a training that raised: this comes before the run's own end, which was first
+        atexit.register(self.finish)  # after an exception; runs before the exit handler of the run
 
     def finish(self) -> None:
-        """Leave the trainer as it was and record what is left."""
+        """Restore the trainer's methods and record the remaining batches."""
         atexit.unregister(self.finish)
         for name, replacement in self._replaced:
             if vars(self._trainer).get(name) is replacement:
@@ -138,7 +138,7 @@ class TrlRollouts:
             run.finish()
 
     def step_ended(self) -> None:
-        """An optimizer step is done: a batch that has all it waits for is complete."""
+        """After an optimizer step, pass on the open batch if its log-probabilities are complete."""
         if self._open is not None and not self._unseen:
             self._hand_over()
         if not self._has_seen:
@@ -174,11 +174,11 @@ class TrlRollouts:
         setattr(self._trainer, name, replacement)
         self._replaced.append((name, replacement))
 
-    # GRPO and RLOO: a batch is sampled and scored at once, then shuffled, split and trained on.
+    # GRPO and RLOO: a batch is sampled and scored in one call, then shuffled, split and trained on.
 
     def _around_generation(self, original: Callable[..., Any], *given: Any, **more: Any) -> Any:
         if value_or(True, lambda: self._trainer.model.training):
-            self._hand_over()  # the batch before is done with
+            self._hand_over()  # the previous batch is complete
         self._scored = _Scored()
         try:
             output = original(*given, **more)
@@ -195,7 +195,7 @@ class TrlRollouts:
             with guarded(self._not_understood):
                 scored.facts, scored.prompts, scored.completions, scored.ids = (*given, *more.values())[:4]
                 scored.rewards = rewards
-                logged = getattr(self._trainer, "_pending_extra_logs", {})  # TRL empties it next
+                logged = getattr(self._trainer, "_pending_extra_logs", {})  # TRL clears it next
                 scored.extra = {
                     name: list(values) for name, values in logged.items() if len(values) == len(scored.prompts)
                 }
@@ -240,7 +240,7 @@ class TrlRollouts:
         size = trainer.num_generations if is_training else trainer.num_generations_eval
         count, processes = len(scored.prompts), trainer.accelerator.num_processes
         first = trainer.accelerator.process_index * count
-        batch = Batch(
+        batch = ScoredBatch(
             step=step,
             version=trainer.state.global_step,
             stream="train" if is_training else "eval",
@@ -253,7 +253,7 @@ class TrlRollouts:
             advantages=output["advantages"],
             own=range(count),
             ids=scored.ids,
-            ends=frozenset([*_ends(trainer), _tokenizer(trainer).pad_token_id]),  # as TRL tells what was cut off
+            ends=frozenset([*_ends(trainer), _tokenizer(trainer).pad_token_id]),  # as TRL detects truncation
             prompt_mask=output.get("prompt_mask"),
             masks=[mask for name in ("completion_mask", "tool_mask") if (mask := output.get(name)) is not None],
             tool_mask=output.get("tool_mask"),
@@ -262,12 +262,12 @@ class TrlRollouts:
             max_turns=_most_turns(trainer),
         )
         if count % size and processes > 1:
-            # A group is spread over processes: the main one records what TRL has gathered of all.
+            # Groups span processes: the main one records what TRL has gathered from all.
             if self._rank > 0:
                 return
             self._widen(batch, range(first, first + count), count * processes, size, scored.rewards)
         passes = dict(zip(("logprobs", "reference_logprobs"), scored.passes, strict=False))
-        if "old_logps" not in output:  # GRPO hands them on where it has computed them, RLOO its sum alone
+        if "old_logps" not in output:  # GRPO returns them per token if it has computed them, RLOO only their sum
             names = {"logprobs": "old_per_token_logps", "reference_logprobs": "ref_per_token_logps"}
             passes = {field: output[name] for field, name in names.items() if output.get(name) is not None}
         if output.get("sampling_per_token_logps") is not None:
@@ -281,19 +281,19 @@ class TrlRollouts:
             self._send(batch)
 
     def _step(self, is_training: bool) -> int | None:
-        """The step whose row a batch belongs to; None where it is not recorded."""
+        """The step whose row a batch belongs to; None if the batch is not recorded."""
         done = int(self._trainer.state.global_step)
         if not is_training:
             return done
         step, last = done + 1, self._last_step
-        # Not every so many-th: batches that last for several steps come at their own steps.
+        # Not a modulo: a batch may last for several steps and start at any step.
         if last is not None and last < step < last + (self._settings.every or 1):
             return None
         self._last_step = step
         return step
 
-    def _widen(self, batch: Batch, own: range, count: int, size: int, rewards: Any) -> None:
-        """All processes' completions instead of this one's."""
+    def _widen(self, batch: ScoredBatch, own: range, count: int, size: int, rewards: Any) -> None:
+        """Replace this process's completions by those of all processes."""
         logs = self._trainer._logs
         batch.prompts, batch.completions = list(logs["prompt"])[-count:], list(logs["completion"])[-count:]
         batch.advantages = list(logs["advantages"])[-count:]
@@ -302,9 +302,9 @@ class TrlRollouts:
         if len(batch.prompts) != count:
             raise LookupError(f"TRL keeps {len(batch.prompts)} of {count} completions")
 
-    def _choose(self, batch: Batch, output: Any, part: range) -> None:
-        """Keep the tokens of those with the highest and the lowest advantages, which TRL has on this side already.
-        `part` is what this process has of all.
+    def _choose(self, batch: ScoredBatch, output: Any, part: range) -> None:
+        """Choose the completions with the highest and the lowest advantages for recording tokens. `part` is the share
+        of this process. TRL's `_logs` already hold the advantages on the CPU.
         """
         count = len(part)
         newest = list(self._trainer._logs["advantages"])[-count * self._trainer.accelerator.num_processes :]
@@ -358,7 +358,7 @@ class TrlRollouts:
 
     @contextmanager
     def _hearing_functions(self, scored: _Scored) -> Iterator[None]:
-        """TRL adds the functions' rewards up in one place and keeps the sum alone."""
+        """Keep the reward of each function: TRL adds them up and keeps only the sum."""
         import torch
 
         trainer = self._trainer
@@ -401,7 +401,7 @@ class TrlRollouts:
             for row in range(count)
         ]
         self._send(
-            Batch(
+            ScoredBatch(
                 step=step,
                 version=trainer.state.global_step,
                 stream="train",
@@ -411,7 +411,7 @@ class TrlRollouts:
                 reward_names=names,
                 weights=trainer.reward_weights,
                 rewards=list(zip(*(scored.parts.get(number, silent) for number in range(len(names))), strict=True)),
-                totals=scored.rewards,  # less what a missing end costs
+                totals=scored.rewards,  # with the penalty for a missing end token
                 own=range(count),
                 ids=scored.ids,
                 lengths=completion_mask.sum(1),
@@ -426,7 +426,7 @@ class TrlRollouts:
             )
         )
 
-    # From the training thread to the other one.
+    # From the training thread to the background thread.
 
     def _hand_over(self) -> None:
         batch, self._open = self._open, None
@@ -434,7 +434,7 @@ class TrlRollouts:
         if batch is not None:
             self._send(batch)
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: ScoredBatch) -> None:
         if not self._background.hand_over(batch):
             self._warn_once(
                 f"rollouts of step {batch.step} are dropped: {ROOM} batches wait to be written. Record fewer: "
@@ -442,7 +442,7 @@ class TrlRollouts:
                 "dropped",
             )
 
-    def _record(self, batch: Batch) -> None:
+    def _record(self, batch: ScoredBatch) -> None:
         if self._run is None:
             self._run = self._open_run()
         self._run.log_groups(groups_of(batch, self._decode), step=batch.step, stream=batch.stream)
@@ -459,7 +459,7 @@ class TrlRollouts:
 
 
 def _decoder(trainer: Any) -> Decode:
-    """What a token reads as. With its own tokenizer: one that two threads use at once may raise in either."""
+    """A function that decodes one token. It copies the tokenizer: two threads that share one may raise errors."""
     tokenizer = copy.deepcopy(_tokenizer(trainer))
     known: dict[int, str] = {}
 
@@ -478,12 +478,12 @@ def _ends(trainer: Any) -> list[int]:
 
 
 def _tokenizer(trainer: Any) -> Any:
-    """Of a processor its tokenizer."""
+    """The tokenizer, also if the trainer has a processor."""
     return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def _most_turns(trainer: Any) -> int | None:
-    """How many turns a completion may have; one where there are no tools."""
+    """How many turns a completion may have: one without tools, None if unknown."""
     if not getattr(trainer, "tools", None) and getattr(trainer, "rollout_func", None) is None:
         return 1
     calls = getattr(trainer, "max_tool_calling_iterations", None)

@@ -1,17 +1,17 @@
-"""verl's Tracking: a back end with `log(data, step)` and `finish()`, beside `console` and `wandb` in `trainer.logger`.
+"""verl: a back end of its Tracking, selected in `trainer.logger` like `console` and `wandb`.
 
     export VERL_USE_EXTERNAL_MODULES=rlvitals.adapters.verl                 # verl imports it in each of its processes
     python -m verl.trainer.main_ppo ... trainer.logger='["console","rlvitals"]' +rlvitals.output_dir=out/grpo
 
-Written against verl 0.9.1. Its `Tracking` has a fixed list of back ends and no registry, so importing this module from
-verl adds a name to that list and one step to the end of `Tracking.__init__` and `finish`; a Tracking that does not ask
-for `rlvitals` is untouched. In a program of your own nothing needs to be added: `tracking.logger` is a plain mapping,
+Written against verl 0.9.1. Its `Tracking` has a fixed list of back ends and no registry. When verl imports this module,
+it adds a name to that list and wraps `Tracking.__init__` and `finish`. A Tracking that does not list `rlvitals` is not
+changed. In your own program no registration is needed, because `tracking.logger` is a plain mapping:
 
     tracking.logger["rlvitals"] = VitalsBackend("project", "experiment", config)
 
-The driver alone has a Tracking (for PPO and GRPO a Ray actor called the task runner, for SFT one rank); metrics of all
-workers arrive there reduced. The trainer of `trainer.use_v1`, verl's default, lives in the same process: it is stopped
-by its own limit of steps, and saves a checkpoint when it is asked to.
+Only the driver has a Tracking (for PPO and GRPO a Ray actor called the task runner, for SFT one rank). It receives the
+metrics of all workers already reduced. The trainer of `trainer.use_v1`, verl's default, runs in the same process. The
+adapter stops it by lowering its limit of steps, and can make it save a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from importlib import import_module
 from typing import Any
 
 from rlvitals.adapters.framework import (
-    TrainerControls,
+    StepLimitControls,
     algorithm_named,
     follow,
     open_run,
@@ -38,14 +38,14 @@ from rlvitals.importers.settings import settings_of
 
 NAME = "rlvitals"
 TRAINERS = "verl.trainer.ppo.v1.trainer_base"
-"""The module of the trainers that act."""
+"""The module of the trainers that support actions."""
 
 
 class VitalsBackend:
-    """One run, fed by verl's Tracking. `run` is the recorder, for what a logger cannot do (`rlvitals.Actions`).
+    """Records one run of verl's Tracking. Pass `run` to `rlvitals.Actions` to carry out requests yourself.
 
     The configuration's section `rlvitals` (on the command line `+rlvitals.output_dir=...`) holds the settings of
-    `rlvitals.start`; `settings` win over it.
+    `rlvitals.start`; `settings` override it.
     """
 
     def __init__(self, project_name: str, experiment_name: str, config: Any = None, **settings: Any) -> None:
@@ -58,24 +58,24 @@ class VitalsBackend:
             "name": str(experiment_name),
             "algorithm": algorithm_named(setting(trainer, "algorithm.adv_estimator")),
             "total_steps": whole_or_none(known.get("max_steps")),
-            # verl itself goes on wherever it finds a checkpoint, unless told otherwise.
+            # verl itself resumes whenever it finds a checkpoint, unless resume_mode is "disable".
             "resume": setting(trainer, "trainer.resume_mode") != "disable",
         }
         dumps = setting(trainer, "trainer.rollout_data_dir")
-        # Where its rollouts are shown from; verl takes a relative path from the folder that it was started in.
+        # The views read rollouts from here; verl resolves a relative path against its working directory.
         shown = {"rollouts_from": os.path.abspath(str(dumps))} if dumps else {}
         self.run = open_run("verl", {**known, **trainer, **shown}, defaults, {**section, **settings})
-        self.run.ends_by_steps = True  # a Tracking that nobody finished may be alive when its process exits
+        self.run.ends_by_steps = True  # a Tracking without finish() may still exist when its process exits
         self._actions: Actions | None = None
 
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
-        """One step; verl's `val-core/...` and `val-aux/...` become an evaluation. Then what the doctor asks for."""
+        """Record one step, with `val-core/...` and `val-aux/...` as an evaluation, then carry out requests."""
         record(self.run, data, step)
         if self._actions is not None:
             self._actions.carry_out()
 
     def act_on(self, trainer: Any) -> None:
-        """Carry out the doctor's requests on the trainer whose rows these are."""
+        """Carry out the doctor's requests on this trainer from now on."""
         if self._actions is None:
             self._actions = Actions(self.run, controls=controls_of(trainer))
 
@@ -83,21 +83,21 @@ class VitalsBackend:
         self.run.finish("failed" if exit_code else "finished", f"exit code {exit_code}" if exit_code else None)
 
     def forget(self) -> None:
-        """Nobody finished the Tracking and it is gone: whether by an exception, only the planned steps can tell."""
+        """Close the run of a Tracking that was deleted without finish(). The planned steps decide whether it failed."""
         self.run.finish_by_steps()
 
 
-def controls_of(trainer: Any) -> TrainerControls:
-    """What the doctor can make a trainer of verl's do."""
+def controls_of(trainer: Any) -> StepLimitControls:
+    """The actions that verl's trainer supports."""
 
     def stop() -> None:
-        trainer.total_training_steps = trainer.global_steps  # which its loop compares before every step
+        trainer.total_training_steps = trainer.global_steps  # its loop compares the two before every step
 
     def save() -> str:
         trainer._save_checkpoint()
         return f"global_step_{trainer.global_steps}"
 
-    return TrainerControls(
+    return StepLimitControls(
         stop,
         save,
         "verl keeps the learning rate in its workers, which take no other",
@@ -112,7 +112,7 @@ def _act_after_step(result: Any, trainer: Any, *given: Any, **named: Any) -> Non
 
 
 def register() -> None:
-    """Make `trainer.logger=["rlvitals"]` known to verl. A second call does nothing."""
+    """Register `trainer.logger=["rlvitals"]` with verl. A second call does nothing."""
     Tracking: Any = import_module("verl.utils.tracking").Tracking  # noqa: N806 - a class
     if NAME in Tracking.supported_backend:
         return
@@ -121,7 +121,7 @@ def register() -> None:
     end: Any = getattr(Tracking, "finish", None)
 
     @wraps(begin)
-    def __init__(  # noqa: N807 - it takes that one's place
+    def __init__(  # noqa: N807 - it replaces verl's
         self: Any, project_name: str, experiment_name: str, default_backend: Any = "console", config: Any = None
     ) -> None:
         begin(self, project_name, experiment_name, default_backend, config)
@@ -130,7 +130,7 @@ def register() -> None:
             self.logger[NAME] = backend
             if TRAINERS in sys.modules:
                 follow(sys.modules[TRAINERS].PPOTrainer, "step", _act_after_step)
-            if end is None:  # verl before 0.9: its Tracking ends by being forgotten
+            if end is None:  # before verl 0.9, a Tracking ends when it is garbage-collected
                 weakref.finalize(self, backend.forget)
 
     def finish(self: Any, exit_code: int | None = None) -> None:
@@ -138,7 +138,7 @@ def register() -> None:
             end(self, exit_code or 0)
         finally:
             backend = getattr(self, "logger", {}).get(NAME)
-            if backend is not None and exit_code is None:  # by Tracking.__del__
+            if backend is not None and exit_code is None:  # called by Tracking.__del__
                 backend.forget()
             elif backend is not None:
                 backend.finish(exit_code)
@@ -148,5 +148,5 @@ def register() -> None:
         Tracking.finish = wraps(end)(finish)
 
 
-if "verl" in sys.modules:  # verl imports us: the way in that VERL_USE_EXTERNAL_MODULES opens
+if "verl" in sys.modules:  # verl imports this module through VERL_USE_EXTERNAL_MODULES
     register()

@@ -39,7 +39,7 @@ class Argument:
         return {"type": _TYPES[self.kind], **chosen, "description": self.about}
 
     def read(self, value: Any) -> Any:
-        """The value as it is meant. Raises ConfigError."""
+        """The value, converted to its type. Raises ConfigError."""
         if self.kind == "flag" and isinstance(value, bool):
             return value
         if self.kind == "whole" and (number := _whole(value)) is not None:

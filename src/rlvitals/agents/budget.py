@@ -1,4 +1,5 @@
-"""Every answer fits into a budget of tokens, with a way to ask for more. Nothing else decides how long an answer is.
+"""Every answer fits into a budget of tokens, with a way to ask for more. Nothing else limits the length of an
+answer.
 
 Tokenizers differ, so tokens are counted from above: five letters in a row are three, and every digit, every sign and
 every byte of other scripts is one. That is more than random letters take, and more than twice of what prose takes.
@@ -61,7 +62,7 @@ class Draft:
 
 @dataclass(slots=True)
 class _Shortener:
-    """Cuts long texts and lists, and knows whether it did."""
+    """Cuts long texts and lists, and records whether it did."""
 
     longest: int
     most: int

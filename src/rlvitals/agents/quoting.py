@@ -1,4 +1,4 @@
-"""Marks texts that come from runs as data, so that a hostile completion cannot pose as an instruction.
+"""Marks texts that come from runs as data, so that a hostile completion cannot act as an instruction.
 
 A text is foreign unless it is known to be ours: prompts and completions, and also reasons, titles and advice of
 findings, which are read from files that anybody may have written. It is put between `<data LABEL>` and `</data LABEL>`.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rlvitals.agents.asking import EXCERPT, Given, excerpt, listed, picked, run_of, start_of, without_nothing
 from rlvitals.agents.budget import Draft, fit
 from rlvitals.agents.quoting import Own, Recorded
+from rlvitals.agents.run_lookup import EXCERPT, Given, excerpt, listed, picked, run_of, start_of, without_nothing
 from rlvitals.contract import HitFacts
 from rlvitals.errors import RunNotFound
 from rlvitals.records import Group
@@ -59,20 +59,17 @@ def _hits(folder: Folder, run: str, hits: Sequence[HitFacts]) -> list[dict[str, 
         rollout = read_steps[hit["step"]][hit["group"] - 1].rollouts[hit["rollout"] - 1]
         end = next((turn.text for turn in reversed(rollout.turns) if turn.text), "")
         told.append(
-            without_nothing(
-                {
-                    **picked(hit, "step", "group", "rollout", "reward", "outcome", "stop", "turns"),
-                    "prompt": excerpt(hit["prompt"]),
-                    "end_of_answer": Recorded(end[-EXCERPT:]) if end else "",
-                }
+            picked(
+                hit, "step", "group", "rollout", "reward", "outcome", "stop", "turns", prompt=excerpt(hit["prompt"]),
+                end_of_answer=Recorded(end[-EXCERPT:]) if end else "",
             )
-        )
+        )  # fmt: skip
     return told
 
 
 def _group(group: Mapping[str, Any]) -> dict[str, Any]:
-    told = picked(group, "number", "id", "mean", "std", "kept", "reason", "outcomes", "rollouts", "early")
-    return without_nothing({**told, "prompt": excerpt(group["prompt"])})
+    keys = ("number", "id", "mean", "std", "kept", "reason", "outcomes", "rollouts", "early")
+    return picked(group, *keys, prompt=excerpt(group["prompt"]))
 
 
 def rollout_text(folder: Folder, given: Given) -> dict[str, Any]:

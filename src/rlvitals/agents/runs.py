@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from rlvitals import contract
-from rlvitals.agents.asking import (
+from rlvitals.agents.budget import Draft, fit, fit_size
+from rlvitals.agents.quoting import Own, Recorded, own
+from rlvitals.agents.run_lookup import (
     EXCERPT,
     PATIENCE,
     Given,
@@ -22,8 +24,6 @@ from rlvitals.agents.asking import (
     settled,
     without_nothing,
 )
-from rlvitals.agents.budget import Draft, fit, fit_size
-from rlvitals.agents.quoting import Own, Recorded, own
 from rlvitals.config import flatten
 from rlvitals.errors import UnknownMetric
 from rlvitals.health.pages import book_of, rule_facts, rules_named
@@ -58,7 +58,7 @@ EXPLAINED = (
 
 
 def list_runs(folder: Folder, given: Given) -> dict[str, Any]:
-    """Every run in a line."""
+    """One line for every run."""
     is_read = look_at_logs(folder)
     columns = [f"{concept}.last" for concept in OUTCOMES]
     told = folder.table(columns)
@@ -87,21 +87,12 @@ def _is_wanted(line: contract.TableRun, given: Given) -> bool:
 
 def _line(line: contract.TableRun) -> dict[str, Any]:
     reward = next((cell for cell in line["cells"] if cell is not None), None)
-    return without_nothing(
-        {
-            "run": line["run"],
-            "name": "" if line["name"] == line["run"].rpartition("/")[2] else line["name"],
-            "status": line["status"],
-            "verdict": line["verdict"],
-            "reason": "" if line["verdict"] == "healthy" else line["reason"],
-            "reward": reward,
-            "step": line["last_step"],
-            "total_steps": line["total_steps"],
-            "algorithm": line["algorithm"],
-            "updated": moment(line["updated"]),
-            "status_note": line["status_note"],
-        }
-    )
+    return picked(
+        line, "run", "status", "verdict",
+        name="" if line["name"] == line["run"].rpartition("/")[2] else line["name"],
+        reason="" if line["verdict"] == "healthy" else line["reason"], reward=reward, step=line["last_step"],
+        **picked(line, "total_steps", "algorithm", "status_note"), updated=moment(line["updated"]),
+    )  # fmt: skip
 
 
 # One run
@@ -112,23 +103,11 @@ def run_summary(folder: Folder, given: Given) -> dict[str, Any]:
     run = run_of(folder, given)
     told = settled(lambda: api.run(folder, Query([("run", run)])))
     now = told["now"]
+    about = ("name", "status", "status_note", "verdict", "reason", "judging", "was_watched", "algorithm", "framework")
     head = {
         "run": run,
-        "name": told["name"],
-        "status": told["status"],
-        "status_note": told["status_note"],
-        "verdict": told["verdict"],
-        "reason": told["reason"],
-        "judging": told["judging"],
-        "was_watched": told["was_watched"],
-        "algorithm": told["algorithm"],
-        "framework": told["framework"],
-        "step": now["step"],
-        "total_steps": now["total_steps"],
-        "eta_s": now["eta_s"],
-        "tokens_per_s": now["tokens_per_s"],
-        "phase": now["phase"],
-        "updated": moment(now["updated"]),
+        **picked(told, *about),
+        **picked(now, "step", "total_steps", "eta_s", "tokens_per_s", "phase", updated=moment(now["updated"])),
         "rows": told["rows"],
         "rows_abandoned": told["ghost_rows"],
         "attempts_in_all": len(told["attempts"]),
@@ -136,25 +115,17 @@ def run_summary(folder: Folder, given: Given) -> dict[str, Any]:
         "problems_in_all": len(told["problems"]),
     }
     part = given.get("part", "vital_signs")
-    return fit(listed(without_nothing(head), part, PARTS[part](told), given))
+    return fit(listed(head, part, PARTS[part](told), given))
 
 
 def _signs(told: contract.Vitals) -> list[dict[str, Any]]:
     return [
-        without_nothing(
-            {
-                "name": tile["name"],
-                "concept": tile["concept"],
-                "value": tile["value"],
-                "status": tile["status"],
-                "why": tile["why"],
-                "change": Own(tile["change"]["told"]) if tile["change"] else "",
-                "typical": tile["band"],
-                "points": tile["points"],
-            }
+        picked(
+            tile, "name", "concept", "value", "status", "why", "points",
+            change=Own(tile["change"]["told"]) if tile["change"] else "", typical=tile["band"],
         )
         for tile in told["tiles"]
-    ]
+    ]  # fmt: skip
 
 
 def _settings(told: contract.Vitals) -> list[dict[str, Any]]:
@@ -191,7 +162,7 @@ def run_findings(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def _findings(head: dict[str, Any], told: contract.Findings, given: Given) -> Draft:
-    """Those that still stand first, and of these the most severe."""
+    """Active ones first, the most severe at the top."""
     ranked = sorted(
         told["findings"],
         key=lambda found: (found["recovered_step"] is not None, -SEVERITIES.index(found["severity"]), found["step"]),
@@ -199,48 +170,31 @@ def _findings(head: dict[str, Any], told: contract.Findings, given: Given) -> Dr
     if given.get("standing"):
         ranked = [found for found in ranked if found["recovered_step"] is None]
     asked = [_asked(request) for request in told["asked"]]
-    head |= {
-        "verdict": told["verdict"],
-        "reason": told["reason"],
-        "judging": told["judging"],
-        "was_watched": told["was_watched"],
-        "first_step": told["first_step"],
-        "last_step": told["last_step"],
-        "findings_in_all": len(told["findings"]) + told["left_out"],
-        "has_rollouts": told["has_rollouts"],
-        "asked_by_people": asked,
-    }
+    head |= picked(
+        told, "verdict", "reason", "judging", "was_watched", "first_step", "last_step", "has_rollouts",
+        findings_in_all=len(told["findings"]) + told["left_out"], asked_by_people=asked,
+    )  # fmt: skip
     return listed(without_nothing(head), "findings", [_finding(found) for found in ranked], given)
 
 
 def _finding(found: contract.WholeFinding) -> dict[str, Any]:
-    return without_nothing(
-        {
-            **picked(found, "rule", "kind", "severity", "step", "onset_step", "recovered_step"),
-            "stands": found["recovered_step"] is None,
-            "title": found["title"],
-            "cause": found["cause"],
-            "slice": found["slice"],
-            "metrics": found["metrics"],
-            "confidence": found["confidence"],
-            "evidence": found["evidence"],
-            "evidence_told": found["evidence_told"],
-            "causes": found["causes"],
-            "advice": found["advice"],
-            "action": found["action"],
-            "requests": [_asked(request) for request in found["requests"]],
-            "cited": [_cited(place) for place in found["cited"][:CITED]],
-        }
-    )
+    return {
+        **picked(found, "rule", "kind", "severity", "step", "onset_step", "recovered_step"),
+        "stands": found["recovered_step"] is None,
+        **picked(
+            found, "title", "cause", "slice", "metrics", "confidence", "evidence", "evidence_told", "causes", "advice",
+            "action", requests=[_asked(request) for request in found["requests"]],
+            cited=[_cited(place) for place in found["cited"][:CITED]],
+        ),
+    }  # fmt: skip
 
 
 def _asked(request: contract.AskedFacts) -> dict[str, Any]:
-    return without_nothing(picked(request, "step", "action", "reason", "asked_by", "answer", "answer_text"))
+    return picked(request, "step", "action", "reason", "asked_by", "answer", "answer_text")
 
 
 def _cited(place: contract.CitedFacts) -> dict[str, Any]:
-    quote = Recorded(place["quote"][:EXCERPT])
-    return without_nothing({**picked(place, "step", "group", "rollout", "turn"), "quote": quote})
+    return picked(place, "step", "group", "rollout", "turn", quote=Recorded(place["quote"][:EXCERPT]))
 
 
 def list_metrics(folder: Folder, given: Given) -> dict[str, Any]:
@@ -256,25 +210,19 @@ def list_metrics(folder: Folder, given: Given) -> dict[str, Any]:
     ]
     found.sort(key=lambda metric: places.get(metric["name"], len(places)))
     metrics = [
-        without_nothing(
-            {
-                "name": metric["name"],
-                "concept": metric["concept"],
-                "last": metric["last"],
-                "points": metric["points"],
-                "direction": metric["direction"],
-                "stream": "" if metric["stream"] == "train" else metric["stream"],
-                "vital_sign": metric["name"] in places or None,
-            }
+        picked(
+            metric, "name", "concept", "last", "points", "direction",
+            stream="" if metric["stream"] == "train" else metric["stream"],
+            vital_sign=metric["name"] in places or None,
         )
         for metric in found
-    ]
+    ]  # fmt: skip
     head = {"run": run, "metrics_in_all": len(told["metrics"]) + told["left_out"], "matching": len(found)}
     return fit(listed(head, "metrics", metrics, given))
 
 
 def series(folder: Folder, given: Given) -> dict[str, Any]:
-    """Curves in few points that hide no extreme."""
+    """Curves downsampled to few points, with every extreme."""
     run = run_of(folder, given)
     names: list[str] = given["names"]
     asked = [("run", run), *(("name", name) for name in names), ("x", given.get("x", "step"))]
@@ -300,13 +248,11 @@ def series(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def _curve(line: contract.DrawnLine) -> dict[str, Any]:
-    """Without thinning every point is itself."""
+    """Without downsampling, every point is unchanged."""
     is_whole = line["shown"] == line["total"]
-    values = {"values": line["y"]} if is_whole else {**picked(line, "low", "high"), "mean": line["y"]}
-    facts = {"name": line["name"], "stream": line["stream"], "total": line["total"], "shown": line["shown"]}
+    values = {"values": line["y"]} if is_whole else {"low": line["low"], "high": line["high"], "mean": line["y"]}
     return {
-        **facts,
-        "nonfinite": line["nonfinite"],
+        **picked(line, "name", "stream", "total", "shown", "nonfinite"),
         "x": [_short(x, 12) for x in line["x"]],
         **{key: [_short(value, SERIES_DIGITS) for value in column] for key, column in values.items()},
     }
@@ -329,14 +275,7 @@ def compare(folder: Folder, given: Given) -> dict[str, Any]:
     apart = [{"name": name, "values": values} for name, values in told["config_differences"].items()]
     head = {
         "runs": [
-            without_nothing(
-                {
-                    "run": run["run"],
-                    "status": run["status"],
-                    "step": run["step"],
-                    "verdict": lines[run["run"]]["verdict"] if run["run"] in lines else None,
-                }
-            )
+            picked(run, "run", "status", "step", verdict=lines[run["run"]]["verdict"] if run["run"] in lines else None)
             for run in told["runs"]
         ],
         "settings_that_differ": apart[:DIFFERENT_SETTINGS],
@@ -356,18 +295,11 @@ def _compared(row: contract.ComparedMetric) -> dict[str, Any]:
     def each(key: str) -> list[Any]:
         return [None if best is None else cast(dict[str, Any], best)[key] for best in row["best"]]
 
-    return without_nothing(
-        {
-            "name": row["name"],
-            "concept": row["concept"],
-            "last": each("last"),
-            "best": each("best"),
-            "best_step": each("best_step"),
-            "parts_at": row["parts"] if any(step is not None for step in row["parts"]) else None,
-            "comparable": row["verdict"],
-            "caution": row["note"],
-        }
-    )
+    return picked(
+        row, "name", "concept", last=each("last"), best=each("best"), best_step=each("best_step"),
+        parts_at=row["parts"] if any(step is not None for step in row["parts"]) else None,
+        comparable=row["verdict"], caution=row["note"],
+    )  # fmt: skip
 
 
 def explain(folder: Folder, given: Given) -> dict[str, Any]:

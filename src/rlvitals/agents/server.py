@@ -14,14 +14,14 @@ from typing import Any
 
 from rlvitals.agents.arguments import schema_of
 from rlvitals.agents.tools import TOOLS, Refused, ask
-from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.errors import ConfigError, needs
 from rlvitals.version import __version__
 from rlvitals.web.answers import as_json
 from rlvitals.web.folder import Folder
 from rlvitals.web.guard import Guard, choose_token, is_loopback, known_hosts
 from rlvitals.web.people import People
 
-try:
+with needs("the MCP server", "agents"):
     import anyio
     import mcp_types as types
     from anyio.to_thread import run_sync
@@ -31,8 +31,6 @@ try:
     from starlette.applications import Starlette
     from starlette.responses import Response
     from starlette.routing import Route
-except ImportError as error:
-    raise MissingDependency("the MCP server", "agents") from error
 
 from rlvitals.web.server import THREADS, GuardedServer, listen, url_of
 

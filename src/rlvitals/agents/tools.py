@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from rlvitals.agents.arguments import Argument, read
-from rlvitals.agents.asking import Given
 from rlvitals.agents.budget import Draft, fit
 from rlvitals.agents.rollouts import rollout_diff, rollout_text, rollouts
+from rlvitals.agents.run_lookup import Given
 from rlvitals.agents.runs import (
     MOST_SERIES,
     PARTS,
@@ -40,7 +40,7 @@ from rlvitals.web.answers import MOST_RUNS
 from rlvitals.web.folder import Folder
 
 RUN = Argument("run", "text", "the run's path as list_runs gives it", needed=True)
-CURSOR = Argument("cursor", "text", "'more.cursor' of the answer before, to go on")
+CURSOR = Argument("cursor", "text", "'more.cursor' of the previous answer, to continue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ TOOLS = _tools(
     Tool(
         "best_checkpoint", "Best checkpoint",
         "The checkpoint with the best outcome; of a run that went wrong, the best one before the onset, and what "
-        "going on has cost.",
+        "continuing has cost.",
         (RUN, CURSOR),
         checkpoint,
     ),

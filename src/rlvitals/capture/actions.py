@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rlvitals.guard import Once, guarded, words_of
-from rlvitals.health.actions import Controls, Declined, Outcome, perform
+from rlvitals.health.actions import Controls, Declined, RequestOutcome, perform
 from rlvitals.records import Request
 from rlvitals.terminal import logger
 
@@ -215,7 +215,9 @@ def _scale(scheduler: Any, factor: float) -> None:
     if scheduler is None:
         return
     if not callable(getattr(scheduler, "state_dict", None)):
-        raise Declined(f"a {type(scheduler).__name__} does not tell what it computes the learning rate from")
+        raise Declined(
+            f"a {type(scheduler).__name__} does not expose the rates that it computes the learning rate from"
+        )
     for part in getattr(scheduler, "_schedulers", None) or ():  # SequentialLR, ChainedScheduler
         _scale(part, factor)
     for key in _SCHEDULER_RATES:
@@ -248,19 +250,19 @@ def shared_request(request: Request | None) -> Request | None:
     return found if _rank() else request
 
 
-def _agreed(outcome: Outcome) -> Outcome:
+def _agreed(outcome: RequestOutcome) -> RequestOutcome:
     """A revert that failed on one rank has failed on all."""
     distributed = _distributed()
     if distributed is None:
         return outcome
     gathered: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(gathered, tuple(outcome))
-    outcomes = [Outcome(*each) for each in gathered]
+    outcomes = [RequestOutcome(*each) for each in gathered]
     if len({each.answer for each in outcomes}) == 1:
         return outcomes[0]
     rank, failed = next((rank, each) for rank, each in enumerate(outcomes) if each.answer != "done")
     text = failed.text if failed.must_stop else f"training stops: rank {rank} did not revert: {failed.text}"
-    return Outcome("declined", text, must_stop=True)
+    return RequestOutcome("declined", text, must_stop=True)
 
 
 def _rank() -> int:

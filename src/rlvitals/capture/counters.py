@@ -95,7 +95,7 @@ class Throughput:
 
 
 class Rates:
-    """Tokens per second of each phase that tells its tokens.
+    """Tokens per second of each phase that reports its tokens.
 
     >>> rates = Rates("rlaif")
     >>> rates.add("generate", tokens=100, seconds=1.0)

@@ -21,7 +21,15 @@ from rlvitals import plugins
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
 from rlvitals.guard import guarded, words_of
-from rlvitals.store.cursors import CursorPlace, bytes_behind, cursor_place, cursor_places, read_cursor, rows_behind
+from rlvitals.store.cursors import (
+    CursorPlace,
+    announce_tracker,
+    bytes_behind,
+    cursor_place,
+    cursor_places,
+    read_cursor,
+    rows_behind,
+)
 from rlvitals.store.files import make_folder, open_descriptor
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import STALE_SECONDS, Holder, read_holder
@@ -147,6 +155,8 @@ class Forwarding:
         self._root = self._dir.root
         try:
             make_folder(self._dir.sinks, above=False)
+            for name in trackers:
+                announce_tracker(self._dir, name)
             self._spawn(trackers, clock)
         except OSError as error:  # processes may not be spawned here
             if not trackers and self._notify is None:
@@ -323,7 +333,7 @@ def stop_followers(run_dir: RunDir) -> None:
 
     A follower ends by itself when it sees another attempt's lock on the run. One of this user's on this machine is
     ended at once, stuck and stopped ones too, but only where the system proves that it is this run's: see
-    `process.prove`. Any other is left alone, waited for shortly, and named.
+    `process.prove`. Any other is not touched, waited for shortly, and named.
     """
     found = _held(run_dir)
     processes = {holder.process for holder in found.values()}

@@ -1,8 +1,8 @@
-"""What the machine tells of itself now: processors, memory, accelerators.
+"""The current state of the machine: processors, memory, accelerators.
 
 CPU and memory come from /proc on Linux and from psutil elsewhere, where it is installed. Accelerators are asked through
-their drivers: NVIDIA's through NVML, AMD's through amdsmi, Apple's through torch. What a machine does not tell is not
-there. The names are the RLAIF document's; sizes are GiB, though it writes GB.
+their drivers: NVIDIA's through NVML, AMD's through amdsmi, Apple's through torch. Values that a machine does not
+report are missing. The names are the RLAIF document's; sizes are GiB, though it writes GB.
 
 A driver's numbers are those of all processes (Apple's: of this process); utilisation is the share of time in which a
 kernel ran, never a share of memory.
@@ -106,7 +106,7 @@ class GpuSample:
     """Degrees Celsius."""
 
 
-class Gpus(Protocol):
+class VendorGpus(Protocol):
     """The cards of one vendor that this process may use."""
 
     def read(self) -> list[GpuSample]:
@@ -115,13 +115,13 @@ class Gpus(Protocol):
     def close(self) -> None: ...
 
 
-def find_gpus() -> Gpus | None:
+def find_gpus() -> VendorGpus | None:
     """The cards of this machine; None without any, or without the vendor's library."""
     for module, opened in (("pynvml", NvidiaGpus), ("amdsmi", AmdGpus)):
         if importlib.util.find_spec(module) is None:
             continue
         # No driver, no card, a library of another version: all the same.
-        found: Gpus | None = value_or(None, opened, handle=partial(logger.debug, "%s finds no GPU: %s", module))
+        found: VendorGpus | None = value_or(None, opened, handle=partial(logger.debug, "%s finds no GPU: %s", module))
         if found is not None:
             return found
     if (apple := apple_gpu()) is not None:
@@ -310,7 +310,7 @@ class Machine:
     """One machine, sampled now and then. `sample` never raises: what fails once is not asked again."""
 
     def __init__(
-        self, host: Callable[[], Host | None] = find_host, gpus: Callable[[], Gpus | None] = find_gpus
+        self, host: Callable[[], Host | None] = find_host, gpus: Callable[[], VendorGpus | None] = find_gpus
     ) -> None:
         self._host, self._gpus = host(), gpus()
         self._cpu = self._asked_cpu()

@@ -47,7 +47,7 @@ REPORTED_PACKAGES = (
 )
 
 
-class Card:
+class Identity:
     """The identity card, settings and list of attempts of one run, saved when they change. Only who holds the run's
     lock writes them; the other ranks' card is kept in memory.
     """

@@ -15,7 +15,7 @@ from typing import Any
 from rlvitals.errors import BadValue
 from rlvitals.guard import Once, value_or
 from rlvitals.records import MAX_STEP
-from rlvitals.store.lines import metric_key, stored_metrics
+from rlvitals.store.lines import as_float, metric_key, stored_metrics
 from rlvitals.values import Derived, Value
 
 MAX_TEXT = 1000
@@ -172,7 +172,7 @@ def _scalar(value: Any) -> float | int | bool | str | None:
     if isinstance(value, float):  # numpy's float64
         return float(value)
     if kind is int:
-        return value if -_INT64 <= value < _INT64 else _big(value)
+        return value if -_INT64 <= value < _INT64 else as_float(value)
     if isinstance(value, Value | Derived):
         number = value.number
         return number if number is None or type(number) in PLAIN else float(number)
@@ -211,13 +211,6 @@ def _from_array(value: Any) -> float | int | bool | str | None:
     if isinstance(item, numbers.Real):  # numpy's longdouble gives itself
         return _scalar(item if isinstance(item, int) else float(item))
     raise CannotTake(f"{_article(value)} holds {_article(item)}, which is not a number")
-
-
-def _big(number: int) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
 
 
 class _Unreadable:

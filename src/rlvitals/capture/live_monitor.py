@@ -42,7 +42,7 @@ from rlvitals.records import (
     Status,
     Verdict,
 )
-from rlvitals.store.asks import Ask, Inbox
+from rlvitals.store.asks import Ask, PendingAsks
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.checkpoints import of_this_run
 from rlvitals.store.files import put_file
@@ -101,7 +101,7 @@ def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | N
 
 
 class LiveMonitor:
-    """The doctor at the side of one recording process."""
+    """The monitor of one recording process."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class LiveMonitor:
         """Checkpoints saved before are another training's."""
         self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
         self._answered: set[int] = set()
-        self._asks = Inbox(run_dir)
+        self._asks = PendingAsks(run_dir)
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         self._step = 0
         self._training_rows = 0

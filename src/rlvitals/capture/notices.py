@@ -1,4 +1,4 @@
-"""What a run says aloud about its health: alarms while it trains, and one line at its end.
+"""What a run prints about its health: alarms during training, and one line at its end.
 
 By the display: `alarms`, the default, says every critical finding and the first warning in two lines each; a display of
 rows frames all of them; `none` and `json` are silent. On stderr, above the bars that may be there; in a notebook the

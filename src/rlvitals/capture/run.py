@@ -1,7 +1,7 @@
 """The recorder: `start` opens a run's directory, `Run.log` appends one row, `Run.finish` closes it.
 
 Durable on return: a row is with the operating system when `log` returns. Nothing here raises into a training loop once
-it runs (`strict=True` asks for it). What a row may hold is decided in `intake`; files are the business of `store`.
+it runs (`strict=True` asks for it). `intake` decides what a row may contain; `store` handles files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvitals.capture import endings
 from rlvitals.capture.console import ALARMS, Display
 from rlvitals.capture.device_rows import LAST_WAIT_SECONDS, NO_ROW, PendingRow
 from rlvitals.capture.forwarding import Forwarding, start_following
-from rlvitals.capture.identity import Card
+from rlvitals.capture.identity import Identity
 from rlvitals.capture.intake import PLAIN, Intake, flat_numbers, without_sequences
 from rlvitals.capture.live_card import LiveCard, in_notebook
 from rlvitals.capture.live_monitor import LiveMonitor
@@ -87,7 +87,9 @@ class Run:
         """The step of the last row; -1 before the first."""
         self._warn_once = Once()
         self._intake = Intake(logger.warning, strict=settings.strict)
-        self._card = Card(run_dir, settings, info, attempt, lock=lock, counts=self._counts, warn_once=self._warn_once)
+        self._card = Identity(
+            run_dir, settings, info, attempt, lock=lock, counts=self._counts, warn_once=self._warn_once
+        )
         self._home = Home(
             run_dir,
             info.id,
@@ -447,7 +449,7 @@ class Run:
     def _repr_html_(self) -> str:
         """How a notebook shows it: where it is, its last row, what was found."""
         from rlvitals import catalog
-        from rlvitals.render.notebook import Sign, run_card
+        from rlvitals.render.notebook import CardSign, run_card
         from rlvitals.render.numbers import number
         from rlvitals.store.reader import last_row
 
@@ -457,7 +459,7 @@ class Run:
         numbers = row.numbers if row else {}
         names = catalog.reader(self._card.info.framework, self._card.info.algorithm).vital_signs(list(numbers))
         courses = self._live_card.points if self._live_card is not None else {}
-        values = [Sign(name, numbers[name], courses.get(name, ())) for name in names]
+        values = [CardSign(name, numbers[name], courses.get(name, ())) for name in names]
         return run_card(self.name, [self.status, step, self.dir], self.verdict, values, by_gravity(self.findings))
 
     # How it ends without a call of finish(): see endings.

@@ -83,14 +83,14 @@ def start(  # noqa: D417 - the settings are described once, in Settings
 ) -> Run:
     """Open a run in a directory and return the recorder.
 
-    Several ranks may all call this: rank 0 owns the run, the others write files of their own beside it.
+    Several ranks may call this: rank 0 owns the run, and each of the others writes its own files beside it.
 
     Args:
         output_dir: The run's directory. One that holds a run needs `resume` or `overwrite`.
         config: The trainer's own settings, kept for the record: a mapping, or the path of a YAML file. Its section
             `rlvitals` may hold the settings below.
-        resume: True, or the step or the checkpoint that the weights come from: continue the run that is there.
-        overwrite: Remove the run that is there.
+        resume: True, or the step or the checkpoint that the weights come from: continue the existing run.
+        overwrite: Remove the existing run.
         **unknown: Nothing; a name that is none of the settings is an error with the nearest one.
 
     The other parameters are the settings of a run. `rlvitals.config.Settings` explains each.

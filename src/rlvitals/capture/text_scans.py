@@ -41,7 +41,7 @@ class TextScans:
         self.is_used = False
         """Whether any texts were recorded."""
         self.left_out = 0
-        """Rollouts that were not scanned, for want of time."""
+        """Rollouts that were not scanned, because there was no time."""
         self._rulebook = rulebook
         self._own = scanners
         self._waiting: deque[tuple[int, int, list[Group], float]] = deque()  # step, first number, groups, time

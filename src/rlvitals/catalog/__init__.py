@@ -33,9 +33,9 @@ from rlvitals.catalog.entries import (
     Caveat,
     Family,
     Framework,
-    Group,
     Limits,
     Metric,
+    MetricGroup,
     Stage,
     Symptom,
 )
@@ -62,10 +62,10 @@ __all__ = [
     "Explanation",
     "Family",
     "Framework",
-    "Group",
     "Limits",
     "Match",
     "Metric",
+    "MetricGroup",
     "Reader",
     "Recognised",
     "Recognition",
@@ -190,7 +190,7 @@ def algorithms() -> list[Algorithm]:
     return _catalog().known_algorithms
 
 
-def groups() -> list[Group]:
+def groups() -> list[MetricGroup]:
     """Metrics that belong together."""
     return list(_catalog().groups.values())
 

@@ -45,13 +45,16 @@ def compile_data() -> str:
 
 def main(arguments: list[str]) -> int:
     """Compile, or with --check only compare; returns the exit code."""
-    text = compile_data()
-    if "--check" in arguments:
-        if COMPILED.read_text(encoding="utf-8") != text:
-            print(f"{COMPILED.name} is out of date; run: python -m rlvitals.catalog.build", file=sys.stderr)
-            return 1
-        return 0
-    COMPILED.write_text(text, encoding="utf-8")
+    return write_generated(COMPILED, compile_data().encode(), arguments)
+
+
+def write_generated(file: Path, fresh: bytes, arguments: list[str]) -> int:
+    """Write a generated file, or with --check only compare it; returns the exit code."""
+    if "--check" not in arguments:
+        file.write_bytes(fresh)
+    elif not file.exists() or file.read_bytes() != fresh:
+        print(f"{file.name} is out of date; run: make catalog", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -230,7 +230,7 @@ class Algorithm:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MetricGroup:
     """Metrics people look at together, by concept id or by logged name."""
 
     id: str

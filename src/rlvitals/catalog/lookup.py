@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from rlvitals.catalog import slices
-from rlvitals.catalog.entries import Algorithm, Alias, Caveat, Family, Framework, Group, Metric
-from rlvitals.catalog.recognition import Form, Vocabulary
+from rlvitals.catalog.entries import Algorithm, Alias, Caveat, Family, Framework, Metric, MetricGroup
+from rlvitals.catalog.recognition import NameForm, Vocabulary
 from rlvitals.catalog.slices import PLACEHOLDER
 from rlvitals.catalog.source import CatalogData
 from rlvitals.errors import CatalogError, ConfigError, UnknownMetric, did_you_mean
@@ -112,10 +112,10 @@ class Catalog:
         self.families: dict[str, Family] = {}
         self.metrics: dict[str, Metric] = {}
         self.frameworks: dict[str, Framework] = {}
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, MetricGroup] = {}
         self.algorithms: dict[str, Algorithm] = {}
         self._words: dict[str, tuple[str, ...]] = {}
-        self._forms: list[Form] = []
+        self._forms: list[NameForm] = []
         self._neutral: set[str] = set()
         self._ignorable: set[str] = set()
         self._answers: dict[tuple[str, str | None, str | None], tuple[Match, ...]] = {}
@@ -148,7 +148,7 @@ class Catalog:
                 self.__dict__.pop(name, None)
         self._answers = {}  # a new one, so that a look-up under way in another thread cannot leave an old answer in it
 
-    def _check_form(self, form: Form, where: str) -> None:
+    def _check_form(self, form: NameForm, where: str) -> None:
         """Raise CatalogError for an unknown concept or role."""
         roles = {role.strip("()") for said in form.said for role in said.split()}
         for kind, word, known in (
@@ -527,7 +527,7 @@ class _Pattern:
         """How much of it is fixed: the most literal pattern wins."""
         fixed = {part for part in alias.name.split("/") if "{" not in part}
         self.is_loose = fixed <= _GENERIC and (alias.name.count("/") < 2 or alias.name.endswith("{statistic}"))
-        """So general that it may speak only for its own framework (`train/{extra_log_key}`)."""
+        """So general that it only counts for its own framework (`train/{extra_log_key}`)."""
         self._regex: re.Pattern[str] | None = None
 
     def fits(self, name: str, scope: set[str] | None) -> bool:

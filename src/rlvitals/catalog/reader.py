@@ -191,7 +191,7 @@ class Reader:
         return spelling.removeprefix("train/") == name.removeprefix("train/")
 
     def _by_concept(self, names: Sequence[str]) -> dict[str, str]:
-        """The name that speaks for each concept: training before evaluation, the whole before a slice, the framework's
+        """The name that is read for each concept: training before evaluation, the whole before a slice, the framework's
         own before another's.
         """
         best: dict[str, tuple[tuple[bool, int, bool], str]] = {}

@@ -2,7 +2,7 @@
 
 A name is cut into words (`rollout/ep_rew_mean`, `avgReturn`, `clipfrac`, `平均奖励`, `Средняя награда`), each word
 has a role (`words.yaml`), and the roles together make a concept or none: `kl_coef` is a `kl` and a `setting`, no KL.
-Values then speak for or against it. Pure functions of a name and a few values; nothing here is done per row.
+Values then support or contradict it. Pure functions of a name and a few values; nothing here is done per row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENOUGH_VALUES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class NameForm:
     """How names of one concept are made, and what its values look like."""
 
     concept: str
@@ -41,24 +41,24 @@ class Form:
     sureness: Sureness = "high"
     """How sure the words alone make it."""
     guess: bool = False
-    """Whether a name with an unknown word is taken for it, as a guess."""
+    """Whether a name with an unknown word is read as it, as a guess."""
     held_out: bool = False
     """Whether it is measured on held-out data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recognition:
-    """What a name was taken for."""
+    """What a name was read as."""
 
     concept: str
     sureness: Sureness
     why: str
-    """The words and values that speak for it, as a phrase."""
+    """The words and values that support it, as a phrase."""
     is_negated: bool = False
     """Whether the log holds the concept's negative."""
 
 
-class Words(NamedTuple):
+class NameWords(NamedTuple):
     """A name cut into words."""
 
     own: frozenset[str]
@@ -77,7 +77,7 @@ class Vocabulary:
     def __init__(
         self,
         words: Mapping[str, Sequence[str]],
-        forms: Iterable[Form],
+        forms: Iterable[NameForm],
         neutral: Iterable[str] = (),
         ignorable: Iterable[str] = (),
     ) -> None:
@@ -96,14 +96,14 @@ class Vocabulary:
                     self._roles.setdefault(word, set()).add(role)
         self._looks: dict[str, str] = {}
         self._longest_phrase = max(map(len, self._phrases), default=1)
-        self._forms: dict[tuple[bool, frozenset[str]], Form] = {}
+        self._forms: dict[tuple[bool, frozenset[str]], NameForm] = {}
         for form in forms:
             self._looks.setdefault(form.concept, form.values)
             for roles in (roles for said in form.said for roles in _variants(said)):
                 self._forms.setdefault((form.held_out, roles), form)
 
     def recognise(self, name: str, values: Sequence[float] = (), *, pairs: bool = False) -> Recognition | None:
-        """What a series is, by its name and the values it began with; None where nothing speaks for anything.
+        """What a series is, by its name and the values it began with; None if there is no evidence.
 
         `pairs` says that the log is of preference pairs, whose plain `accuracy` is that of the pairs.
         """
@@ -135,7 +135,7 @@ class Vocabulary:
         """What is thought of a series whose name says what it is, once values of it are known."""
         return _weighed(recognition, self._looks.get(recognition.concept, ""), values)
 
-    def cut(self, name: str) -> Words:
+    def cut(self, name: str) -> NameWords:
         """A name's words by their roles; what follows the last `/` that is more than a statistic is its own part.
 
         >>> from rlvitals.catalog import vocabulary
@@ -143,7 +143,7 @@ class Vocabulary:
         (['clip', 'share'], ['losses'])
         """
         if len(name) > LONGEST_NAME:
-            return Words(frozenset(), frozenset(), (), 0)
+            return NameWords(frozenset(), frozenset(), (), 0)
         own: set[str] = set()
         above: set[str] = set()
         unknown: list[str] = []
@@ -158,7 +158,7 @@ class Vocabulary:
             own |= roles
             unknown += others
             is_above = bool(others) or not roles <= STATISTICS | self._neutral
-        return Words(frozenset(own), frozenset(above), tuple(unknown), unknown_above)
+        return NameWords(frozenset(own), frozenset(above), tuple(unknown), unknown_above)
 
     def names_a_part(self, name: str) -> bool:
         """Whether a name may be that of one part of the reward: a reward, a bonus, a function, and whose."""
@@ -171,7 +171,7 @@ class Vocabulary:
         said = self.cut(name)
         return bool(said.unknown) and said.own | said.above <= self._neutral
 
-    def _form(self, said: Words, *, held_out: bool) -> Form | None:
+    def _form(self, said: NameWords, *, held_out: bool) -> NameForm | None:
         own, above = said.own - self._neutral, said.above - self._neutral
         for roles in dict.fromkeys((own | above, own | (above - self._ignorable))):
             if form := self._forms.get((held_out, roles)):
@@ -377,4 +377,4 @@ LOOKS: dict[str, Callable[[Sequence[float]], str]] = {
     "time": _time,
     "reward": _reward,
 }
-"""What the values of a concept look like: contradicted, negated, or a phrase where they speak for it."""
+"""What the values of a concept look like: contradicted, negated, or a phrase if they support it."""

@@ -24,15 +24,15 @@ from rlvitals.catalog.entries import (
     Caveat,
     Family,
     Framework,
-    Group,
     Metric,
+    MetricGroup,
     Symptom,
 )
-from rlvitals.catalog.recognition import LEVELS, LOOKS, Form
+from rlvitals.catalog.recognition import LEVELS, LOOKS, NameForm
 from rlvitals.catalog.slices import PLACEHOLDER, label_key
 from rlvitals.errors import CatalogError, did_you_mean
 
-Entry = TypeVar("Entry", Framework, Group, Algorithm)
+Entry = TypeVar("Entry", Framework, MetricGroup, Algorithm)
 
 _SECTIONS = ("metrics", "frameworks", "groups", "algorithms", "words", "forms", "neutral", "ignorable")
 
@@ -44,11 +44,11 @@ class CatalogData:
     families: tuple[Family, ...] = ()
     metrics: tuple[Metric, ...] = ()
     frameworks: tuple[Framework, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[MetricGroup, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By role, the words of unregistered names."""
-    forms: tuple[Form, ...] = ()
+    forms: tuple[NameForm, ...] = ()
     neutral: tuple[str, ...] = ()
     ignorable: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ def parse(document: Any, where: str) -> CatalogData:
         else (),
         metrics=tuple(_metric(raw, family, where) for raw in raw_metrics),
         frameworks=tuple(_entry(Framework, raw, where) for raw in _items(document, "frameworks", where)),
-        groups=tuple(_entry(Group, raw, where, "metrics") for raw in _items(document, "groups", where)),
+        groups=tuple(_entry(MetricGroup, raw, where, "metrics") for raw in _items(document, "groups", where)),
         algorithms=tuple(_entry(Algorithm, raw, where) for raw in _items(document, "algorithms", where)),
         words={
             role: _texts(words, f"{where}: the words of {role!r}") for role, words in _pairs(document, "words", where)
@@ -95,14 +95,14 @@ def _texts(given: Any, at: str) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _form(concept: str, raw: Any, where: str) -> Form:
+def _form(concept: str, raw: Any, where: str) -> NameForm:
     at = f"{where}: the form of {concept!r}"
     if not isinstance(raw, Mapping):
         raise CatalogError(f"{at} must be a mapping with 'said'")
-    _known(raw, {entry.name for entry in fields(Form)} - {"concept"}, at)
+    _known(raw, {entry.name for entry in fields(NameForm)} - {"concept"}, at)
     if raw.get("values"):
         _one_of(raw["values"], tuple(LOOKS), "values", at)
-    return Form(
+    return NameForm(
         concept,
         _texts(raw.get("said") or [], f"{at}: 'said'"),
         values=str(raw.get("values", "")),

@@ -1,1 +1,1 @@
-"""The command line: one command, one file per verb. Logic lives below, in views and catalog."""
+"""The command line: one command, one file per verb. The logic is in `views` and `catalog`."""

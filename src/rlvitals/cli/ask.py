@@ -30,11 +30,20 @@ LOOK_SECONDS = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="the directory of a run that is being recorded")
-    parser.add_argument("action", nargs="?", choices=ACTIONS, help="what the trainer is to do; without it: list")
+    parser.add_argument(
+        "action", nargs="?", choices=ACTIONS, help="the action for the trainer (default: list all requests)"
+    )
     parser.add_argument("--why", default="", metavar="TEXT", help="the reason, recorded with the request")
     parser.add_argument("--by", metavar="NAME", help="who asks (default: the name of your account)")
-    parser.add_argument("--factor", type=float, metavar="F", help="reduce_lr, revert: the rate's factor (default: 0.5)")
-    parser.add_argument("--checkpoint", type=int, metavar="STEP", help="revert: checkpoint-STEP (default: the newest)")
+    parser.add_argument(
+        "--factor",
+        type=float,
+        metavar="F",
+        help="for reduce_lr and revert: the factor of the learning rate (default: 0.5)",
+    )
+    parser.add_argument(
+        "--checkpoint", type=int, metavar="STEP", help="for revert: the step of the checkpoint (default: the newest)"
+    )
     parser.add_argument(
         "--wait", type=float, default=60.0, metavar="SECONDS", help="how long to wait for the answer (default: 60)"
     )
@@ -43,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if is_url(arguments.path):
-        raise RunError("a request is put into the run's own folder: use the path on the machine that trains")
+        raise RunError("requests are written into the run's folder: use the path on the machine that trains")
     view = open_run(arguments.path)
     run_dir = RunDir(Path(arguments.path))
     if arguments.action is None:
@@ -70,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _must_listen(view: StoredRun) -> None:
-    """Raise RunError where no trainer would take the request, with what to do about it."""
+    """Raise RunError, with what to do, if no trainer would take the request."""
     if view.status != "running":
         raise RunError(f"{view.path} is {view.status}: there is no trainer to ask")
     here = [event for event in view.health_events if event.type == "monitor" and event.attempt == view.info.attempt]
@@ -82,7 +91,7 @@ def _must_listen(view: StoredRun) -> None:
 
 
 def _answer(run_dir: RunDir, name: str, seconds: float) -> dict[str, Any]:
-    """What became of a request: its number in the run, the answer and its text; None where there is none."""
+    """The result of a request: its number in the run, the answer, its text and its step. Missing ones are None."""
     until = time.monotonic() + seconds
     while True:
         events = read_events(run_dir)
@@ -91,7 +100,7 @@ def _answer(run_dir: RunDir, name: str, seconds: float) -> dict[str, Any]:
         if number is not None and told is not None:
             return {"request": number, **_told(told), "step": told.step}
         if time.monotonic() > until:
-            # What no trainer has taken by now must not stop it in an hour, when nobody expects it.
+            # A request that no trainer has taken must not take effect later, when nobody expects it.
             is_back = number is None and is_waiting(run_dir, name) and withdraw(run_dir, name)
             return {"request": number, "answer": "withdrawn" if is_back else None, "text": "", "step": None}
         time.sleep(LOOK_SECONDS)
@@ -129,7 +138,7 @@ def _list(view: StoredRun, is_json: bool) -> int:
 def _account() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
+    except (OSError, KeyError):  # the user has no name, as in some containers
         return f"user {os.getuid()}"
 
 

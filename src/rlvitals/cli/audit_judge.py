@@ -16,12 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="HELD", help="a JSONL file: a gold label and the judge's verdicts on each line")
     parser.add_argument(
         "--column", action="append", default=[], metavar="NAME=THEIRS",
-        help=f"what a column is called there, may be given again: {', '.join(COLUMNS)}",
+        help=f"the name of a column in the file (repeatable): {', '.join(COLUMNS)}",
     )  # fmt: skip
-    parser.add_argument("--threshold", type=float, metavar="X", help="scores: an answer is accepted from X on")
+    parser.add_argument(
+        "--threshold", type=float, metavar="X", help="for scores: an answer is accepted if its score is at least X"
+    )
     parser.add_argument(
         "--max-error", type=float, metavar="X",
-        help="exit with 1 where the false positives, the false negatives or the order flips are a larger share than X",
+        help="exit with 1 if the share of false positives, false negatives or order flips exceeds X",
     )  # fmt: skip
     add_json_flag(parser)
 

@@ -1,4 +1,4 @@
-"""`rlvitals check RUN_OR_LOG [--follow]`: judges what is there, or a log while another process writes it."""
+"""`rlvitals check RUN_OR_LOG [--follow]`: judges a run or a log, once or while another process writes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 healthy, 1 watch (a warning), 2 act (a critical finding), 3 cannot judge,\n"
         "64 wrong usage or an unreadable file. A folder has the exit code of its most severe log."
     )
-    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run, a log any other tool wrote, or a folder of them")
+    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run, a log of another tool, or a folder of them")
     add_judging_arguments(parser)
     parser.add_argument("--html", metavar="FILE", help="also write the report as one self-contained page")
     parser.add_argument(
@@ -61,12 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is known of the run, and what to judge it by."""
+    """Flags that describe the run, and flags that choose the rules."""
     add_judge_flags(parser)
     parser.add_argument("--framework", help="the framework whose metric names these are (default: inferred from them)")
     parser.add_argument(
         "--config", action="append", metavar="KEY=VALUE", default=[],
-        help="a setting that is missing from the log, such as num_generations=8 or reward_max=1 (may be given again)",
+        help="a setting that is missing from the log, such as num_generations=8 or reward_max=1 (repeatable)",
     )  # fmt: skip
     add_map_flag(parser)
 
@@ -74,7 +74,7 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
 def add_following_arguments(parser: argparse.ArgumentParser) -> None:
     follow = parser.add_argument_group("following a log that is being written")
     follow.add_argument("--follow", action="store_true", help="judge new rows as they are written")
-    follow.add_argument("--until-idle", type=float, metavar="SECONDS", help="end after so many seconds without a row")
+    follow.add_argument("--until-idle", type=float, metavar="SECONDS", help="end after this many seconds without a row")
     follow.add_argument(
         "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
     )
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = config_from(arguments.config)
     if arguments.follow:
         if arguments.slice or arguments.by:
-            raise ConfigError("--slice and --by judge what is there; they do not go with --follow")
+            raise ConfigError("--slice and --by judge existing rows and cannot be combined with --follow")
         return exit_code(follow(arguments, config), arguments.fail_on)
     _refuse_following_options(arguments)
     known: Known = {
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def present(report: Report | FolderReport, arguments: argparse.Namespace) -> None:
-    """Print a report, and write its page where one is asked for."""
+    """Print a report, and write its page if one is requested."""
     facts = report.to_dict()
     if arguments.html:
         write_page(facts, Path(arguments.html))
@@ -184,7 +184,7 @@ def _refuse_following_options(arguments: argparse.Namespace) -> None:
 
 
 def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
-    """Watch until the run ends, nothing comes any more, or Ctrl-C; return the report after the last row."""
+    """Watch until the run ends, no more rows come, or Ctrl-C. Returns the report after the last row."""
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
     watch = _Watch(arguments, config)
@@ -217,16 +217,16 @@ class _Watch:
         self._screen = standard_output()
 
     def run(self) -> None:
-        """Judge what is there silently, then what comes, aloud."""
+        """Judge the existing rows without announcing their findings, then announce the findings of new rows."""
         self._take(self._feed.poll(), aloud=False)
         self._greet()
         while True:
-            ending = self._feed.ending  # asked before the poll: what was written until then is still read
+            ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
             news = self._feed.poll()
             if not self._judge.points and not news.rows:
-                self._feed = open_feed(self._path)  # it may be a run that had not begun yet
+                self._feed = open_feed(self._path)  # the path may have become a run
             self._take(news, aloud=True)
-            if not self._feed.is_watched:  # a run's own clock tells its silence
+            if not self._feed.is_watched:  # the run's own clock reports missing rows
                 self._announce(self._judge.tick(time.time()))
             self._reactions.tend()
             idle = time.monotonic() - self._heard
@@ -267,7 +267,7 @@ class _Watch:
                 self._judge.take(row)
         if news.rows:
             self._heard = time.monotonic()
-            if not self._judge.points:  # only now is it known what the log says of itself
+            if not self._judge.points:  # the log's own settings are known from its first rows on
                 self._judge = self._new_judge(is_known=True)
         for row in news.rows:
             found = self._judge.take(row)

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 def run_at_rest(path: str, done: str) -> RunDir:
     """A run on this machine that nobody records; raises RunError for any other. `done` is what is to be done to it."""
     if is_url(path):
-        raise RunError(f"a run is {done} on the disk where it lies, before it is uploaded")
+        raise RunError(f"only a run on this machine can be {done}: do it before you upload the run")
     if open_run(path).status == "running":
         raise RunLocked(f"{path} is being recorded; it can be {done} when it has ended")
     return RunDir(Path(path))

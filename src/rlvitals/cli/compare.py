@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         action="append",
         default=[],
-        help="only this metric (may be given again); an error if it cannot be compared",
+        help="only this metric (repeatable); an error if it cannot be compared",
     )
     parser.add_argument(
         "--tolerance", type=float, default=TOLERANCE, help=f"relative difference that counts (default: {TOLERANCE:g})"
@@ -70,7 +70,7 @@ def _target(plot: str | None) -> Path | None:
 
 
 def _best_rewards(views: list[RunView], compared: RunComparison) -> list[str]:
-    """What people compare runs for, in a line each; the reward of one slice among several is not the run's."""
+    """The best reward of each run, one line per run. If there are several slices, the reward of one is not used."""
     rewards = [row for row in compared.metrics if row.concept == "reward.total.mean"]
     row = next((row for row in rewards if len(rewards) == 1 or not views[0].labels(row.name)), None)
     if row is None:

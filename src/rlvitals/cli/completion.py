@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def flags() -> dict[str, dict[str, str]]:
-    """Verb -> its long flags with the first line of their help."""
+    """For each verb, its long flags with their help up to the first semicolon."""
     found: dict[str, dict[str, str]] = {}
     for verb in VERBS:
         found[verb] = {}
@@ -95,7 +95,7 @@ def _fish(found: dict[str, dict[str, str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """A help text as one line without what the shells' own syntax is made of."""
+    """A help text as one line, without characters that have a meaning in the shells."""
     return " ".join(text.replace("%%", "%").translate(str.maketrans("[]:`$\\", "()  - ")).split())
 
 

@@ -1,4 +1,4 @@
-"""`rlvitals env`: what a bug report needs, and nothing that is private."""
+"""`rlvitals env`: the information a bug report needs, without private data."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", metavar="RUN", nargs="+", help="runs, folders with eval_logs, or checkpoints (RUN/checkpoint-50)"
     )
-    parser.add_argument("--metric", help="what several runs are compared in (default: accuracy)")
+    parser.add_argument("--metric", help="the metric in which several runs are compared (default: accuracy)")
     add_json_flag(parser)
 
 

@@ -59,5 +59,5 @@ def _export_all(arguments: argparse.Namespace) -> int:
         return 0
     say(f"{lake.path}: {lake.runs} runs, {lake.rows} rows, {lake.bytes:,} bytes")
     for reason in lake.passed_over:
-        say(f"passed over: {reason}")
+        say(f"skipped: {reason}")
     return 0

@@ -1,5 +1,5 @@
-"""The parser of every verb's flags, and flags that several verbs have. What it prints repeats what was typed, so it
-goes through the terminal's door.
+"""The parser of every verb's flags, and flags that several verbs share. Its output repeats what the user typed, so
+`rlvitals.terminal` prints it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rlvitals.terminal import put
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's own, whose help, usage and errors are harmless."""
+    """argparse's parser, with help, usage and errors printed by `rlvitals.terminal`."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
@@ -21,10 +21,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_judge_flags(parser: argparse.ArgumentParser) -> None:
-    """`--rules` and `--algorithm`: by what a run is judged."""
+    """`--rules` and `--algorithm`: what a run is judged by."""
     parser.add_argument(
         "--rules", action="append", metavar="RULES",
-        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (may be given again; default: those "
+        help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (repeatable; default: those "
         "the run was recorded with; 'default': the shipped rules)",
     )  # fmt: skip
     parser.add_argument("--algorithm", help="grpo, ppo, kto, dpo, ... (default: inferred from the metric names)")
@@ -34,12 +34,12 @@ def add_map_flag(parser: argparse.ArgumentParser) -> None:
     """`--map NAME=CONCEPT`, see `mapping_from`."""
     parser.add_argument(
         "--map", action="append", metavar="NAME=CONCEPT", default=[],
-        help="the concept of a metric name, such as my_name=reward.total.mean; 'none' ignores it (may be given again)",
+        help="the concept of a metric name, such as my_name=reward.total.mean; 'none' ignores it (repeatable)",
     )  # fmt: skip
 
 
 def mapping_from(words: list[str]) -> dict[str, str]:
-    """What names are, from the command line. The last `=` separates: names may hold one.
+    """The concepts of names, from the command line. The last `=` separates them, because a name may contain one.
 
     >>> mapping_from(["my_name=reward.total.mean"])
     {'my_name': 'reward.total.mean'}

@@ -1,4 +1,4 @@
-"""`rlvitals gate RUN --baseline RUN...`: has this change made training worse?"""
+"""`rlvitals gate RUN --baseline RUN...`: tests whether a change made training worse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 not worse, 1 worse or a limit not kept, 2 the runs cannot be compared or read, or a rule is\n"
         f"wrong, 64 wrong usage. Measures: {', '.join(PRIORS)}."
     )
-    parser.add_argument("path", metavar="RUN", help="the run to judge, or a log any other tool wrote")
+    parser.add_argument("path", metavar="RUN", help="the run to judge, or a log of another tool")
     parser.add_argument(
         "--baseline", metavar="RUN", nargs="+", action="extend", required=True,
         help="runs, logs or folders of them to compare with; 3 or more with different seeds find most",
@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rule", metavar="RULE", action="append", default=[],
         help="a limit such as 'reward>=0.8' (a value) or 'speed>-10%%' (a change beside the baselines), or a YAML file "
-        "of them (may be given again)",
+        "of them (repeatable)",
     )  # fmt: skip
     parser.add_argument("--rules-only", action="store_true", help="judge by the limits alone, without the tests")
     parser.add_argument(
         "--margin", metavar="MEASURE=SHARE", action="append", default=[],
-        help="a difference up to this passes, even if it is significant, as in speed=5%% (may be given again)",
+        help="a difference up to this passes, even if it is significant, as in speed=5%% (repeatable)",
     )  # fmt: skip
     parser.add_argument(
         "--alpha", type=float, help=f"probability that a harmless change fails (default: {ALPHA:g})",
@@ -94,7 +94,7 @@ def _judged(arguments: argparse.Namespace) -> int:
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:
-    """By what is judged: what files say, and the flags over it."""
+    """The rules, margins and alpha of the rule files. Flags override the files."""
     rules: list[GateRule] = []
     margins: dict[str, float] = {}
     alpha = ALPHA
@@ -119,7 +119,7 @@ def _write_markdown(text: str, target: str) -> None:
 
 
 def _draw(report: GateReport, views: list[RunView], target: Path) -> None:
-    """The goal and whatever was tested, the runs over each other."""
+    """Draw the goal and every tested metric, with the runs overlaid."""
     logged: Any = {one.metric for one in report.tests if one.metric in views[0].metrics}
     names = list(dict.fromkeys([report.goal["metric"], *sorted(logged)]))
     write_picture(comparison(views, compare_runs(views, names)), target)

@@ -16,16 +16,16 @@ from rlvitals.errors import ConfigError, RunError
 from rlvitals.importers import read_log
 from rlvitals.importers.into_run import write_run
 from rlvitals.importers.trackers.address import Address, address_in
-from rlvitals.importers.trackers.bringing import Brought, bring
+from rlvitals.importers.trackers.transfer import Brought, bring
 from rlvitals.store.layout import RunDir
 from rlvitals.terminal import put_status, say, warn
 from rlvitals.version import __version__
 
 EXIT_FAILED = 1
-"""Some runs of a project could not be brought in."""
+"""Some runs of a project could not be imported."""
 
 MOST_SHOWN = 200
-"""Runs in the table; `--json` has all."""
+"""The maximum number of runs in the table; `--json` prints all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--to", required=True, metavar="DIR",
-        help="the run's directory to make; for a tracker's project the folder that gets one for each run",
+        help="the directory of the new run; for a tracker's project, the folder in which each run gets its directory",
     )  # fmt: skip
     parser.add_argument("--name", help="the run's name (default: the log's)")
     add_json_flag(parser)

@@ -28,7 +28,7 @@ EXIT_DEFECT = 1
 """The same as Python's for an uncaught exception."""
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""Python's default of 700 makes it search for garbage all through the imports: 0.07 s of the dashboard's start."""
+"""With Python's default of 700, garbage collection during the imports takes 0.07 s of the dashboard's start."""
 
 VERBS = {
     "check": "judge a run or any log: the verdict (healthy, watch or act) with evidence and advice",
@@ -67,7 +67,7 @@ VERBS = {
 """Each verb is a module of this folder with `add_arguments` and `run`."""
 
 MODULES = {"audit-judge": "audit_judge", "import": "import_log", "eval": "text_scores", "evals": "evaluation_trend"}
-"""Verbs whose module has another name: it cannot have the verb's, or the verbs' names are too near to each other."""
+"""Verbs whose module has another name: the verb is no valid module name, or is too similar to another verb."""
 
 
 class Verb(Protocol):
@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_USAGE)
     except BrokenPipeError:
         raise
-    except OSError as error:  # a disk that fails in the middle of a file
+    except OSError as error:  # such as a read error in the middle of a file
         return _fail(f"{error.filename or arguments.__dict__.get('path', name)}: {error.strerror or error}", EXIT_USAGE)
 
 
@@ -129,7 +129,7 @@ def run() -> NoReturn:
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # the reader of our output (head, less) has gone; that is its right
+    except BrokenPipeError:  # the reader of the output (head, less) has exited: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""`rlvitals mcp [DIR] [--http]`: what coding agents ask, as an MCP server."""
+"""`rlvitals mcp [DIR] [--http]`: an MCP server through which coding agents query runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from rlvitals.terminal import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="the folder of runs (default: here)")
     parser.add_argument(
-        "--http", action="store_true", help="streamable HTTP on this machine alone (default: standard input and output)"
+        "--http",
+        action="store_true",
+        help="use streamable HTTP, reachable from this machine only (default: standard input and output)",
     )
     parser.add_argument(
         "--port", type=int, default=8643, help="with --http: the port; 0 takes a free one (default: 8643)"
     )
-    parser.add_argument("--token", help=f"with --http: what a client must send (or in {TOKEN_VARIABLE})")
-    parser.add_argument("--tokens", metavar="FILE", help="with --http: a token a person, as 'rlvitals serve' takes it")
+    parser.add_argument("--token", help=f"with --http: the token that a client must send (or in {TOKEN_VARIABLE})")
+    parser.add_argument(
+        "--tokens", metavar="FILE", help="with --http: one token per person, in the format of 'rlvitals serve'"
+    )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME",
         help="with --http: another host name of this server (a proxy's)",
@@ -37,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port <= 65535:
         raise ConfigError(f"--port {arguments.port}: a port is a number from 0 to 65535")
     if arguments.tokens and arguments.token:
-        raise ConfigError("--tokens and --token: one of them")
+        raise ConfigError("pass --tokens or --token, not both")
     serve_http(
         arguments.directory,
         port=arguments.port,

@@ -1,4 +1,4 @@
-"""`rlvitals notify [RUN] [--test SERVICE]`: the services that tell people of findings, tried; what is left, sent."""
+"""`rlvitals notify [RUN] [--test SERVICE]`: lists or tests the services, or sends unsent notifications."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ EXIT_NOT_SENT = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", metavar="RUN", nargs="?", help="send what its targets have not been sent; with --test: use its chart"
+        "path", metavar="RUN", nargs="?", help="send the unsent notifications of this run; with --test: use its chart"
     )
     parser.add_argument("--test", metavar="SERVICE", help=f"send a test message: {', '.join(NOTIFY_SERVICES)}")
     parser.add_argument(
         "--to", action="append", metavar="SERVICE", help="send to this one (default: those in the run's settings)"
     )
     parser.add_argument("--on", choices=("info", "warning", "critical"), help="with --to: the lowest severity")
-    parser.add_argument("--name", metavar="NAME", help="with --test: the name of the target, where it has its own")
+    parser.add_argument("--name", metavar="NAME", help="with --test: the name of the target, if it has one")
     parser.add_argument("--file", metavar="FILE", help="the template of the service 'template'")
     parser.add_argument("--link", metavar="URL", help="the address of the run's page; {run} stands for its directory")
     add_json_flag(parser)
@@ -100,7 +100,7 @@ def _counts(run_dir: RunDir, target: Target) -> dict[str, int]:
 
 
 def _list(as_json: bool) -> int:
-    """The services and their variables: whether each is set, never what it holds."""
+    """List the services and their variables: whether each is set, never its value."""
     told = [
         {"service": name, "variable": variable.name, "holds": variable.holds, "needed": variable.is_needed,
          "is_set": bool(os.environ.get(variable.name))}
@@ -118,7 +118,7 @@ def _list(as_json: bool) -> int:
 
 
 def _settings(config: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The targets named, or those of the run's settings."""
+    """The targets of `--to`, or those in the run's settings."""
     own = config.get("rlvitals")
     recorded = own.get("notify") if isinstance(own, dict) else None
     recorded = recorded if isinstance(recorded, dict) else {}

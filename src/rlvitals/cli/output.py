@@ -21,12 +21,12 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def print_json(facts: Any) -> None:
-    """Strict JSON on standard output; non-finite numbers are texts."""
+    """Print strict JSON on standard output. Non-finite numbers become strings."""
     put_json(to_json(facts).decode())
 
 
 def print_json_line(facts: Any) -> None:
-    """The same on one line."""
+    """Print strict JSON on one line."""
     put_json(encode(parse_json(to_json(facts))).decode())
 
 
@@ -40,7 +40,7 @@ def printable(facts: Any) -> Any:
 
 
 def write_file(target: Path, data: bytes, *, folder_too: bool = False) -> None:
-    """Replace a file at once, in a folder that is created with `folder_too`. Raises RunError."""
+    """Replace a file atomically. With `folder_too` its folder is created. Raises RunError."""
     try:
         (put_file if folder_too else replace_file)(target, data)
     except OSError as error:
@@ -48,5 +48,5 @@ def write_file(target: Path, data: bytes, *, folder_too: bool = False) -> None:
 
 
 def show(view: RenderableType) -> None:
-    """A renderable on standard output; plain text when it is piped."""
+    """Print a renderable on standard output; as plain text if it is piped."""
     standard_output().print(view, soft_wrap=False)

@@ -20,9 +20,12 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log any other tool wrote")
+    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log of another tool")
     parser.add_argument(
-        "metrics", metavar="METRIC", nargs="*", help="only these, a panel each (default: the algorithm's vital signs)"
+        "metrics",
+        metavar="METRIC",
+        nargs="*",
+        help="only these metrics, one panel each (default: the algorithm's vital signs)",
     )
     parser.add_argument(
         "--output", metavar="DIR_OR_FILE",
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--x", choices=["step", "time", *AXIS_CONCEPTS], default="step", help="the x-axis")
     parser.add_argument(
         "--smooth", metavar="N", type=_smoothing, default="auto",
-        help="average over N points; 0 draws the raw points alone (default: by the number of points)",
+        help="average over N points; 0 draws only the raw points (default: depends on the number of points)",
     )  # fmt: skip
     parser.add_argument("--last", metavar="N", type=int, help="only the last N rows")
     parser.add_argument("--no-findings", action="store_true", help="do not detect or mark findings")
@@ -65,14 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_picture(picture: Picture, target: Path, smooth: Smooth = "auto") -> int:
-    """Draw to a file, which is replaced at once; returns its size."""
+    """Draw to a file, which is replaced atomically. Returns its size in bytes."""
     data = draw(picture, smooth, target.suffix[1:].lower())
     write_file(target, data, folder_too=True)
     return len(data)
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a name is one of a picture's file."""
+    """Whether a file name has the extension of a picture."""
     return path.suffix[1:].lower() in FORMATS
 
 

@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="keep the files of the newest N evaluations; of a dump: the newest N steps of validation",
     )
-    parser.add_argument("--keep-every", type=_count, metavar="K", help="and those of every K-th step")
+    parser.add_argument("--keep-every", type=_count, metavar="K", help="also keep those of every K-th step")
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     add_json_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.rollouts_keep_last is None and arguments.evals_keep_last is None:
-        raise ConfigError("say what is to be pruned: --rollouts-keep-last N, --evals-keep-last N")
+        raise ConfigError("choose what to prune: --rollouts-keep-last N or --evals-keep-last N")
     root = Path(arguments.path)
     if not is_run(root) and is_dump(root):
         root = root.absolute()
@@ -62,14 +62,14 @@ def _old_of_run(arguments: argparse.Namespace) -> list[Path]:
 
 
 def _old_of_dump(root: Path, arguments: argparse.Namespace) -> list[Path]:
-    """A framework may go on writing meanwhile: the newest steps are kept."""
+    """The old files of a dump. The newest step must be kept, because a framework may still be writing it."""
     asked: dict[Split, int | None] = {
         "train": arguments.rollouts_keep_last,
         "validation": arguments.evals_keep_last,
     }
     keep = {split: count for split, count in asked.items() if count is not None}
     if 0 in keep.values():
-        raise ConfigError("of a framework's dump at least the newest step is kept: it may be being written")
+        raise ConfigError("keep at least the newest step of a framework's dump: it may still be written to")
     return old_dump_files(root, keep, arguments.keep_every)
 
 

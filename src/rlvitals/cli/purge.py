@@ -1,4 +1,4 @@
-"""`rlvitals purge DIR`: the runs that were marked as deleted are removed from the disk."""
+"""`rlvitals purge DIR`: removes the runs that are marked as deleted, and frees their disk space."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError, RlvitalsError, RunError, RunNotFound
 from rlvitals.store.files import remove_paths
 from rlvitals.store.layout import RunDir
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.terminal import say, warn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", help="the folder whose dashboard the runs were deleted in")
+    parser.add_argument("directory", help="the folder of runs in whose dashboard they were deleted")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     add_json_flag(parser)
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     root = Path(arguments.directory).resolve()
     if not root.is_dir():
         raise RunNotFound(f"{arguments.directory} is not a directory")
-    marks = Marks(root)
+    marks = FolderMarks(root)
     wanted = [name for name, said in sorted(marks.read()["runs"].items()) if said.get("deleted")]
     found = {name: run_dir for name in wanted if (run_dir := _run_dir(root, name)) is not None}
     sizes = {name: _size(run_dir) for name, run_dir in found.items()}
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_dir(root: Path, name: str) -> RunDir | None:
-    """The run of a mark, if it is one that may be removed; says why where it is not."""
+    """The run of a mark; None, with a warning, if it cannot be removed."""
     path = (root / name).resolve()
     if not path.is_relative_to(root) or not RunDir(path).holds_run:
         warn(f"{name}: there is no run of rlvitals here; nothing is removed")
@@ -81,7 +81,7 @@ def _remove(run_dir: RunDir) -> None:
     try:
         remove_paths([*run_dir.written_paths, run_dir.heartbeat, run_dir.lock])
         for folder in (run_dir.logs, run_dir.eval_logs, run_dir.epochs.plots, run_dir.epochs.folder, run_dir.root):
-            with contextlib.suppress(OSError):  # something of the user's is in it
+            with contextlib.suppress(OSError):  # it contains the user's own files
                 folder.rmdir()
     except OSError as error:
         raise RunError(f"cannot remove {run_dir.root}: {error.strerror or error}") from error

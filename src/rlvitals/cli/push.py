@@ -11,16 +11,16 @@ from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import is_url, upload_changes
 from rlvitals.terminal import put_status, say
-from rlvitals.web.delivery import PATIENCE, Delivery, Server, default_name
+from rlvitals.web.delivery import PATIENCE, Delivery, PushServer, default_name
 from rlvitals.web.people import PUSH_VARIABLE, push_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN", help="a run's directory, also while it is written")
+    parser.add_argument("path", metavar="RUN", help="a run's directory; the run may still be recording")
     parser.add_argument(
         "url", metavar="URL", help="a server that accepts pushes (http, https), or a bucket's folder (s3, ...)"
     )
-    parser.add_argument("--name", help="what the run is called there (default: its directory's name)")
+    parser.add_argument("--name", help="the name of the run on the server (default: its directory's name)")
     parser.add_argument("--follow", action="store_true", help="continue for as long as the run is being recorded")
     parser.add_argument("--token-file", metavar="FILE", help=f"the server's token for pushes (or in {PUSH_VARIABLE})")
     parser.add_argument(
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             say(f"{name}: {count} files sent")
         return 0
-    delivery = Delivery(run_dir, Server(arguments.url, push_token(arguments.token_file)), name, _show)
+    delivery = Delivery(run_dir, PushServer(arguments.url, push_token(arguments.token_file)), name, _show)
     try:
         delivery.send(follow=arguments.follow, patience=arguments.patience)
     finally:

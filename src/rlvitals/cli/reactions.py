@@ -1,6 +1,7 @@
-"""What `check --follow` does about a critical finding, where it is asked to: a command, a file, a webhook, a signal.
+"""The optional reactions of `check --follow` to a critical finding: a command, a file, a webhook, a signal.
 
-Each of them is tried once for a finding; a failure is printed on stderr and never ends the watch.
+Each is tried once per finding; the signal is sent only for the first one. A failure is printed on stderr and does not
+end the watch.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from rlvitals.terminal import warn
 
 SIGNALS = ("TERM", "INT", "USR1")
 END_SECONDS = 10.0
-"""How long what is on its way is waited for at the end."""
+"""At the end, the longest wait for the webhook, and for each running command."""
 
 Reaction = Callable[[Finding, str], None]
 """Called with a critical finding and the path of the log it is about."""
 
 
 class Reactions:
-    """Everything that was asked for on the command line."""
+    """The reactions that were requested on the command line."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._reactions: list[Reaction] = []
         self._commands: list[subprocess.Popen[bytes]] = []
-        self._command_output = 2 if arguments.json else None  # JSON lines share their stream with nobody
+        self._command_output = 2 if arguments.json else None  # with --json, stdout contains only JSON lines
         if arguments.on_critical is not None:
             self._reactions.append(self._command(arguments.on_critical))
         if arguments.sentinel is not None:
@@ -51,20 +52,20 @@ class Reactions:
             self._reactions.append(_signal(arguments.signal))
 
     def react(self, finding: Finding, source: str) -> None:
-        """Do what was asked for."""
+        """Run all requested reactions."""
         for reaction in self._reactions:
-            with guarded(lambda error: _say(words_of(error))):  # the watch goes on whatever a user's command does
+            with guarded(lambda error: _say(words_of(error))):  # the watch continues whatever a user's command does
                 reaction(finding, source)
 
     def tend(self) -> None:
-        """Tell of commands that have ended badly."""
+        """Report commands that ended with a non-zero exit code."""
         for command in [item for item in self._commands if item.poll() is not None]:
             self._commands.remove(command)
             if command.returncode:
                 _say(f"the command of --on-critical ended with {command.returncode}")
 
     def end(self) -> None:
-        """Give commands and posts that are on their way a moment; they are not stopped."""
+        """Wait a short time for running commands and unsent posts. Commands are not stopped."""
         if self._webhook is not None:
             self._webhook.close(END_SECONDS)
         for command in self._commands:
@@ -128,7 +129,7 @@ def _sentinel(path: Path) -> Reaction:
 
 
 def _webhook(given: str) -> Webhook:
-    """The address is a secret: it may be named by its variable, and is in no message."""
+    """The address is a secret: it may be given as `${env:NAME}`, and no message contains it."""
     variable = re.fullmatch(r"\$\{env:(\w+)\}", given)
     url = os.environ.get(variable[1], "") if variable else given
     if not re.match(r"https?://[^/\s]", url):
@@ -158,18 +159,18 @@ def _signal(text: str) -> Reaction:
 
 
 def _target(text: str) -> tuple[Handle, int, str]:
-    """A hold on the process, its pid, and the signal's name. Raises ConfigError unless it is there and ours."""
+    """A handle on the process, its pid and the signal's name. Raises ConfigError unless this user owns the process."""
     number, _, name = text.partition(":")
     name = (name or "TERM").upper().removeprefix("SIG")
     if not number.isdecimal() or name not in SIGNALS:
         raise ConfigError(f"--signal {text}: write PID or PID:NAME, with one of {', '.join(SIGNALS)}")
-    if os.name == "nt":  # os.kill would end the process there, whatever the signal
+    if os.name == "nt":  # os.kill ends the process on Windows, whatever the signal
         raise ConfigError(f"--signal {text}: this system has no signals")
     pid = int(number)
     if pid <= 1 or pid == os.getpid():
         raise ConfigError(f"--signal {text}: that is not a training process")
     try:
-        handle = Handle(pid)  # before the questions: the answers are then about the process that gets the signal
+        handle = Handle(pid)  # opened first, so that the checks are about the process that gets the signal
         handle.send(0)
         owner = Path(f"/proc/{pid}").stat().st_uid if Path("/proc/self").exists() else os.getuid()
     except PermissionError:

@@ -14,7 +14,7 @@ from rlvitals.views.report import gather
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log any other tool wrote")
+    parser.add_argument("path", metavar="RUN_OR_LOG", help="a run's directory, or a log of another tool")
     parser.add_argument(
         "--compare", metavar="RUN", nargs="+", action="extend", default=[], help="runs or logs to compare with"
     )

@@ -20,7 +20,7 @@ from rlvitals.render.turn_table import turn_table
 from rlvitals.store.rollout_forms import plain
 from rlvitals.terminal import warn
 from rlvitals.views.places import open_rollouts
-from rlvitals.views.rollouts import SHOWN, Hit, RolloutSource, changes, outcomes, pick
+from rlvitals.views.rollouts import SHOWN, RolloutHit, RolloutSource, changes, outcomes, pick
 
 _SIGNED = r"(?<![\w.])\+\d+\.\d{3}\b"
 _NEGATIVE = r"(?<![\w.])-\d+\.\d{3}\b"
@@ -28,18 +28,20 @@ _NEGATIVE = r"(?<![\w.])-\d+\.\d{3}\b"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory, or a framework's dump of rollouts")
-    parser.add_argument("--step", type=int, metavar="N", help="one step's groups (default: what steps there are)")
+    parser.add_argument("--step", type=int, metavar="N", help="the groups of one step (default: list the steps)")
     parser.add_argument("--group", metavar="G", help="one group of the step, by number or id: turn table, transcripts")
-    parser.add_argument("--worst", type=int, metavar="K", help="the K rollouts of the lowest reward, of a step or all")
-    parser.add_argument("--search", metavar="TEXT", help="rollouts with these words in a row, of a step or all")
+    parser.add_argument(
+        "--worst", type=int, metavar="K", help="the K rollouts with the lowest reward, of a step or all"
+    )
+    parser.add_argument("--search", metavar="TEXT", help="rollouts that contain this text, of a step or all")
     parser.add_argument("--outcome", help="rollouts with this outcome")
-    parser.add_argument("--diff", type=int, metavar="STEP", help="what changed for the same prompts since that step")
+    parser.add_argument("--diff", type=int, metavar="STEP", help="compare the same prompts with those of that step")
     parser.add_argument("--validation", action="store_true", help="the rollouts of evaluations")
     parser.add_argument(
         "--tokens", nargs="?", const=OVERLAYS[0], choices=OVERLAYS,
         help="a group's rollouts token by token, coloured by this number (default: probability)",
     )  # fmt: skip
-    parser.add_argument("--full", action="store_true", help="complete texts, tool calls and results")
+    parser.add_argument("--full", action="store_true", help="show complete texts, tool calls and results")
     parser.add_argument("--verbose", action="store_true", help="every group's rollouts and turn table")
     parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"hits shown (default: {SHOWN})")
     add_json_flag(parser)
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         _found(source, arguments)
     elif arguments.step is None:
         if arguments.group is not None or arguments.diff is not None or arguments.tokens is not None:
-            raise ConfigError("--group, --tokens and --diff are of a step: give --step N")
+            raise ConfigError("--group, --tokens and --diff need a step: --step N")
         rows = source.overview()
         print_json({"steps": rows}) if arguments.json else show(render_steps(rows))
     elif arguments.diff is not None:
@@ -70,7 +72,7 @@ def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
         print_json({"step": arguments.step, "groups": [_facts(number, group) for number, group in chosen]})
     elif arguments.tokens is not None:
         if arguments.group is None:
-            raise ConfigError("--tokens is of a group: give --group G")
+            raise ConfigError("--tokens needs a group: --group G")
         _say_tokens(*chosen[0], arguments.tokens)
     elif arguments.group is None and not arguments.verbose:
         show(render_groups(arguments.step, [(number, group, outcomes(group)) for number, group in chosen]))
@@ -80,7 +82,7 @@ def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
 
 
 def _say_tokens(number: int, group: Group, overlay: str) -> None:
-    """The rollouts of a group whose tokens were recorded."""
+    """Print the rollouts of a group that have recorded tokens."""
     console = standard_output()
     is_plain = console.no_color or console.color_system not in ("256", "truecolor")
     told = [
@@ -174,13 +176,13 @@ def _brief(group: Group | None) -> dict[str, Any] | None:
     return {"mean": group.mean, "std": group.std, "rollouts": len(group.rollouts), "outcomes": outcomes(group)}
 
 
-def _hit(source: RolloutSource, hit: Hit) -> dict[str, Any]:
+def _hit(source: RolloutSource, hit: RolloutHit) -> dict[str, Any]:
     rollout = source.at(hit.step)[hit.group - 1].rollouts[hit.rollout - 1]
     return hit._asdict() | {"turns": plain(rollout).get("turns", [])}
 
 
 def _say(text: str) -> None:
-    """Text with signed numbers coloured; their signs say the same."""
+    """Print a text with signed numbers in colour. The signs give the same information."""
     told = Text(text)
     told.highlight_regex(_SIGNED, "green")
     told.highlight_regex(_NEGATIVE, "red")

@@ -8,7 +8,8 @@ import re
 from rlvitals.cli.output import add_json_flag, print_json, show
 from rlvitals.documentation import rule_address
 from rlvitals.health import rulebook
-from rlvitals.health.pages import rule_facts, rule_lines, rules_named
+from rlvitals.health.pages import example_lines, rule_facts, rule_lines, rules_named
+from rlvitals.render.screen import standard_output
 from rlvitals.render.tables import render_markdown, render_rules
 from rlvitals.terminal import say
 
@@ -26,12 +27,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def tell(names: list[str], book: rulebook.Rulebook, *, as_json: bool) -> None:
-    """Print the rules of these names and kinds in full, or a line for every rule."""
+    """Print the rules of these names and kinds in full, or one line for every rule."""
     chosen = [rule for name in names for rule in rules_named(name, book)] or list(book.rules.values())
     if as_json:
         print_json([rule_facts(rule, book) for rule in chosen])
     elif names:
-        show(render_markdown(_spoken("\n".join(line for rule in chosen for line in rule_lines(rule, book)))))
+        is_drawn = not standard_output().options.ascii_only  # charts use braille characters
+        told = []
+        for rule in chosen:
+            told += [_spoken("\n".join(rule_lines(rule, book))), *example_lines(rule, is_drawn=is_drawn)]
+        show(render_markdown("\n".join(told)))
         for page in filter(None, (rule_address(rule.rule) for rule in chosen)):
             say(page)
     else:
@@ -39,7 +44,7 @@ def tell(names: list[str], book: rulebook.Rulebook, *, as_json: bool) -> None:
 
 
 def _spoken(template: str) -> str:
-    """A sentence with its numbers left open.
+    """A sentence with the names of its numbers in place of the values.
 
     >>> _spoken("{share:.0%} of the tool calls fail")
     '(share) of the tool calls fail'

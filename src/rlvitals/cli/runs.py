@@ -8,7 +8,7 @@ from pathlib import Path
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.errors import RlvitalsError
 from rlvitals.render.tables import RunsView
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.terminal import warn
 from rlvitals.views.discovery import find_trainings, is_run
 from rlvitals.views.raw_logs import find_logs, read_raw
@@ -18,17 +18,19 @@ from rlvitals.views.summary import headline, log_headline, unreadable_headline
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", default=".", help="where to look (default: here)")
-    parser.add_argument("--all", action="store_true", help="also those that were archived or deleted in the dashboard")
+    parser.add_argument(
+        "--all", action="store_true", help="also list runs that were archived or deleted in the dashboard"
+    )
     add_json_flag(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     found = []
     root = Path(arguments.directory).resolve()
-    put_away = set() if arguments.all else {root / run for run in Marks(root).put_away()}
+    put_away = set() if arguments.all else {root / run for run in FolderMarks(root).put_away()}
     for path in find_trainings(arguments.directory):
         if not is_run(path) or (put_away and path.resolve() in put_away):
-            continue  # where it is not a run, it is found among the logs: its processes record a run each
+            continue  # a training with one run per process is listed with the logs
         try:
             found.append(headline(open_run(path)))
         except (RlvitalsError, OSError) as error:  # one damaged run must not hide the others

@@ -14,14 +14,24 @@ from rlvitals.health import rulebook
 from rlvitals.records import Group
 from rlvitals.render.scan import RubricView, ScanView
 from rlvitals.scan import load_scanners
-from rlvitals.scan.rubric import Place, Rubric, Verdict, agreement, cited, messages, read_rubric, read_verdict, sample
+from rlvitals.scan.rubric import (
+    RolloutPlace,
+    RubricQuestions,
+    Verdict,
+    agreement,
+    cited,
+    messages,
+    read_rubric,
+    read_verdict,
+    sample,
+)
 from rlvitals.terminal import warn
 from rlvitals.views.places import open_rollouts
 from rlvitals.views.rollouts import RolloutSource
 from rlvitals.views.texts import marked_rollouts, scan_facts, scan_rollouts
 
 EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
-"""As `check`'s."""
+"""The same as those of `check`."""
 ASKED_AT_ONCE = 8
 
 
@@ -29,23 +39,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory, or a framework's dump of rollouts")
     parser.add_argument(
         "--scanner", action="append", default=[], metavar="FILE",
-        help="your own scanners: a YAML file with patterns, or a Python file with functions; may be given again",
+        help="your own scanners: a YAML file with patterns, or a Python file with functions; repeatable",
     )  # fmt: skip
     parser.add_argument(
         "--rules",
         action="append",
         default=[],
         metavar="FILE",
-        help="a rule file that changes rules or switches them off",
+        help="a rule file that changes or disables rules",
     )
     parser.add_argument("--validation", action="store_true", help="the rollouts of evaluations")
-    parser.add_argument("--limit", type=int, metavar="N", help="read at most about N rollouts, of steps spread evenly")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="read at most about N rollouts, from evenly spaced steps"
+    )
     parser.add_argument("--verbose", action="store_true", help="every pattern and remark")
     rubric = parser.add_argument_group("a model judges a rubric too")
     rubric.add_argument("--rubric", metavar="FILE", help="a YAML file with 'name' and 'question'")
     rubric.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, as in http://localhost:8000/v1")
     rubric.add_argument("--model", metavar="NAME", help="the model's name there")
-    rubric.add_argument("--sample", type=int, default=40, metavar="N", help="rollouts that it reads (default: 40)")
+    rubric.add_argument(
+        "--sample", type=int, default=40, metavar="N", help="the number of rollouts that it reads (default: 40)"
+    )
     rubric.add_argument("--price", metavar="IN,OUT", help="dollars for a million tokens read and written")
     rubric.add_argument(
         "--key-variable", default="OPENAI_API_KEY", metavar="NAME", help="the variable that holds the key"
@@ -75,14 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[facts["verdict"]]
 
 
-def _rubric(arguments: argparse.Namespace) -> Rubric | None:
+def _rubric(arguments: argparse.Namespace) -> RubricQuestions | None:
     if arguments.rubric is None:
         for option in ("endpoint", "model", "price"):
             if getattr(arguments, option) is not None:
                 raise ConfigError(f"--{option} is for --rubric FILE")
         return None
     if not arguments.endpoint or not arguments.model:
-        raise ConfigError("--rubric needs --endpoint URL and --model NAME: who is asked")
+        raise ConfigError("--rubric needs --endpoint URL and --model NAME")
     if arguments.sample < 1:
         raise ConfigError(f"--sample is a number of rollouts, not {arguments.sample}")
     return read_rubric(arguments.rubric)
@@ -101,12 +115,15 @@ def _prices(given: str | None) -> tuple[float, float] | None:
 
 
 def _judge(
-    rubric: Rubric, source: RolloutSource, chosen: list[tuple[Place, bool]], arguments: argparse.Namespace,
+    rubric: RubricQuestions,
+    source: RolloutSource,
+    chosen: list[tuple[RolloutPlace, bool]],
+    arguments: argparse.Namespace,
     prices: tuple[float, float] | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Ask the model of each chosen rollout, and put its answers beside the scanners' marks."""
+    """Ask the model about each chosen rollout, and measure its agreement with the scanners' marks."""
     from rlvitals.train.teachers.base import BadVerdict
-    from rlvitals.train.teachers.endpoint import Answer, JudgeClient
+    from rlvitals.train.teachers.endpoint import EndpointAnswer, JudgeClient
 
     client = JudgeClient(arguments.endpoint, arguments.model, key_variable=arguments.key_variable, max_tokens=300)
     groups: dict[tuple[int, int], Group] = {}
@@ -120,7 +137,7 @@ def _judge(
         except ValueError as error:
             raise BadVerdict(str(error)) from None
 
-    def ask(place: Place) -> Answer[Verdict]:
+    def ask(place: RolloutPlace) -> EndpointAnswer[Verdict]:
         return client.ask(messages(rubric, groups[place[:2]], place.rollout), read)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="rlvitals-rubric") as threads:

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of runs, or its URL in a bucket (default: here)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on (default: reachable from this machine only)"
+    )
     parser.add_argument("--port", type=int, default=8642, help="the port; 0 takes a free one (default: 8642)")
     parser.add_argument(
         "--token",
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--edit",
         action="store_true",
-        help="let pages name, tag, annotate, archive and delete runs; kept in one file of the folder, beside the runs",
+        help="let pages name, tag, annotate, archive and delete runs; stored in one file of the folder",
     )
     parser.add_argument("--tokens", metavar="FILE", help="one token per person: a name and a token on each line")
     parser.add_argument("--new-token", metavar="NAME", help="print a new token and its line for that file, and exit")
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.new_token:
         return _new_token(arguments.new_token)
     if arguments.tokens and arguments.token:
-        raise ConfigError("--tokens and --token: one of them")
+        raise ConfigError("pass --tokens or --token, not both")
     directory = _mirrored(arguments.directory) if is_url(arguments.directory) else arguments.directory
     team = _team(arguments, directory)
     if arguments.tokens:
@@ -105,7 +107,7 @@ def _team(arguments: argparse.Namespace, directory: str | Path) -> Team:
 
 
 def _mirrored(url: str) -> Path:
-    """The local copy of a bucket's runs, kept up to date in a thread."""
+    """The local copy of a bucket's runs. A thread keeps it up to date."""
     mirror = Mirror(url)
     mirror.refresh()
     once = Once(warn)

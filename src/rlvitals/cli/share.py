@@ -25,22 +25,24 @@ FOLDER = "runs"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="RUN", help="a run's directory or URL, or a folder of runs")
     parser.add_argument(
-        "--to", required=True, metavar="FOLDER|URL", help="where the site goes: a folder, or a URL of fsspec"
+        "--to", required=True, metavar="FOLDER|URL", help="where to write the site: a folder, or a URL of fsspec"
     )
-    parser.add_argument("--title", default=TITLE, help=f"what the site is called (default: {TITLE})")
+    parser.add_argument("--title", default=TITLE, help=f"the title of the site (default: {TITLE})")
     parser.add_argument(
         "--redact", action="append", default=[], metavar="PATTERN",
-        help="a setting, metric, text or rollout field to leave out, by name or glob (may be given again)",
+        help="a setting, metric, text or rollout field to leave out, by name or glob (repeatable)",
     )  # fmt: skip
-    parser.add_argument("--no-texts", action="store_true", help="no prompts, completions, tool results or logged texts")
+    parser.add_argument(
+        "--no-texts", action="store_true", help="leave out prompts, completions, tool results and logged texts"
+    )
     parser.add_argument(
         "--rollouts",
         type=int,
         default=ROLLOUTS,
         metavar="N",
-        help=f"how many rollouts of each run (default: {ROLLOUTS})",
+        help=f"the number of rollouts of each run (default: {ROLLOUTS})",
     )
-    parser.add_argument("--overwrite", action="store_true", help="write into a folder that holds other files")
+    parser.add_argument("--overwrite", action="store_true", help="write into a folder that contains other files")
     add_json_flag(parser)
 
 

@@ -18,9 +18,9 @@ from rlvitals.views.summary import summarise
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many of the last rows (default: 5)")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="the number of last rows to show (default: 5)")
     parser.add_argument("--all", action="store_true", help="every metric")
-    parser.add_argument("--epochs", action="store_true", help="epoch by epoch instead, of a run or any log")
+    parser.add_argument("--epochs", action="store_true", help="show epochs instead, of a run or any log")
     parser.add_argument(
         "--steps-per-epoch", type=int, metavar="N", help="steps per epoch, if the rows do not contain it"
     )

@@ -23,12 +23,14 @@ from rlvitals.views.run import RunView, open_run
 
 EXIT_BEHIND = 1
 LINGER_SECONDS = 20.0
-"""A tracker that fails for so long is reported rather than waited for; --follow waits."""
+"""A tracker without progress for this long is given up and reported. With --follow, not while the run is recorded."""
+SLOWEST_CALL_SECONDS = 120.0
+"""The time limit of one call of a tracker. On a busy machine MLflow needs half a minute to create a database."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN", help="a run's directory")
-    parser.add_argument("--to", action="append", default=[], metavar="TRACKER", help="which one (may be given again)")
+    parser.add_argument("--to", action="append", default=[], metavar="TRACKER", help="which one (repeatable)")
     parser.add_argument("--config", metavar="FILE", help="YAML with tracker_kwargs (default: as recorded)")
     parser.add_argument("--follow", action="store_true", help="continue for as long as the run is being recorded")
     add_json_flag(parser)
@@ -42,7 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = _settings(view, names, arguments.config)
     run_dir = RunDir(Path(arguments.path))
     progress = _Progress(view, names)
-    done = follow(run_dir, settings, linger=LINGER_SECONDS, once=not arguments.follow, progress=progress.show)
+    done = follow(
+        run_dir,
+        settings,
+        linger=LINGER_SECONDS,
+        slowest_call=SLOWEST_CALL_SECONDS,
+        once=not arguments.follow,
+        progress=progress.show,
+    )
     progress.clear()
     trackers = [tracker for tracker in open_run(arguments.path).trackers if tracker["name"] in names]
     if arguments.json:
@@ -55,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Recorded(TypedDict):
-    """What a run's settings say of its trackers."""
+    """The trackers in a run's recorded settings."""
 
     track_with: list[str]
     tracker_kwargs: dict[str, Any]
@@ -85,7 +94,7 @@ class _Progress:
 
 
 def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:
-    """Settings from the file, or as the run recorded them. Masked keys are left to the vendor's own login."""
+    """Settings from the file, or as the run recorded them. Masked keys are dropped: the vendor's own login is used."""
     own = view.config.get("rlvitals")
     recorded = {"track_with": [], "tracker_kwargs": {}} | (checked(_Recorded, own) if isinstance(own, dict) else {})
     given = resolve(config, {"track_with": names}) if config else resolve(_for(names, recorded), {})

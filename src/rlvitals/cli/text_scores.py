@@ -19,23 +19,30 @@ from rlvitals.render.screen import Screen
 from rlvitals.render.textscores import render_scores
 from rlvitals.terminal import warn
 from rlvitals.textscore.encoder import OFFLINE
-from rlvitals.textscore.evaluate import METRICS, Options, chosen_metrics, evaluate
+from rlvitals.textscore.evaluate import METRICS, ScoreOptions, chosen_metrics, evaluate
 from rlvitals.textscore.pairs import PREDICTION_KEYS, REFERENCE_KEYS, Pair, read_pairs
 from rlvitals.textscore.score import Corpus
 
 PAIRS_FOR_A_POOL = 500
-"""Fewer are scored sooner than worker processes start."""
+"""Fewer pairs are scored faster than worker processes start."""
 
 MOST_WORKERS = 8
-"""Workers started without being asked for."""
+"""The maximum number of workers without `--workers`."""
 
 DECIMALS = 9
-"""Of a pair's score in files and JSON."""
+"""Decimals of a pair's score in files and JSON."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PREDICTIONS.jsonl", help="one JSON object a line; - for standard input")
-    parser.add_argument("--metrics", default="", metavar="A,B", help=f"of {', '.join(METRICS)} (default: all that can)")
+    parser.add_argument(
+        "path", metavar="PREDICTIONS.jsonl", help="a file with one JSON object per line; - for standard input"
+    )
+    parser.add_argument(
+        "--metrics",
+        default="",
+        metavar="A,B",
+        help=f"some of {', '.join(METRICS)} (default: all whose packages are installed)",
+    )
     parser.add_argument(
         "--lang", default="python", help="the language of code, for codebleu and ruby (default: python)"
     )
@@ -46,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"BERTScore's encoder: a folder, a hub name, or {OFFLINE} (default, if installed)",
     )
     parser.add_argument("--device", help="where the encoder runs: cpu, cuda, ... (default: a GPU if there is one)")
-    parser.add_argument("--workers", type=_count, metavar="N", help="processes (default: one a core from 500 pairs on)")
+    parser.add_argument(
+        "--workers", type=_count, metavar="N", help="number of processes (default: one per core from 500 pairs on)"
+    )
     parser.add_argument("--prediction-key", metavar="KEY", help=f"its field (default: {', '.join(PREDICTION_KEYS)})")
     parser.add_argument("--reference-key", metavar="KEY", help=f"its field (default: {', '.join(REFERENCE_KEYS)})")
     parser.add_argument("--skip-bad", action="store_true", help="skip and count lines that are not pairs")
@@ -55,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = Options(arguments.lang, arguments.stem, arguments.model, arguments.device)
+    options = ScoreOptions(arguments.lang, arguments.stem, arguments.model, arguments.device)
     names, left_out = chosen_metrics([word for word in arguments.metrics.split(",") if word.strip()], options)
     pairs, bad = _read(arguments)
     if not pairs:
@@ -133,7 +142,7 @@ def _rows(pairs: Sequence[Pair], results: dict[str, Corpus]) -> list[dict[str, A
 
 
 def _detail(name: str, result: Corpus, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """One score, with the catalogue's word on what it is."""
+    """One score, with its description from the catalogue."""
     what = catalog.explain(METRICS[name].concept).what
     values = [score.score for score in result.scores]
     lowest = values.index(min(values)) if values else 0
@@ -156,7 +165,7 @@ def _detail(name: str, result: Corpus, pairs: Sequence[Pair]) -> dict[str, Any]:
 
 @contextmanager
 def _progress(names: list[str], pairs: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar for each score on a terminal; a line when one is done elsewhere. Both on standard error."""
+    """On a terminal, a bar for each score; otherwise, a line when a score is done. Both go to standard error."""
     if not sys.stderr.isatty():
         yield lambda name, done: warn(f"{name}: {done} pairs") if done == pairs else None
         return

@@ -1,7 +1,7 @@
 """`rlvitals train grpo|kto|ppo|rlaif [CONFIG.yaml] [--setting value ...]`.
 
-Flags and their help come from the trainer's recipe, so that a setting is written down once. The trainer's own module,
-and torch with it, is imported when it trains.
+Flags and their help come from the trainer's recipe, so that each setting is defined once. The trainer's own module,
+and torch with it, is imported after the flags are parsed.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     if flags.print_config:
         put(recipe.text(name, settings).removesuffix("\n"))
         return 0
-    outcome: recipe.Outcome = trainer.train(settings)
-    if launched().rank > 0:  # of several processes one speaks
+    outcome: recipe.TrainingOutcome = trainer.train(settings)
+    if launched().rank > 0:  # only the process of rank 0 prints
         pass
     elif flags.json:
         print_json(asdict(outcome))
@@ -100,7 +100,7 @@ def _parse(name: str, words: list[str]) -> argparse.Namespace:
             )  # fmt: skip
         else:
             settings.add_argument(flag, metavar=_placeholder(setting.default), **how)
-    parser.add_argument("--print-config", action="store_true", help="print the settings, explained, and stop")
+    parser.add_argument("--print-config", action="store_true", help="print all settings with explanations, and exit")
     add_json_flag(parser)
     flags, unknown = parser.parse_known_args(words)
     if unknown:

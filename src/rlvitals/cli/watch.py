@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlvitals.cli.flags import add_judge_flags, add_map_flag, mapping_from
 from rlvitals.cli.output import print_json_line
-from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.errors import ConfigError, needs
 from rlvitals.terminal import say, warn
 from rlvitals.tui.lists import listed_event, listed_line
 from rlvitals.tui.plain import Event, follow, line
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="RUN_OR_LOG",
-        help="a run, a log any other tool writes, or its dump of rollouts, which need not be there yet; or a folder of "
+        help="a run, a log of another tool, or its dump of rollouts, which need not be there yet; or a folder of "
         "runs and logs, to choose one",
     )
     parser.add_argument(
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")
     parser.add_argument(
-        "--until-idle", type=float, metavar="SECONDS", help="with lines: end after so many seconds without a row"
+        "--until-idle", type=float, metavar="SECONDS", help="with lines: end after this many seconds without a row"
     )
 
 
@@ -46,11 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     place = Path(arguments.path)
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         return _in_lines(place, arguments)
-    try:
+    with needs("the terminal view (lines come with --plain)", "watch"):
         from rlvitals.tui.app import WatchApp
-        from rlvitals.tui.choosing import ChoosingApp
-    except ImportError as error:
-        raise MissingDependency("the terminal view (lines come with --plain)", "watch") from error
+        from rlvitals.tui.run_list import ChoosingApp
     listed = FolderList(place)
     if not listed.holds_several:
         WatchApp(_watched(one_place(place, "watch", dumps=True), arguments), arguments.interval).run()

@@ -24,7 +24,7 @@ from rlvitals.compute.arrays import (
     share,
 )
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.compute.shapes import per_sequence, per_token, token_rows
 from rlvitals.errors import ConfigError
 from rlvitals.values import Value
@@ -194,7 +194,7 @@ def pack(
     and the mean prediction.
     """
     target, v, old, shaped, m = _rows((returns, values, old_values, token_rewards), (advantages, raw_advantages), mask)
-    sheet = Sheet(naming(names, "advantage"))
+    sheet = StatisticSheet(naming(names, "advantage"))
 
     def show(x: Array, metric: str) -> int:
         numbers, shares, kind = terms(x, m, aggregation, group_ids=group_ids)
@@ -258,6 +258,6 @@ def _rows(per_token_arrays: tuple[Array, ...], advantages: tuple[Array, ...], ma
     return [None] * len(per_token_arrays) + [library(shape).ones_like(shape if shape.ndim == 2 else shape[:, None])]
 
 
-def _show_advantages(sheet: Sheet, a: Array, mask: Array) -> None:
+def _show_advantages(sheet: StatisticSheet, a: Array, mask: Array) -> None:
     sheet.moments(a, mask, mean="advantage.mean", max="advantage.max", min="advantage.min", sample_std="advantage.std")
     sheet.moments(library(a).abs(a), mask, mean="advantage.abs_mean")

@@ -61,7 +61,7 @@ SEARCH_AGENT = Rules(OUTCOMES)
 """The default."""
 
 EMPTY_RESULTS = frozenset({"", "[]", "{}", "null", "none", '""'})
-"""What a search that found nothing gives back."""
+"""What a search returns that found nothing."""
 
 
 def turn_advantage(advantage: float, outcome: str, rules: Rules = SEARCH_AGENT) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from rlvitals.compute.arrays import Array, gather, library, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def pack(
     teacher, student, ids, own, kept = gather(teacher_logprobs, student_logprobs, teacher_ids, student_ids, mask)
     if (ids is None) != (own is None):
         raise ConfigError("the overlap needs both teacher_ids and student_ids")
-    sheet = Sheet(naming(names, "policy"))
+    sheet = StatisticSheet(naming(names, "policy"))
     for logprobs, who in ((teacher, "teacher"), (student, "student")):
         if logprobs is not None:
             mass = library(logprobs).exp(logprobs).sum(-1)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from rlvitals.compute.packing import Sheet
+from rlvitals.compute.packing import StatisticSheet
 from rlvitals.records import Group, Rollout
 
 GRAM = 3
@@ -75,7 +75,7 @@ def self_similarity(texts: Sequence[str]) -> float | None:
     return _mean_of_pairs([pieces(text) for text in texts[:MOST_ROLLOUTS]])
 
 
-def add(sheet: Sheet, groups: Sequence[Group]) -> None:
+def add(sheet: StatisticSheet, groups: Sequence[Group]) -> None:
     """Add how different the answers of the groups are, and how much of their likeness is due to the prompt."""
     distinct = [share for group in groups if (share := distinct_answers(group)) is not None]
     sheet.moments(distinct, mean="group.distinct_answers.mean")

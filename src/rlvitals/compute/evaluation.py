@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rlvitals.compute.arrays import Array, gather, library, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Sheet
+from rlvitals.compute.packing import StatisticSheet
 from rlvitals.errors import ConfigError
 from rlvitals.records import Group, Rollout
 from rlvitals.values import Derived, Value, mean
@@ -31,7 +31,7 @@ def calibration(confidence: Array, correct: Array, *, bins: int = 10) -> dict[st
         raise ConfigError(f"{len(said)} confidences came with {len(right)} answers; give one for each")
     xp = library(said)
     right = real(right > 0)
-    sheet = Sheet(naming("canonical", "policy"))
+    sheet = StatisticSheet(naming("canonical", "policy"))
     sheet.moments(said - right, mean="eval.overconfidence")
     sheet.moments(said, right, mean="eval.confidence_when_right")
     sheet.moments(said, 1.0 - right, mean="eval.confidence_when_wrong")
@@ -107,7 +107,7 @@ def prompt_dependence(logprobs: Array, own: Array = None) -> dict[str, Value | D
         raise ConfigError(f"every response needs its own prompt among the {scores.shape[1]} columns")
     nobody = xp.zeros_like(scores) - xp.inf
     mine, rivals = xp.amax(xp.where(is_own, scores, nobody), -1), xp.amax(xp.where(is_own, nobody, scores), -1)
-    sheet = Sheet(naming("canonical", "policy"))
+    sheet = StatisticSheet(naming("canonical", "policy"))
     sheet.moments(real(mine > rivals), mean="policy.prompt_dependence")
     return sheet.pack().values()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlvitals.compute.arrays import Array, gather, is_tensor, library, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.errors import ConfigError
 
 
@@ -41,7 +41,7 @@ def pack(
     kept = real(np.ones(tuple(chosen.shape[:-2])), chosen) if mask is None else real(gather(mask, chosen)[0] != 0)
     if tuple(kept.shape) != tuple(chosen.shape[:-2]):
         raise ConfigError(f"mask is of shape {tuple(kept.shape)} for experts of shape {tuple(chosen.shape)}")
-    sheet = Sheet(naming(names, "policy"))
+    sheet = StatisticSheet(naming(names, "policy"))
     if rollout is not None:
         _show_replay(sheet, train, rollout, kept[..., None])
     if experts is not None:
@@ -53,7 +53,7 @@ stats = reading(pack)
 """The statistics as mergeable values; the arguments are those of `pack`."""
 
 
-def _show_replay(sheet: Sheet, train: Array, rollout: Array, kept: Array) -> None:
+def _show_replay(sheet: StatisticSheet, train: Array, rollout: Array, kept: Array) -> None:
     recorded = real((rollout >= 0).all(-1))
     routes = kept + 0.0 * recorded
     sheet.moments(1.0 - recorded, routes, mean="moe.replay_fallback_fraction")
@@ -71,7 +71,7 @@ def _show_replay(sheet: Sheet, train: Array, rollout: Array, kept: Array) -> Non
     sheet.moments(differs, seen, mean="moe.routing_mismatch.token_fraction")
 
 
-def _show_load(sheet: Sheet, loads: Array, experts: int) -> None:
+def _show_load(sheet: StatisticSheet, loads: Array, experts: int) -> None:
     """`loads` are [layers, experts], the number of choices."""
     xp = library(loads)
     total = loads.sum(-1)

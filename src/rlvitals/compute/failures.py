@@ -1,4 +1,4 @@
-"""Where rollouts fail, and which tools do: a failure of the machinery must not be taken for one of the policy.
+"""Where rollouts fail, and which tools do: a failure of the machinery must not be read as one of the policy.
 
 >>> from rlvitals.records import Group, Rollout
 >>> origin(Rollout(error="sandbox: container was killed (OOM)")), origin(Rollout(stop="turn_limit")), origin(Rollout())
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rlvitals.compute.packing import Sheet
+from rlvitals.compute.packing import StatisticSheet
 from rlvitals.records import TURN_LIMIT, Rollout, ToolCall
 
 ORIGINS = ("policy", "tool", "sandbox", "timeout", "context", "verifier", "other")
@@ -50,7 +50,7 @@ def origin(rollout: Rollout) -> str | None:
     return "policy" if rollout.stop in TURN_LIMIT else _by_words(rollout.stop, _BY_STOP)
 
 
-def add(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:
+def add(sheet: StatisticSheet, rollouts: Sequence[Rollout]) -> None:
     """Add the share of rollouts that failed by each origin, and of each tool how often it is called and fails."""
     found = [origin(rollout) for rollout in rollouts]
     for name in ORIGINS:
@@ -58,7 +58,7 @@ def add(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:
     _add_tools(sheet, rollouts)
 
 
-def _add_tools(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:
+def _add_tools(sheet: StatisticSheet, rollouts: Sequence[Rollout]) -> None:
     called = [call for rollout in rollouts for turn in rollout.turns for call in turn.calls if _is_tool(call)]
     for tool, _ in Counter(call.name for call in called).most_common(MAX_TOOLS):
         failed = [bool(call.error) for call in called if call.name == tool]

@@ -20,8 +20,8 @@ from typing import Any
 from rlvitals.compute import diversity, failures
 from rlvitals.compute.advantage import group_relative
 from rlvitals.compute.credit import Rules, outcome_of, read_rules, turn_advantage
-from rlvitals.compute.names import Name, Naming, naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.names import FamilyNames, Name, naming
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.compute.rollout import group_moments, show_discard_bias, show_discarded
 from rlvitals.errors import ConfigError
 from rlvitals.records import TURN_LIMIT, Group, Rollout, Turn
@@ -98,11 +98,11 @@ def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
     """The group and turn statistics of a step, over all rollouts, filtered groups included. `stats` returns them as
     mergeable values, to be logged: `train/groups_kept`, `train/groups_filtered`, `train/num_early_exit` and more.
     """
-    sheet = Sheet(Naming(GRPO_AGENT) if names == "grpo_agent" else naming(names, "rollout"))
+    sheet = StatisticSheet(FamilyNames(GRPO_AGENT) if names == "grpo_agent" else naming(names, "rollout"))
     rollouts = [(rollout, group) for group in groups for rollout in group.rollouts]
-    kept = [group.kept is True for group in groups]
+    kept = [group.kept for group in groups if group.kept is not None]  # None: nobody has looked whether to keep it
     sheet.moments(kept, sum="group.kept_count", mean="group.filter_pass_rate")
-    sheet.moments([group.kept is False for group in groups], sum="group.dropped_count")
+    sheet.moments([not one for one in kept], sum="group.dropped_count")
     sheet.moments([1.0] * len(groups), sum="group.total_count")
     # One reward has no spread, however many rollouts stand beside it without one.
     spreads = [group.std for group in groups if group.std is not None and _count_rewards(group) > 1]
@@ -134,7 +134,7 @@ def _count_rewards(group: Group) -> int:
     return sum(rollout.reward is not None for rollout in group.rollouts)
 
 
-def _show_discards(sheet: Sheet, decided: Sequence[Group]) -> None:
+def _show_discards(sheet: StatisticSheet, decided: Sequence[Group]) -> None:
     """Show the rollouts of filtered groups beside those that are trained on; unknown lengths and times take no part."""
     trained = [group.kept for group in decided for _ in group.rollouts]
     show_discarded(sheet, trained)
@@ -146,7 +146,7 @@ def _show_discards(sheet: Sheet, decided: Sequence[Group]) -> None:
         show_discard_bias(sheet, what, [number for number, _ in known], [kept for _, kept in known])
 
 
-def _show_turns(sheet: Sheet, rollouts: Sequence[Rollout]) -> None:
+def _show_turns(sheet: StatisticSheet, rollouts: Sequence[Rollout]) -> None:
     turns = [len(rollout.turns) for rollout in rollouts]
     sheet.moments(turns, mean="agent.turns.mean", max="agent.turns.max", min="agent.turns.min")
     calls = [[call for turn in rollout.turns for call in turn.calls] for rollout in rollouts]

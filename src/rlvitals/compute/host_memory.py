@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOOKED_AT = 4
-"""Places that are looked at for one that is free; those that somebody keeps for long are passed over."""
+"""Places that are looked at for one that is free; those that somebody keeps for long are skipped."""
 
 
-class Place:
+class HostNumbers:
     """Some numbers in the host's memory, and when the device has written them."""
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -55,10 +55,10 @@ class HostPlaces:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._places: dict[torch.device, deque[Place]] = {}
-        self._kept: list[Place] = []
+        self._places: dict[torch.device, deque[HostNumbers]] = {}
+        self._kept: list[HostNumbers] = []
 
-    def take(self, device: torch.device) -> Place:
+    def take(self, device: torch.device) -> HostNumbers:
         """A place for one call's numbers; nobody else gets it before `expect`."""
         places = self._places.setdefault(device, deque())
         for _ in range(min(len(places), LOOKED_AT)):
@@ -69,15 +69,15 @@ class HostPlaces:
             if place.is_free():
                 return place
             places.append(place)
-        return Place(self._size, device)
+        return HostNumbers(self._size, device)
 
-    def expect(self, place: Place, device: torch.device, reader: object) -> None:
+    def expect(self, place: HostNumbers, device: torch.device, reader: object) -> None:
         """What was queued so far will be read by `reader`; when it is gone the place can be used again."""
         place.reader = weakref.ref(reader)
         place.record()
         self._places[device].append(place)
 
-    def keep(self, device: torch.device) -> Place:
+    def keep(self, device: torch.device) -> HostNumbers:
         """A place that is never given to anybody else, as for a captured graph."""
-        self._kept.append(Place(self._size, device))
+        self._kept.append(HostNumbers(self._size, device))
         return self._kept[-1]

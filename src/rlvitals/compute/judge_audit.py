@@ -3,7 +3,7 @@
 An item is one answer with a gold label, or one pair with a gold preference. Several verdicts on an item are
 repetitions: its error is their mean, and intervals count items, not verdicts.
 
->>> found = audit([Held(True, (True, True)), Held(False, (True, False)), Held(False, (False,))])
+>>> found = audit([HeldAnswer(True, (True, True)), HeldAnswer(False, (True, False)), HeldAnswer(False, (False,))])
 >>> found.false_positives.share, found.false_negatives.share, round(found.self_agreement.share, 3)
 (0.25, 0.0, 0.5)
 """
@@ -26,7 +26,7 @@ MOST_BINS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAnswer:
     """One answer of a held set."""
 
     gold: bool
@@ -51,7 +51,7 @@ class HeldPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ShareEstimate:
     """A share of items with Wilson's 95 % interval."""
 
     share: float | None
@@ -99,8 +99,8 @@ class DriftBin:
 
     first_step: int
     last_step: int
-    errors: Estimate
-    accepted: Estimate
+    errors: ShareEstimate
+    accepted: ShareEstimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +111,30 @@ class Audit:
     """`answers` or `pairs`."""
     items: int
     verdicts: int
-    unread: Estimate
+    unread: ShareEstimate
     """Replies without a verdict."""
-    agreement: Estimate
+    agreement: ShareEstimate
     """Verdicts that are the gold label."""
     kappa: float | None
     """Cohen's: the agreement beyond what the frequencies alone give."""
-    false_positives: Estimate
+    false_positives: ShareEstimate
     """Of wrong answers those that are accepted."""
-    false_negatives: Estimate
+    false_negatives: ShareEstimate
     """Of right answers those that are rejected."""
-    flips: Estimate
+    flips: ShareEstimate
     """Of pairs shown in both orders those whose preference changes."""
     position: Bias
     length: Bias
-    self_agreement: Estimate
+    self_agreement: ShareEstimate
     """Of two verdicts on the same item and order, how often they are the same."""
     drift: Drift | None
     """None: the items have no steps."""
 
 
-NONE = Estimate(None, None, None, 0)
+NONE = ShareEstimate(None, None, None, 0)
 
 
-def estimate(shares: Iterable[float]) -> Estimate:
+def estimate(shares: Iterable[float]) -> ShareEstimate:
     """The mean of numbers from 0 to 1, one for each item, with Wilson's interval.
 
     >>> found = estimate([1, 1, 1, 1, 1, 1, 1, 0, 0, 0])
@@ -144,12 +144,12 @@ def estimate(shares: Iterable[float]) -> Estimate:
     return _estimate(values.mean(list(shares)))
 
 
-def _estimate(share: Value) -> Estimate:
+def _estimate(share: Value) -> ShareEstimate:
     ends = interval(share)
-    return NONE if ends is None else Estimate(share.mean, *ends, int(share.count))
+    return NONE if ends is None else ShareEstimate(share.mean, *ends, int(share.count))
 
 
-def audit(held: Sequence[Held]) -> Audit:
+def audit(held: Sequence[HeldAnswer]) -> Audit:
     """What a held set of answers says of a judge."""
     flat = [(verdict, item.gold) for item in held for verdict in item.verdicts]
     read = [(item, [verdict for verdict in item.verdicts if verdict is not None]) for item in held]
@@ -249,7 +249,7 @@ def _kappa(read: Sequence[tuple[object, object]]) -> float | None:
     return None if chance == 1 else (agreed - chance) / (1 - chance)
 
 
-def _length_of_answers(read: Sequence[tuple[Held, list[bool]]]) -> Bias:
+def _length_of_answers(read: Sequence[tuple[HeldAnswer, list[bool]]]) -> Bias:
     """Whether accepted answers are longer than rejected ones of the same gold label: a permutation test of the
     logarithms of lengths within each label. Several verdicts count by their majority.
     """

@@ -3,6 +3,8 @@
 >>> seen = stats(verdicts=[True, True, False, None], gold=[True, False, False, True])
 >>> round(seen["judge.gold_agreement"].number, 3), seen["judge.parse_failure_fraction"].number
 (0.667, 0.25)
+>>> stats(scores=[0.9, 0.2, 0.9], gold=[True, True, False])["judge.gold_separation"].number
+0.25
 >>> stats(preferred=["a", "b"], preferred_swapped=["b", "b"])["judge.order_flip_fraction"].number
 0.5
 """
@@ -21,6 +23,7 @@ PREFERENCES = ("a", "b", "tie")
 def stats(
     *,
     verdicts: Sequence[bool | None] | None = None,
+    scores: Sequence[float | None] | None = None,
     gold: Sequence[bool] | None = None,
     preferred: Sequence[str | None] | None = None,
     preferred_swapped: Sequence[str | None] | None = None,
@@ -28,15 +31,18 @@ def stats(
 ) -> dict[str, Value]:
     """The judge's quality as mergeable values; what is not given is not computed. None is a reply without a verdict.
 
-    `verdicts` say whether the judge accepts an answer, `gold` whether it is right. `preferred` is the better one of a
-    pair ("a", "b" or "tie") with a shown first, `preferred_swapped` of the same pair with b shown first. `appeals` say
-    for rejected answers whether a second check accepts them, None where there was none.
+    `verdicts` say whether the judge accepts an answer, `scores` what it gives it, `gold` whether it is right.
+    `preferred` is the better one of a pair ("a", "b" or "tie") with a shown first, `preferred_swapped` of the same pair
+    with b shown first. `appeals` say for rejected answers whether a second check accepts them, None where there was
+    none.
     """
     found: dict[str, Value] = {}
     if verdicts is not None:
         found["judge.parse_failure_fraction"] = _share(verdict is None for verdict in verdicts)
-    if gold is not None:
+    if gold is not None and (verdicts is not None or scores is None):
         found |= _against_gold(verdicts, gold)
+    if scores is not None:
+        found |= _ranked(scores, gold)
     if preferred is not None or preferred_swapped is not None:
         found |= _in_both_orders(preferred, preferred_swapped)
     if appeals is not None:
@@ -53,6 +59,18 @@ def _against_gold(verdicts: Sequence[bool | None] | None, gold: Sequence[bool]) 
         "judge.false_positive_fraction": _share(said for said, right in read if not right),
         "judge.false_negative_fraction": _share(not said for said, right in read if right),
     }
+
+
+def _ranked(scores: Sequence[float | None], gold: Sequence[bool] | None) -> dict[str, Value]:
+    """Over all pairs of a right and a wrong answer of this batch; a batch without such a pair says nothing."""
+    if gold is None or len(scores) != len(gold):
+        raise ConfigError(f"{len(scores)} scores need as many gold labels")
+    right, wrong = (
+        [score for score, label in zip(scores, gold, strict=True) if score is not None and bool(label) is wanted]
+        for wanted in (True, False)
+    )
+    pairs = [(one > other) + 0.5 * (one == other) for one in right for other in wrong]
+    return {"judge.gold_separation": values.mean(pairs)}
 
 
 def _in_both_orders(one: Sequence[str | None] | None, other: Sequence[str | None] | None) -> dict[str, Value]:

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from rlvitals.compute.arrays import Array, gather, library, masked_mean, real, row_sum, share
-from rlvitals.compute.packing import Sheet
+from rlvitals.compute.packing import StatisticSheet
 from rlvitals.values import Value
 
 
@@ -72,7 +72,7 @@ def pearson(x: Value, y: Value, sums: Value) -> float | None:
     return (sums.m2 - x.m2 - y.m2) / (2.0 * math.sqrt(x.m2 * y.m2))
 
 
-def add(sheet: Sheet, train: Array, rollout: Array, mask: Array, bounds: Bounds = UNBOUNDED) -> None:
+def add(sheet: StatisticSheet, train: Array, rollout: Array, mask: Array, bounds: Bounds = UNBOUNDED) -> None:
     """Add the statistics to a sheet; all arrays are [sequences, tokens]. With `bounds`, also those of the weights that
     are cut off there.
     """
@@ -106,7 +106,7 @@ def add(sheet: Sheet, train: Array, rollout: Array, mask: Array, bounds: Bounds 
     _add_probabilities(sheet, train, rollout, mask)
 
 
-def _add_perplexities(sheet: Sheet, gap: Array, log_perplexity: Array, filled: Array) -> None:
+def _add_perplexities(sheet: StatisticSheet, gap: Array, log_perplexity: Array, filled: Array) -> None:
     """Of each sequence with tokens: how much more perplexed the trainer is, and how perplexed the engine is."""
     xp = library(gap)
     sheet.moments(xp.exp(gap), filled, mean="mismatch.ppl_ratio")
@@ -119,7 +119,7 @@ def _add_perplexities(sheet: Sheet, gap: Array, log_perplexity: Array, filled: A
     sheet.moments(xp.exp(log_perplexity), filled, mean="policy.perplexity.rollout")
 
 
-def _add_sequences(sheet: Sheet, weights: Array, filled: Array) -> None:
+def _add_sequences(sheet: StatisticSheet, weights: Array, filled: Array) -> None:
     """The weights of whole sequences, those without tokens left out."""
     row = sheet.moments(
         weights, filled,
@@ -130,7 +130,7 @@ def _add_sequences(sheet: Sheet, weights: Array, filled: Array) -> None:
     sheet.moments(weights * weights - 1.0, filled, mean="mismatch.chi2.sequence")
 
 
-def _add_truncated(sheet: Sheet, weight: Array, mask: Array, filled: Array, bounds: Bounds) -> None:
+def _add_truncated(sheet: StatisticSheet, weight: Array, mask: Array, filled: Array, bounds: Bounds) -> None:
     low, high = bounds
     below = share(weight < (-math.inf if low is None else low), weight)
     above = share(weight > (math.inf if high is None else high), weight)
@@ -149,7 +149,7 @@ def _add_truncated(sheet: Sheet, weight: Array, mask: Array, filled: Array, boun
     sheet.derive("mismatch.effective_sample_size.truncated", effective_sample_size, row)
 
 
-def _add_probabilities(sheet: Sheet, train: Array, rollout: Array, mask: Array) -> None:
+def _add_probabilities(sheet: StatisticSheet, train: Array, rollout: Array, mask: Array) -> None:
     xp = library(train)
     p, q = (xp.exp(xp.where(mask > 0, logprobs, 0.0 * mask)) for logprobs in (train, rollout))
     sheet.moments(

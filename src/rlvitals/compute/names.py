@@ -78,7 +78,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class FamilyNames:
     """Names for the ids of one family."""
 
     names: Mapping[str, Name]
@@ -87,7 +87,7 @@ class Naming:
         return self.names.get(metric) or Name(metric, is_own=False)
 
 
-def naming(names: str, family: str) -> Naming:
+def naming(names: str, family: str) -> FamilyNames:
     """The naming asked for: "canonical", or a framework or document the catalogue knows.
 
     >>> naming("roll", "policy").name("policy.kl_old.k1")
@@ -96,12 +96,12 @@ def naming(names: str, family: str) -> Naming:
     'policy.kl_old.k1'
     """
     if names == CANONICAL:
-        return Naming({})
+        return FamilyNames({})
     return _framework_naming(names, family)
 
 
 @cache
-def _framework_naming(names: str, family: str) -> Naming:
+def _framework_naming(names: str, family: str) -> FamilyNames:
     from rlvitals import catalog
 
     known = {framework.id: framework for framework in catalog.frameworks()}
@@ -126,7 +126,7 @@ def _framework_naming(names: str, family: str) -> Naming:
                 kind = _OWN_KINDS.get(framework, {}).get(metric.id)
                 found[metric.id] = replace(_converting(free[0]), kind=kind)
                 taken.add(free[0].name)
-    return Naming(found)
+    return FamilyNames(found)
 
 
 def _is_usable(alias: Alias) -> bool:

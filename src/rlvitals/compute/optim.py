@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvitals.compute.arrays import Array, gather, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.errors import ConfigError
 from rlvitals.values import Value
 
@@ -73,7 +73,7 @@ def pack(
     `part_grad_norms` are the norms of the gradients of equal parts of the batch (micro-batches or ranks), each of its
     own mean loss, and `grad_norm` that of their mean: they tell the gradient's noise.
     """
-    sheet = Sheet(naming(names, "policy"))
+    sheet = StatisticSheet(naming(names, "policy"))
     for source, metric in ((optimizer, "optim.lr"), (critic_optimizer, "optim.critic_lr")):
         if source is not None:
             sheet.moments([learning_rate(source)], mean=metric)

@@ -1,7 +1,7 @@
 """Many statistics in one tensor: one row of moments each, so that a step needs one copy to the host.
 
-`Sheet` collects rows while a family calculates; `Packed` is the result, still on the device, with what each row means.
-`Packed.values()` is the only place that reads numbers from a device.
+`StatisticSheet` collects rows while a family calculates; `Packed` is the result, still on the device, with what each
+row means. `Packed.values()` is the only place that reads numbers from a device.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec
 
-from rlvitals.compute.names import Name, Naming
+from rlvitals.compute.names import FamilyNames, Name
 from rlvitals.values import Derived, Kind, Value
 
 P = ParamSpec("P")
@@ -53,10 +53,10 @@ def reading(pack: Callable[P, Packed]) -> Callable[P, dict[str, Value | Derived]
     return stats
 
 
-class Sheet:
+class StatisticSheet:
     """Collects the statistics of one call."""
 
-    def __init__(self, naming: Naming) -> None:
+    def __init__(self, naming: FamilyNames) -> None:
         self._naming = naming
         self._rows: list[Any] = []
         self._entries: list[Entry] = []

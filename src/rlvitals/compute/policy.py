@@ -20,7 +20,7 @@ from rlvitals.compute import mismatch
 from rlvitals.compute.aggregate import terms
 from rlvitals.compute.arrays import Array, library, masked_mean, real, share
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.compute.shapes import per_sequence, per_token, token_rows
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.values import Value
@@ -184,7 +184,7 @@ def pack(
         logprobs, old_logprobs, ref_logprobs, rollout_logprobs, entropy, exact_kl_ref, exact_kl_old, mask=mask
     )
     weight = None if sample_weights is None else per_sequence(sample_weights, lp)
-    batch = _Batch(Sheet(naming(names, "policy")), m, aggregation, group_ids, horizon)
+    batch = _Batch(StatisticSheet(naming(names, "policy")), m, aggregation, group_ids, horizon)
     clip = _Clip(clip_low, clip_high, dual_clip)
     batch.over_tokens(lp, mean="policy.logp.mean")
     log_perplexity = -masked_mean(lp, m, axis=-1)
@@ -232,7 +232,7 @@ class _Clip(NamedTuple):
 class _Batch:
     """Where the statistics of one call go, and what they are averaged over."""
 
-    sheet: Sheet
+    sheet: StatisticSheet
     mask: Array
     aggregation: str
     group_ids: Array

@@ -15,7 +15,7 @@ from __future__ import annotations
 from rlvitals.compute import used_by_step
 from rlvitals.compute.arrays import Array, gather, library, log_sigmoid, real, row_sum, sigmoid
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.values import Value
 
@@ -110,7 +110,7 @@ def pack(
     kind = loss or ("sigmoid" if logprobs is None else "kto")
     if kind not in LOSSES:
         raise ConfigError(f"unknown loss {kind!r}.{did_you_mean(kind, LOSSES)} Known: {', '.join(LOSSES)}")
-    sheet = Sheet(naming(names, "kto" if kind == "kto" else "dpo"))
+    sheet = StatisticSheet(naming(names, "kto" if kind == "kto" else "dpo"))
     sides = [
         (chosen_logprobs, ref_chosen_logprobs, chosen_mask),
         (rejected_logprobs, ref_rejected_logprobs, rejected_mask),
@@ -162,7 +162,7 @@ def _joined(chosen: tuple[Array, Array], rejected: tuple[Array, Array]) -> tuple
 
 
 def _show_pairs(
-    sheet: Sheet, chosen: tuple[Array, Array], rejected: tuple[Array, Array], beta: float, ties: float
+    sheet: StatisticSheet, chosen: tuple[Array, Array], rejected: tuple[Array, Array], beta: float, ties: float
 ) -> Array:
     """Show rewards, margins and accuracy of pairs; give the margins."""
     if len(chosen[0]) != len(rejected[0]):
@@ -182,7 +182,7 @@ def _labels(desirable: Array, like: Array) -> Array:
     return real(real(desirable, like) > 0)
 
 
-def _show_kl(sheet: Sheet, kl: Array, logprobs: Array, ref_logprobs: Array, mask: Array) -> Array:
+def _show_kl(sheet: StatisticSheet, kl: Array, logprobs: Array, ref_logprobs: Array, mask: Array) -> Array:
     """Show KTO's KL where it can be known, and give the z to use in the loss."""
     if kl is not None:
         sheet.moments(gather(kl)[0].reshape(-1), mean="kl_ref.kto")
@@ -194,7 +194,7 @@ def _show_kl(sheet: Sheet, kl: Array, logprobs: Array, ref_logprobs: Array, mask
     return kto_kl(lp, ref) if len(lp) else None
 
 
-def _show_class(sheet: Sheet, rewards: Array, logprobs: Array, share: Array, side: str) -> int:
+def _show_class(sheet: StatisticSheet, rewards: Array, logprobs: Array, share: Array, side: str) -> int:
     sheet.moments(logprobs, share, mean=f"pref.logp.{side}")
     return sheet.moments(rewards, share, mean=f"pref.reward.{side}")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlvitals.compute.arrays import Array, from_one_of_group, gather, group_slots, group_sum, library, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.compute.repetition import LOOPING_RATIO, compression_ratio, longest_repeat, ngram_repetition
 from rlvitals.errors import ConfigError
 from rlvitals.values import Value
@@ -157,7 +157,7 @@ def pack(
         *map(_flat, (scores, success, trained, seconds)),
     )
     won = None if won is None else real(won > 0)
-    sheet = Sheet(naming(names, "rollout"))
+    sheet = StatisticSheet(naming(names, "rollout"))
     is_cut = _truncation(finish_reasons, truncated, max_response_length, lengths)
     if lengths is not None:
         _show_lengths(sheet, lengths, is_cut)
@@ -228,7 +228,7 @@ def _truncation(reasons: Sequence[str | None] | None, truncated: Array, limit: i
     return None if limit is None or lengths is None else real(lengths >= limit)
 
 
-def _show_lengths(sheet: Sheet, lengths: Array, is_cut: Array) -> None:
+def _show_lengths(sheet: StatisticSheet, lengths: Array, is_cut: Array) -> None:
     sheet.moments(
         lengths, mean="length.response.mean", max="length.response.max", min="length.response.min",
         std="length.response.std",
@@ -244,12 +244,12 @@ def _show_lengths(sheet: Sheet, lengths: Array, is_cut: Array) -> None:
         )
 
 
-def show_discarded(sheet: Sheet, trained: Array) -> None:
+def show_discarded(sheet: StatisticSheet, trained: Array) -> None:
     """Show how many of the generated rollouts are not trained on."""
     sheet.moments(1.0 - real(gather(trained)[0] > 0), mean="discard.fraction")
 
 
-def show_discard_bias(sheet: Sheet, what: str, numbers: Array, trained: Array) -> None:
+def show_discard_bias(sheet: StatisticSheet, what: str, numbers: Array, trained: Array) -> None:
     """Show whether the rollouts that are trained on are shorter ("length") or faster ("time") than all of them."""
     used = real(gather(trained)[0] > 0)
     everything = sheet.moments(numbers)
@@ -262,7 +262,7 @@ def _ratio_of_means(part: Value, whole: Value) -> float | None:
     return part.mean / whole.mean if whole.mean else None
 
 
-def _show_scores(sheet: Sheet, scores: Array, low: float | None, high: float | None, stage: str) -> None:
+def _show_scores(sheet: StatisticSheet, scores: Array, low: float | None, high: float | None, stage: str) -> None:
     if stage == "eval":
         sheet.moments(scores, mean="eval.score.mean", max="eval.score.max", min="eval.score.min")
         return
@@ -274,7 +274,7 @@ def _show_scores(sheet: Sheet, scores: Array, low: float | None, high: float | N
         sheet.moments(_outside(scores, low, high), mean="reward.clip_fraction")
 
 
-def _show_components(sheet: Sheet, components: Mapping[str, Array], weights: Mapping[str, float]) -> None:
+def _show_components(sheet: StatisticSheet, components: Mapping[str, Array], weights: Mapping[str, float]) -> None:
     for component, numbers in components.items():
         x = _flat(numbers)
         defined = real(~library(x).isnan(x))
@@ -284,12 +284,12 @@ def _show_components(sheet: Sheet, components: Mapping[str, Array], weights: Map
 
 
 def _show_groups(
-    sheet: Sheet, scores: Array, won: Array, group_ids: Array, min_std: float | None, *, unbiased: bool
+    sheet: StatisticSheet, scores: Array, won: Array, group_ids: Array, min_std: float | None, *, unbiased: bool
 ) -> None:
     if scores is not None:
         groups = group_moments(scores, group_ids, unbiased=unbiased)
         there = real(groups.size > 0)
-        # A group of one has no spread to speak of: it is neither varied nor without variance.
+        # A group of one has no variance: it counts neither as varied nor as constant.
         several = real(groups.size > 1)
         sheet.moments(groups.is_flat, several, mean="group.zero_std_fraction")
         sheet.moments(groups.spread, several, mean="group.reward_std.mean")
@@ -309,7 +309,7 @@ def _show_groups(
         sheet.moments(rates.mean, there, std="group.correct_ratio.std")
 
 
-def _show_pass(sheet: Sheet, won: Array, group_ids: Array, ks: Sequence[int]) -> None:
+def _show_pass(sheet: StatisticSheet, won: Array, group_ids: Array, ks: Sequence[int]) -> None:
     if ks and won is None:
         raise ConfigError("pass_k needs success: true or false for each sample")
     for k in ks:
@@ -325,7 +325,9 @@ def _show_pass(sheet: Sheet, won: Array, group_ids: Array, ks: Sequence[int]) ->
         sheet.moments(every, enough, mean=f"eval.pass_hat_k/{k}")
 
 
-def _show_repetition(sheet: Sheet, tokens: Sequence[Sequence[Any]] | None, texts: Sequence[str] | None) -> None:
+def _show_repetition(
+    sheet: StatisticSheet, tokens: Sequence[Sequence[Any]] | None, texts: Sequence[str] | None
+) -> None:
     if tokens is not None:
         responses = [response.tolist() if hasattr(response, "tolist") else list(response) for response in tokens]
         shares = [share for response in responses if (share := ngram_repetition(response)) is not None]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from rlvitals.compute.arrays import Array, gather, library, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def pack(
     written, ended, kept = gather(versions, end_versions, mask)
     if written.ndim not in (1, 2):
         raise ConfigError(f"versions must be [samples] or [sequences, tokens], not of shape {tuple(written.shape)}")
-    sheet = Sheet(naming(names, "policy"))
+    sheet = StatisticSheet(naming(names, "policy"))
     if written.ndim == 2:
         begun, ended, exists = _by_token(sheet, written, kept, train_version)
     else:
@@ -50,7 +50,7 @@ stats = reading(pack)
 """The statistics as mergeable values; the arguments are those of `pack`."""
 
 
-def _by_token(sheet: Sheet, versions: Array, mask: Array, train_version: float) -> tuple[Array, Array, Array]:
+def _by_token(sheet: StatisticSheet, versions: Array, mask: Array, train_version: float) -> tuple[Array, Array, Array]:
     """Show the ages of tokens; give the first and last version of each sequence and whether it has a token."""
     xp = library(versions)
     counts = xp.ones_like(versions) if mask is None else real(mask != 0)
@@ -64,7 +64,7 @@ def _by_token(sheet: Sheet, versions: Array, mask: Array, train_version: float) 
     return first, last, real(counts.sum(axis=-1) > 0)
 
 
-def _show_parts(sheet: Sheet, age: Array, span: Array, is_known: Array) -> None:
+def _show_parts(sheet: StatisticSheet, age: Array, span: Array, is_known: Array) -> None:
     xp = library(age)
     in_flight = xp.clip(xp.minimum(age, span), 0.0, None)
     sheet.moments(in_flight, is_known, mean="staleness.in_flight.mean", max="staleness.in_flight.max")

@@ -19,7 +19,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlvitals.compute.host_memory import HostPlaces, Place
+from rlvitals.compute.host_memory import HostNumbers, HostPlaces
 from rlvitals.compute.names import CANONICAL, naming
 from rlvitals.compute.packing import Entry, Packed
 from rlvitals.compute.step_channels import (
@@ -52,7 +52,7 @@ MAX_CALLS = 256
 class Arrival:
     """A step's numbers on their way to the host."""
 
-    def __init__(self, place: Place, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, place: HostNumbers, entries: tuple[Entry, ...]) -> None:
         self.place = place
         self._entries = entries
 
@@ -98,7 +98,7 @@ class StepStatistics:
         self._naming = naming(names, "policy")
         self._use_kernels = use_kernels
         self._calls: dict[Any, _Call] = {}
-        self._captured: dict[torch.device, Place] = {}
+        self._captured: dict[torch.device, HostNumbers] = {}
         self._last: Arrival | None = None
 
     def __call__(
@@ -171,7 +171,7 @@ class StepStatistics:
             HOST_PLACES.expect(place, call.device, arrival)
         return arrival
 
-    def _captured_place(self, device: torch.device) -> Place | None:
+    def _captured_place(self, device: torch.device) -> HostNumbers | None:
         """Where a graph that is being captured writes at every replay; None while none is."""
         if device.type != "cuda":
             return None

@@ -12,7 +12,7 @@ from typing import Literal
 
 from rlvitals.compute.advantage import explained_variance
 from rlvitals.compute.mismatch import effective_sample_size
-from rlvitals.compute.names import Name, Naming
+from rlvitals.compute.names import FamilyNames, Name
 from rlvitals.compute.packing import Entry
 from rlvitals.values import Kind, Value
 
@@ -195,7 +195,7 @@ _DERIVED: dict[str, tuple[Callable[..., float | None], tuple[str, ...]]] = {
 }
 
 
-def entries(given: Iterable[str], naming: Naming) -> tuple[Entry, ...]:
+def entries(given: Iterable[str], naming: FamilyNames) -> tuple[Entry, ...]:
     """What is shown of the channels that the given inputs and settings allow, and under which names."""
     inputs = set(given)
     if inputs & {"values", "old_values"}:

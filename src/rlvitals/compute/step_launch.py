@@ -19,7 +19,7 @@ from rlvitals.compute.step_channels import CHANNELS, TOKEN_CHANNELS
 from rlvitals.compute.triton_step import STRETCH, TOKEN_FIELDS, gather_tokens, merge_channels
 
 if TYPE_CHECKING:
-    from rlvitals.compute.host_memory import Place
+    from rlvitals.compute.host_memory import HostNumbers
     from rlvitals.compute.step_plain import Clipping, Given
 
 WARPS = 4
@@ -62,7 +62,7 @@ class Start:
         self._built: tuple[Any, Any] | None = None
         self._can_start = True
 
-    def __call__(self, given: Given, addresses: list[int | None], place: Place) -> None:
+    def __call__(self, given: Given, addresses: list[int | None], place: HostNumbers) -> None:
         """Queue both kernels. `given` and their addresses are in the order of `step.INPUTS`."""
         if torch.cuda.current_device() != self._device.index:
             with torch.cuda.device(self._device):
@@ -93,7 +93,7 @@ class Start:
         merge = merge_channels[(len(CHANNELS),)](table, numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS)
         self._built = gather, merge
 
-    def _start(self, addresses: list[int | None], table: Tensor, place: Place, stream: int) -> None:
+    def _start(self, addresses: list[int | None], table: Tensor, place: HostNumbers, stream: int) -> None:
         gather, merge = self._built  # type: ignore[misc]
         at = table.data_ptr()
         nobody = (None, None, None)  # the arguments of launch hooks, and the hooks

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlvitals.compute.step import has_triton
-from rlvitals.compute.tokens_plain import Options, Rows
+from rlvitals.compute.tokens_plain import Rows, TokenOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ def stats(
     from rlvitals.compute.tokens_autograd import from_logits
 
     _check(logits, ids, mask, other_logits, temperature)
-    options = Options(temperature, top1, overwrite_logits, _has_kernels(logits, use_kernels))
+    options = TokenOptions(temperature, top1, overwrite_logits, _has_kernels(logits, use_kernels))
     flat_ids, flat_mask = ids.reshape(-1), None if mask is None else mask.reshape(-1)
     flat = logits.reshape(-1, logits.shape[-1])
     other = None if other_logits is None else other_logits.detach().reshape(flat.shape)
@@ -82,7 +82,7 @@ def from_hidden(
         raise ValueError(f"ids and mask must be of shape {list(hidden.shape[:-1])}, like the hidden states")
     if chunk < 1:
         raise ValueError(f"a chunk has at least one row, not {chunk}")
-    options = Options(temperature, top1, True, _has_kernels(hidden, use_kernels))
+    options = TokenOptions(temperature, top1, True, _has_kernels(hidden, use_kernels))
     flat_mask = None if mask is None else mask.reshape(-1)
     flat = hidden.reshape(-1, hidden.shape[-1])
     return _shaped(from_head(flat, weight, bias, ids.reshape(-1), flat_mask, chunk, options), ids)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlvitals.compute import tokens_plain
-from rlvitals.compute.tokens_plain import Options, Rows, Saved
+from rlvitals.compute.tokens_plain import Rows, Saved, TokenOptions
 
 
-def from_logits(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options) -> Rows:
+def from_logits(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: TokenOptions) -> Rows:
     """The rows of logits [N, V]; log-probs and entropies have gradients where the logits have."""
     if not (logits.requires_grad and torch.is_grad_enabled()):
         return _forward(logits, ids, mask, other, options)[0]
@@ -24,7 +24,13 @@ def from_logits(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor 
 
 
 def from_head(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, mask: Tensor | None, chunk: int, options: Options
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    mask: Tensor | None,
+    chunk: int,
+    options: TokenOptions,
 ) -> Rows:
     """The rows of hidden states [N, H] under a head [V, H]."""
     return Rows(*_FromHead.apply(hidden, weight, bias, ids, mask, chunk, options))  # type: ignore[no-untyped-call]
@@ -33,7 +39,7 @@ def from_head(
 class _FromLogits(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options
+        ctx: Any, logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: TokenOptions
     ) -> tuple[Tensor | None, ...]:
         rows, norms = _forward(logits, ids, mask, other, options)
         ctx.options = options
@@ -57,7 +63,7 @@ class _FromHead(torch.autograd.Function):
         ids: Tensor,
         mask: Tensor | None,
         chunk: int,
-        options: Options,
+        options: TokenOptions,
     ) -> tuple[Tensor | None, ...]:
         parts = [
             _forward(
@@ -112,7 +118,7 @@ def _as(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
 
 
 def _forward(
-    logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options
+    logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: TokenOptions
 ) -> tuple[Rows, Tensor | None]:
     """The rows, and the norms that the kernels want back for a gradient."""
     if not options.use_kernels:
@@ -122,7 +128,7 @@ def _forward(
     return triton_tokens.forward(logits.detach(), ids, mask, other, options)
 
 
-def _backward(logits: Tensor, saved: Saved, options: Options) -> Tensor:
+def _backward(logits: Tensor, saved: Saved, options: TokenOptions) -> Tensor:
     if not options.use_kernels:
         return tokens_plain.backward(logits.detach(), saved, options)
     from rlvitals.compute import triton_tokens

@@ -15,7 +15,7 @@ CHUNK_ELEMENTS = 1 << 24
 """Logits that are upcast at a time."""
 
 
-class Options(NamedTuple):
+class TokenOptions(NamedTuple):
     """How the numbers are made."""
 
     temperature: float
@@ -52,7 +52,7 @@ class Saved(NamedTuple):
     entropy_grad: Tensor | None
 
 
-def forward(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: Options) -> Rows:
+def forward(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: TokenOptions) -> Rows:
     """The numbers of logits [N, V]."""
     import torch
 
@@ -66,7 +66,7 @@ def forward(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | No
     return Rows(*(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
 
-def backward(logits: Tensor, saved: Saved, options: Options) -> Tensor:
+def backward(logits: Tensor, saved: Saved, options: TokenOptions) -> Tensor:
     """The gradient of logits [N, V], in their type; in their place where that is allowed."""
     import torch
 
@@ -79,7 +79,7 @@ def backward(logits: Tensor, saved: Saved, options: Options) -> Tensor:
     return gradient
 
 
-def _chunk(logits: Tensor, ids: Tensor, other: Tensor | None, options: Options) -> Rows:
+def _chunk(logits: Tensor, ids: Tensor, other: Tensor | None, options: TokenOptions) -> Rows:
     x = _wide(logits, options)
     peak, total, below, power = _softmax_parts(x)
     chosen = _chosen(x, ids)
@@ -118,7 +118,7 @@ def _chosen(x: Tensor, ids: Tensor) -> Tensor:
     return x.gather(1, ids.where(known, 0).long().unsqueeze(1)).squeeze(1).where(known, float("nan"))
 
 
-def _chunk_gradient(logits: Tensor, saved: Saved, options: Options) -> Tensor:
+def _chunk_gradient(logits: Tensor, saved: Saved, options: TokenOptions) -> Tensor:
     import torch
 
     logp = _wide(logits, options).log_softmax(dim=1)
@@ -140,7 +140,7 @@ def _masked(rows: Rows, mask: Tensor) -> Rows:
     return Rows(*(None if row is None else row.where(mask != 0, 0) for row in rows))  # type: ignore[arg-type]
 
 
-def _wide(logits: Tensor, options: Options) -> Tensor:
+def _wide(logits: Tensor, options: TokenOptions) -> Tensor:
     import torch
 
     return logits.detach().to(torch.promote_types(logits.dtype, torch.float32)) / options.temperature

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlvitals.compute.tokens_plain import Options, Rows, Saved
+from rlvitals.compute.tokens_plain import Rows, Saved, TokenOptions
 
 try:
     import triton
@@ -262,7 +262,7 @@ def tile_for(vocabulary, *, pair=False):
     return {"ROWS": rows, "COLUMNS": columns, "STAGES": stages, "num_warps": warps}
 
 
-def forward(logits: Any, ids: Any, mask: Any, other: Any, options: Options) -> tuple[Rows, Any]:
+def forward(logits: Any, ids: Any, mask: Any, other: Any, options: TokenOptions) -> tuple[Rows, Any]:
     """The numbers of logits [N, V] on the device, as `tokens_plain.forward`, and the norms for `backward`."""
     import torch
 
@@ -288,7 +288,7 @@ def forward(logits: Any, ids: Any, mask: Any, other: Any, options: Options) -> t
     return Rows(*columns[:3], top, match, *columns[-2:]), norms
 
 
-def backward(logits: Any, saved: Saved, options: Options) -> Any:
+def backward(logits: Any, saved: Saved, options: TokenOptions) -> Any:
     """The gradient of logits [N, V] on the device, as `tokens_plain.backward`."""
     import torch
 

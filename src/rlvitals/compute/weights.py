@@ -14,7 +14,7 @@ import numpy as np
 
 from rlvitals.compute.arrays import Array, gather, is_tensor, library, real
 from rlvitals.compute.names import naming
-from rlvitals.compute.packing import Packed, Sheet, reading
+from rlvitals.compute.packing import Packed, StatisticSheet, reading
 from rlvitals.compute.shapes import per_token, token_rows
 from rlvitals.errors import ConfigError
 
@@ -35,7 +35,7 @@ def pack(
     different parts can be merged. `ages` are policy versions since a token was written, for each token or each
     sequence: the gap of `logprobs` and `rollout_logprobs` is that of the tokens of age 0.
     """
-    sheet = Sheet(naming(names, "policy"))
+    sheet = StatisticSheet(naming(names, "policy"))
     if before is not None and after is not None:
         sizes, changed = _changes(before, after)
         sheet.moments(changed / sizes, sizes, mean="sync.changed_fraction")

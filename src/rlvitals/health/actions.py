@@ -47,7 +47,7 @@ GRAVITY: dict[str, int] = {action: rank for rank, action in enumerate(ACTIONS)}
 
 
 class Policy:
-    """Remembers what stands, what is open and what was answered; decides what is asked next."""
+    """Keeps active findings, the open request and the answers; decides the next request."""
 
     def __init__(self, certain: Container[str] = (), asked: int = 0) -> None:
         """`certain` holds the rules one critical of which is enough; `asked` counts the requests made before."""
@@ -214,11 +214,11 @@ _NOTHING = Request("none", "", Finding("", "data", "info", 0, 0, ""))
 
 
 class Declined(Exception):
-    """The trainer does not do what is asked. Nothing was changed and training continues; the message says why."""
+    """The trainer declines a request. Nothing was changed and training continues; the message gives the reason."""
 
 
 class CannotGoBack(Exception):
-    """A revert is not possible here, so that training has to stop; the message says why, and how to go on by hand."""
+    """A revert is not possible here, so training has to stop; the message states why, and how to continue by hand."""
 
 
 class Controls(Protocol):
@@ -239,7 +239,7 @@ class Controls(Protocol):
         """Put the weights and the optimizer's moments of a checkpoint back. Learning rate and schedule stay."""
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """How a request ended."""
 
     answer: Answer | None
@@ -248,7 +248,7 @@ class Outcome(NamedTuple):
     must_stop: bool = False
 
 
-def perform(request: Request, controls: Controls) -> Outcome:
+def perform(request: Request, controls: Controls) -> RequestOutcome:
     """Do what is asked. Whatever the controls raise is an answer: `declined`, and after a revert that failed a stop,
     because weights that are half of one step and half of another must not be trained on.
     """
@@ -258,26 +258,28 @@ def perform(request: Request, controls: Controls) -> Outcome:
     problem = problems[0]
     why = str(problem) if isinstance(problem, Declined | CannotGoBack) else words_of(problem)
     if request.action == "revert" and not isinstance(problem, Declined):
-        return Outcome("declined", f"training stops: it cannot revert to {_name(request)}: {why}", must_stop=True)
-    return Outcome("declined", why)
+        return RequestOutcome(
+            "declined", f"training stops: it cannot revert to {_name(request)}: {why}", must_stop=True
+        )
+    return RequestOutcome("declined", why)
 
 
-def _perform(request: Request, controls: Controls) -> Outcome:
+def _perform(request: Request, controls: Controls) -> RequestOutcome:
     if request.action == "stop":
-        return Outcome("done", "training stops", must_stop=True)
+        return RequestOutcome("done", "training stops", must_stop=True)
     if request.action == "checkpoint":
         saved = controls.save()
-        return Outcome(None) if saved is None else Outcome("done", f"saved {saved}")
+        return RequestOutcome(None) if saved is None else RequestOutcome("done", f"saved {saved}")
     if request.action == "reduce_lr":
-        return Outcome("done", _scale(request, controls))
+        return RequestOutcome("done", _scale(request, controls))
     if request.action == "revert":
         controls.revert(Path(request.checkpoint or ""))
         try:
             rate = _scale(request, controls)
         except Declined as why:
             rate = f"the learning rate stays the same ({why})"
-        return Outcome("done", f"back to {_name(request)}, {rate}; steps and data continue")
-    return Outcome("done")
+        return RequestOutcome("done", f"back to {_name(request)}, {rate}; steps and data continue")
+    return RequestOutcome("done")
 
 
 def _scale(request: Request, controls: Controls) -> str:

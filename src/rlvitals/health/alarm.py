@@ -1,4 +1,4 @@
-"""What a rule answers when it is not content: how bad, and the numbers that show it."""
+"""The alarm of a rule: how severe it is, and the numbers that show it."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def critical(signal: Signal | None, variant: str = "", **evidence: float | str) 
 
 
 def beyond_doubt(alarm: Alarm) -> Alarm:
-    """Say that no training that works looks like this, whatever its reward does."""
+    """State that no healthy training looks like this, whatever its reward is."""
     alarm.is_beyond_doubt = True
     return alarm
 
 
 def in_company(alarm: Alarm) -> Alarm:
-    """Say that the outcome has stopped rising and a second sign agrees, so that an earlier gain is no excuse."""
+    """State that the outcome has stopped rising and a second sign agrees, so that an earlier gain does not matter."""
     alarm.has_company = True
     return alarm
 
 
 def since(step: int, alarm: Alarm) -> Alarm:
-    """Say where it began, where that is known better than from the band its signal left."""
+    """State where it began, if that is known better than from the band its signal left."""
     alarm.onset_step = step
     return alarm

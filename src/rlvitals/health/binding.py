@@ -34,7 +34,7 @@ class Missing(NamedTuple):
 
 @dataclass(slots=True)
 class Bound:
-    """One rule, ready to look."""
+    """One rule, bound to its signals."""
 
     rule: Rule
     judge: Callable[[], Alarm | None]
@@ -98,7 +98,7 @@ def check(rule: Rule, book: Rulebook) -> None:
     """Raise RuleError where a rule's data and its function disagree. `rulebook.load` has done so for all it read; this
     is for a rule that was made by hand.
     """
-    entries.check(rule, entries.Place(rule.where or f"the rule {rule.rule}"), book.signal_names)
+    entries.check(rule, entries.EntryPlace(rule.where or f"the rule {rule.rule}"), book.signal_names)
 
 
 def bind(book: Rulebook, case: Case) -> tuple[list[Bound], list[Missing]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from rlvitals.catalog.build import write_generated
 from rlvitals.codec import to_json
 from rlvitals.errors import RuleError
 from rlvitals.health.rulebook import from_data
@@ -35,14 +36,7 @@ def compiled() -> bytes:
 
 def main(arguments: list[str]) -> int:
     """Write the file, or with `--check` compare it."""
-    fresh = compiled()
-    if "--check" in arguments:
-        if TARGET.exists() and TARGET.read_bytes() == fresh:
-            return 0
-        print(f"{TARGET.name} is out of date: run python -m rlvitals.health.build", file=sys.stderr)
-        return 1
-    TARGET.write_bytes(fresh)
-    return 0
+    return write_generated(TARGET, compiled(), arguments)
 
 
 if __name__ == "__main__":

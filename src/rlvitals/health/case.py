@@ -47,12 +47,15 @@ BEYOND_PLAN = 1.1
 MOST_NAMED = 8
 """Slices that a finding names."""
 
+_GROUP_SIZES = (
+    "num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt", "num_generations_per_prompt",
+)  # fmt: skip
 _PAIRED = ("chosen", "reject", "margin")
 """Words in the names of a log of preference pairs."""
 
 
 class FailedAttempt(NamedTuple):
-    """An attempt in the same log that ended while a critical finding stood."""
+    """An attempt in the same log that ended while a critical finding was active."""
 
     points: int
     """How many rows it had."""
@@ -358,6 +361,11 @@ class Case:
             )
         return self._numbers[names]
 
+    @property
+    def group_size(self) -> float | None:
+        """How many answers to one prompt are compared, where the settings tell."""
+        return self.number(*_GROUP_SIZES)
+
     def _read_as(self) -> None:
         """Take what is known of framework and algorithm for how names are read."""
         self.reader = catalog.reader(self.framework, self.algorithm)
@@ -426,7 +434,7 @@ class Case:
         else:
             signal = self.signals[name] = Signal(name, key)
             signal.in_ratios = name in _IN_RATIOS
-            signal.is_outcome = signal.is_outcome or bool(self._sources[name].key)
+            signal.keeps_course = signal.keeps_course or bool(self._sources[name].key)
         self._feeding[name] = place
         self.changed = True
         return self._reading(key, claim, signal)
@@ -476,7 +484,7 @@ class Case:
                 self._decide(key, values)
 
     def _decide(self, key: str, values: list[float]) -> None:
-        """Keep what a name was taken for, or let it go where its values contradict: others may claim its signal."""
+        """Keep what a name was read as, or let it go where its values contradict: others may claim its signal."""
         readings = self._readings.get(key) or []
         claims = self._naming.claims(key, values, self.reader, pairs=self._has_pairs)
         self._naming.settle(key, values)
@@ -505,7 +513,7 @@ class Case:
 
     def _part(self, key: str, *, is_free: bool) -> Signal | None:
         """The series of what is named as a part of the reward and feeds nothing else. What else may be a part is noted:
-        what is taken for the reward may be a part of another one.
+        what is read as the reward may be a part of another one.
         """
         name = self._naming.part(key)
         if name is not None and is_free:
@@ -560,7 +568,7 @@ class Case:
         return tuple(list(shared.latest)[:MOST_NAMED]) if shared is not None else (signal.key,)
 
     def sureness(self, signal: Signal | None) -> Sureness:
-        """How sure it is that a signal is what it was taken for."""
+        """How sure it is that a signal is what it was read as."""
         taken = self._taken.get((signal.name, signal.key)) if signal is not None else None
         return taken.sureness if taken is not None else "known"
 
@@ -577,7 +585,7 @@ class Case:
         if signal is None or self.sureness(signal) != "guess":
             return averaged
         return averaged | {
-            "a_guess": f"{signal.key} was taken for {signal.name}; --map {signal.key}=CONCEPT settles what it is"
+            "a_guess": f"{signal.key} was read as {signal.name}; --map {signal.key}=CONCEPT settles what it is"
         }
 
     def _take_nonfinite(self, key: str, value: float, targets: list[_Reading], step: int) -> None:

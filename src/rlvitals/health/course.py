@@ -30,7 +30,7 @@ LEAST_POINTS = 3 * BLOCKS_A_STRETCH
 """Points until there is anything to compare."""
 
 BEYOND_NOISE = 2.0
-"""Standard errors of a difference between two stretches beyond which it is taken for real."""
+"""Standard errors of a difference between two stretches beyond which it is treated as real."""
 
 MOST_KEPT = 0.5
 """The share of its best gain that a run must still have to have won."""

@@ -36,7 +36,7 @@ _LINE = re.compile(r"^\s*(?P<when>.+?)(?:\s+for\s+(?P<points>\d+))?\s*:\s*(?P<se
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class FindingTexts:
     """The texts of a finding."""
 
     title: str = ""
@@ -68,8 +68,8 @@ class Rule:
     """It must hold at so many of the last so many points."""
     hold_critical: tuple[int, int] | None = None
     numbers: dict[str, float] = field(default_factory=dict)
-    words: Words = Words()
-    variants: dict[str, Words] = field(default_factory=dict)
+    words: FindingTexts = FindingTexts()
+    variants: dict[str, FindingTexts] = field(default_factory=dict)
     action: Action = "none"
     """What a warning asks for."""
     action_critical: Action = "warn"
@@ -83,17 +83,17 @@ class Rule:
     where: str = ""
     """The file and line it comes from, for messages."""
 
-    def says(self, variant: str) -> Words:
+    def says(self, variant: str) -> FindingTexts:
         """The words for a variant; what it leaves out is the plain wording's."""
         plain = self.words
         other = self.variants.get(variant)
         if other is None:
             return plain
-        return Words(other.title or plain.title, other.causes or plain.causes, other.advice or plain.advice)
+        return FindingTexts(other.title or plain.title, other.causes or plain.causes, other.advice or plain.advice)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryPlace:
     """Where an entry stands, so that a message can point at it."""
 
     source: str
@@ -158,7 +158,7 @@ def parse_line(text: str, place: str = "the rule", sources: Sequence[SignalSourc
         when=when,
         severity=severity,
         hold=(points, points),
-        words=Words(f"{when}{held}{' points' if held else ''} (now {{{term.statistic}:.4g}})"),
+        words=FindingTexts(f"{when}{held}{' points' if held else ''} (now {{{term.statistic}:.4g}})"),
         action="warn",
         confidence=1.0,
         where=place,
@@ -171,7 +171,7 @@ _FOR_ALL = ("enabled", "action", "action_critical", "certain", "confidence", "ho
 """What an entry about many rules may change of each."""
 
 
-def parse(entry: Any, known: Mapping[str, Rule], place: Place, sources: Sequence[SignalSource]) -> list[Rule]:
+def parse(entry: Any, known: Mapping[str, Rule], place: EntryPlace, sources: Sequence[SignalSource]) -> list[Rule]:
     """The rules an entry adds or changes: one, or as many as its pattern fits."""
     if isinstance(entry, Mapping) and len(entry) == 1 and "rule" not in entry:
         entry = ": ".join(
@@ -210,7 +210,7 @@ def parse(entry: Any, known: Mapping[str, Rule], place: Place, sources: Sequence
     return [replace(rule, kind=kind_of(conditions.parse(rule.when)[0], sources))]
 
 
-def _parse_pattern(entry: Mapping[str, Any], known: Mapping[str, Rule], place: Place) -> list[Rule]:
+def _parse_pattern(entry: Mapping[str, Any], known: Mapping[str, Rule], place: EntryPlace) -> list[Rule]:
     """`rule: "*"` (or `gradient_*`), of some `kinds` or of all: what it says holds for every rule it fits."""
     for key in entry:
         if key not in ("rule", "kinds", *_FOR_ALL):
@@ -230,7 +230,7 @@ def _parse_pattern(entry: Mapping[str, Any], known: Mapping[str, Rule], place: P
     ]
 
 
-def check(rule: Rule, place: Place, signals: set[str]) -> None:
+def check(rule: Rule, place: EntryPlace, signals: set[str]) -> None:
     """Raise RuleError where a rule's data and its condition or function disagree."""
     if rule.when:
         conditions.parse(rule.when, place.at("when"))
@@ -262,7 +262,7 @@ def check(rule: Rule, place: Place, signals: set[str]) -> None:
         raise RuleError(f"{place.at('reads')}: say what {rule.function} reads as {', '.join(sorted(unbound))}")
 
 
-def _checked(key: str, value: Any, rule: Rule, place: Place) -> Any:
+def _checked(key: str, value: Any, rule: Rule, place: EntryPlace) -> Any:
     """One value of an entry, in the form a Rule keeps it in."""
     here = place.at(key)
     if key == "kind":
@@ -309,7 +309,7 @@ def _known_kind(value: Any, here: str) -> str:
     return str(value)
 
 
-def _numbers(value: Any, rule: Rule, place: Place) -> dict[str, float]:
+def _numbers(value: Any, rule: Rule, place: EntryPlace) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise RuleError(f"{place.at('numbers')}: numbers is a mapping of names to numbers, not {value!r}")
     for name, number in value.items():
@@ -319,7 +319,7 @@ def _numbers(value: Any, rule: Rule, place: Place) -> dict[str, float]:
     return rule.numbers | {str(name): float(number) for name, number in value.items()}
 
 
-def _variants(value: Any, rule: Rule, place: Place) -> dict[str, Words]:
+def _variants(value: Any, rule: Rule, place: EntryPlace) -> dict[str, FindingTexts]:
     if not isinstance(value, Mapping) or not all(isinstance(words, Mapping) for words in value.values()):
         raise RuleError(f"{place.at('variants')}: variants is a mapping of names to words (title, causes, advice)")
     for name, words in value.items():
@@ -329,12 +329,12 @@ def _variants(value: Any, rule: Rule, place: Place) -> dict[str, Words]:
                     f"{place.at('variants', name, key)}: unknown key {key!r}.{did_you_mean(str(key), _WORDS)}"
                 )
     return rule.variants | {
-        str(name): _words(words, rule.variants.get(name, Words()), place, "variants", name)
+        str(name): _words(words, rule.variants.get(name, FindingTexts()), place, "variants", name)
         for name, words in value.items()
     }
 
 
-def _words(entry: Mapping[str, Any], present: Words, place: Place, *path: Any) -> Words:
+def _words(entry: Mapping[str, Any], present: FindingTexts, place: EntryPlace, *path: Any) -> FindingTexts:
     """What an entry says, and what it leaves as it was."""
     title, causes, advice = present.title, present.causes, present.advice
     if "title" in entry:
@@ -343,7 +343,7 @@ def _words(entry: Mapping[str, Any], present: Words, place: Place, *path: Any) -
         causes = _texts("causes", entry["causes"], place.at(*path, "causes"))
     if "advice" in entry:
         advice = _texts("advice", entry["advice"], place.at(*path, "advice"))
-    return Words(title, causes, advice)
+    return FindingTexts(title, causes, advice)
 
 
 def _text(key: str, value: Any, here: str) -> str:

@@ -41,7 +41,7 @@ LEAST_POINTS = 4
 _LIKELIHOODS = Path(__file__).parent / "data" / "likelihoods.json"
 
 
-class Course(NamedTuple):
+class GapCourse(NamedTuple):
     """How a gap went: level from the start, one jump, or growing."""
 
     shape: str
@@ -54,7 +54,7 @@ class Course(NamedTuple):
     """Of one that grows: what a row adds, in units of the level before."""
 
 
-def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Course:
+def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> GapCourse:
     """Which of three shapes fits best: a level, a jump, or a growth in proportion to the steps (or to their root) on
     top of what was there before. By least squares of the logarithm, with Schwarz's penalty for the two numbers more.
 
@@ -67,15 +67,15 @@ def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Cou
     """
     n = len(gaps)
     if n < LEAST_POINTS:
-        return Course("")
+        return GapCourse("")
     logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
-    best = (_score(squares_of(logs), n, 1), Course("level"))
+    best = (_score(squares_of(logs), n, 1), GapCourse("level"))
     for at in range(2, n):
         before, after = logs[:at], logs[at:]
         times = math.exp(sum(after) / len(after) - sum(before) / len(before))
         if times > 1.0:
             score = _score(squares_of(before) + squares_of(after), n, 3)
-            best = min(best, (score, Course("jump", steps[at], times)), key=_by_score)
+            best = min(best, (score, GapCourse("jump", steps[at], times)), key=_by_score)
     coarse = max(1, n // PLACES)
     grown, pace, place = min(
         ((grown, pace, at) for pace in PACES for grown in _growths(n, pace) for at in range(0, n, coarse)),
@@ -83,11 +83,11 @@ def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> Cou
     )
     near = range(max(0, place - coarse + 1), min(n, place + coarse))
     squares, place = min((squares_of(_without(logs, grown, at)), at) for at in near)
-    found = Course("grows", steps[place], math.exp(grown[n - place]), pace / size)
+    found = GapCourse("grows", steps[place], math.exp(grown[n - place]), pace / size)
     return min(best, (_score(squares, n, 3), found), key=_by_score)[1]
 
 
-def _by_score(pair: tuple[float, Course]) -> float:
+def _by_score(pair: tuple[float, GapCourse]) -> float:
     return pair[0]
 
 
@@ -126,7 +126,7 @@ def correlation(xs: Iterable[float], ys: Iterable[float]) -> float | None:
     return xy / math.sqrt(xx * yy) if xx > TINY * n and yy > 0 else None
 
 
-class Seen(NamedTuple):
+class FeatureReading(NamedTuple):
     """What a feature shows: a number to be sorted into a reading, or the reading itself, and more for the words."""
 
     value: float | str
@@ -160,15 +160,15 @@ class Evidence:
         kl = self._level("mismatch_kl")
         return of_kl(kl) if kl else None
 
-    def went(self) -> Seen | None:
+    def went(self) -> FeatureReading | None:
         """How the gap went."""
         return _went(self._trail)
 
-    def age(self) -> Seen | None:
+    def age(self) -> FeatureReading | None:
         """Whether the gap follows the age of the samples."""
         ages = [age for age in self._trail.ages if not math.isnan(age)]
         if not ages:
-            return Seen("not_logged") if self._trail.gaps else None
+            return FeatureReading("not_logged") if self._trail.gaps else None
         link = correlation(self._trail.ages, self._trail.gaps)
         rise = [later - earlier for earlier, later in pairwise(ages)][-LEAST_POINTS:]
         if (
@@ -176,16 +176,16 @@ class Evidence:
             and self._trail.size == 1
             and all(abs(each - 1.0) < _number("one_version") for each in rise)
         ):
-            return Seen("one_a_step", {"age": ages[-1]})
+            return FeatureReading("one_a_step", {"age": ages[-1]})
         lately = ages[-LEAST_POINTS:]
         if max(lately) < _number("just_written"):
-            return Seen("fresh", {"age": ages[-1]})
+            return FeatureReading("fresh", {"age": ages[-1]})
         old = ages[-1] > _number("old")
         if link is not None and link > _number("linked"):
-            return Seen("old_and_linked" if old else "linked", {"age": ages[-1], "link": link})
-        return Seen("old" if old else "young", {"age": ages[-1]})
+            return FeatureReading("old_and_linked" if old else "linked", {"age": ages[-1], "link": link})
+        return FeatureReading("old" if old else "young", {"age": ages[-1]})
 
-    def rested(self) -> Seen | None:
+    def rested(self) -> FeatureReading | None:
         """How large the gap was at the points whose samples were all but fresh, beside those with the oldest."""
         known = [
             (age, gap)
@@ -198,42 +198,44 @@ class Evidence:
         if oldest < _number("aged") or len(young) < _number("fresh_points") or len(old) < LEAST_POINTS:
             return None
         usual = median(old)
-        return Seen(median(young) / usual, {"fresh": median(young), "gap": usual}) if usual > 0 else None
+        return FeatureReading(median(young) / usual, {"fresh": median(young), "gap": usual}) if usual > 0 else None
 
-    def fresh(self) -> Seen | None:
+    def fresh(self) -> FeatureReading | None:
         """How large the gap is on tokens of the newest weights, beside all."""
         fresh, gap = self._level("sync_gap"), self._level("mismatch_gap")
         if fresh is None or not gap:
             return None
         signal = self._case.signals["sync_gap"]
-        return Seen(fresh / gap, {"fresh": fresh, "gap": gap}) if signal.seen_at == self._case.points else None
+        return (
+            FeatureReading(fresh / gap, {"fresh": fresh, "gap": gap}) if signal.seen_at == self._case.points else None
+        )
 
-    def changed(self) -> Seen | None:
+    def changed(self) -> FeatureReading | None:
         """How many weights a sync changes, beside the first syncs of the run."""
         signal = self._case.signals.get("sync_changed")
         if signal is None or not signal.n:
             return None
         usual = max(median(list(signal.head[1:] or signal.head)), signal.base)
         now = median(list(signal.window[-2:]))
-        return Seen(now / usual if usual > 0 else 0.0, {"now": now, "usual": usual})
+        return FeatureReading(now / usual if usual > 0 else 0.0, {"now": now, "usual": usual})
 
-    def verified(self) -> Seen | None:
+    def verified(self) -> FeatureReading | None:
         """Whether weights that were compared after a sync differ."""
         level = self._level("sync_mismatch")
-        return None if level is None else Seen(level, {"share": level})
+        return None if level is None else FeatureReading(level, {"share": level})
 
-    def routes(self) -> Seen | None:
+    def routes(self) -> FeatureReading | None:
         """How many experts are chosen differently, or how many routes have no record."""
         level = self._level("routing_mismatch", "replay_fallback")
-        return None if level is None else Seen(level, {"share": level})
+        return None if level is None else FeatureReading(level, {"share": level})
 
-    def experts(self) -> Seen | None:
+    def experts(self) -> FeatureReading | None:
         """Whether it is a mixture of experts."""
         logged = any(name in self._case.signals for name in _OF_EXPERTS)
         named = any("expert" in name.casefold() or "moe" in name.casefold() for name in self._case.config)
-        return Seen("yes" if logged or named else "none_seen")
+        return FeatureReading("yes" if logged or named else "none_seen")
 
-    def worst(self) -> Seen | None:
+    def worst(self) -> FeatureReading | None:
         """How far the worst token is out, in nats."""
         found = [
             level for level in (
@@ -243,81 +245,81 @@ class Evidence:
                 self._level("mismatch_kl_max"),
             ) if level is not None
         ]  # fmt: skip
-        return Seen(max(map(abs, found)), {"worst": max(map(abs, found))}) if found else None
+        return FeatureReading(max(map(abs, found)), {"worst": max(map(abs, found))}) if found else None
 
-    def spread(self) -> Seen | None:
+    def spread(self) -> FeatureReading | None:
         """Whether few tokens make up the gap: the KL beside the square of the mean gap."""
         gap, kl = self._level("mismatch_gap"), self._level("mismatch_kl")
         if not gap or kl is None:
             return None
-        return Seen(abs(kl) / (gap * gap), {"kl": kl, "gap": gap})
+        return FeatureReading(abs(kl) / (gap * gap), {"kl": kl, "gap": gap})
 
-    def peak(self) -> Seen | None:
+    def peak(self) -> FeatureReading | None:
         """The worst token beside the typical one."""
         gap, worst = self._gap(), self.worst()
         if not gap or worst is None:
             return None
-        return Seen(float(worst.value) / gap, {"worst": worst.value, "gap": gap})
+        return FeatureReading(float(worst.value) / gap, {"worst": worst.value, "gap": gap})
 
-    def burst(self) -> Seen | None:
+    def burst(self) -> FeatureReading | None:
         """The mean error factor, which rare large gaps dominate, beside the typical gap."""
         error, gap = self._level("mismatch_error"), self._gap()
-        return Seen((error - 1.0) / gap, {"error": error}) if error is not None and gap else None
+        return FeatureReading((error - 1.0) / gap, {"error": error}) if error is not None and gap else None
 
-    def side(self) -> Seen | None:
+    def side(self) -> FeatureReading | None:
         """Whether the gaps point one way: k1 keeps the sign, the mean gap does not. Below 0 no KL can be."""
         k1, gap = self._level("mismatch_k1"), self._level("mismatch_gap")
         k3 = self._level("mismatch_k3")
         if k1 is not None and gap:
-            return Seen(k1 / gap, {"k1": k1, "gap": gap})
-        return Seen(k1 / of_kl(k3), {"k1": k1, "gap": of_kl(k3)}) if k1 is not None and k3 else None
+            return FeatureReading(k1 / gap, {"k1": k1, "gap": gap})
+        return FeatureReading(k1 / of_kl(k3), {"k1": k1, "gap": of_kl(k3)}) if k1 is not None and k3 else None
 
-    def weight(self) -> Seen | None:
+    def weight(self) -> FeatureReading | None:
         """The mean importance weight: 1 wherever the engine reports what it samples by."""
         level, gap = self._level("mismatch_weight"), self._gap()
-        return Seen((level - 1.0) / gap, {"weight": level}) if level is not None and gap else None
+        return FeatureReading((level - 1.0) / gap, {"weight": level}) if level is not None and gap else None
 
-    def skew(self) -> Seen | None:
+    def skew(self) -> FeatureReading | None:
         """Whether rare tokens are the ones that the trainer finds likelier: chi-square beside the KL."""
         chi2, kl = self._level("mismatch_chi2"), self._level("mismatch_kl")
-        return Seen(chi2 / kl, {"chi2": chi2, "kl": kl}) if chi2 is not None and kl else None
+        return FeatureReading(chi2 / kl, {"chi2": chi2, "kl": kl}) if chi2 is not None and kl else None
 
-    def bounded(self) -> Seen | None:
+    def bounded(self) -> FeatureReading | None:
         """The distance of weights from 1 beside the gap: a token that is impossible counts 1 there, however far out."""
         away, gap = self._level("weight_deviation"), self._level("mismatch_gap")
-        return Seen(away / gap, {"away": away, "gap": gap}) if away is not None and gap else None
+        return FeatureReading(away / gap, {"away": away, "gap": gap}) if away is not None and gap else None
 
-    def agreement(self) -> Seen | None:
+    def agreement(self) -> FeatureReading | None:
         """How far the probabilities of the two are from going together, beside the KL."""
         together, kl = self._level("prob_correlation"), self._level("mismatch_kl")
-        return Seen((1.0 - together) / kl, {"corr": together}) if together is not None and kl else None
+        return FeatureReading((1.0 - together) / kl, {"corr": together}) if together is not None and kl else None
 
-    def extremes(self) -> Seen | None:
+    def extremes(self) -> FeatureReading | None:
         """The share of tokens beyond a factor of two, beside the gap."""
         share, gap = self._level("extreme_ratios"), self._gap()
-        return Seen(share / gap, {"share": share}) if share is not None and gap else None
+        return FeatureReading(share / gap, {"share": share}) if share is not None and gap else None
 
-    def temperature(self) -> Seen | None:
+    def temperature(self) -> FeatureReading | None:
         """Whether the settings name a temperature other than 1."""
         set_to = self._case.number(*_TEMPERATURES)
         if set_to is None:
             return None
-        return Seen("one" if set_to == 1.0 else "other", {"temperature": set_to})
+        return FeatureReading("one" if set_to == 1.0 else "other", {"temperature": set_to})
 
-    def precision(self) -> Seen | None:
+    def precision(self) -> FeatureReading | None:
         """Whether the settings name a low precision for the engine."""
         if not self._case.config:
             return None
         for name, value in self._case.config.items():
             is_about = any(word in name.casefold() for word in ("quant", "dtype", "precision"))
             if is_about and isinstance(value, str) and any(word in value.casefold() for word in _LOW):
-                return Seen("low", {"setting": f"{name}={value}"})
-        return Seen("none_named")
+                return FeatureReading("low", {"setting": f"{name}={value}"})
+        return FeatureReading("none_named")
 
-    def turns(self) -> Seen | None:
+    def turns(self) -> FeatureReading | None:
         """Whether the model and its environment take turns."""
         turns = self._level("turns", "tool_calls")
-        return None if turns is None else Seen("several" if turns > 1.0 else "one", {"turns": turns})
+        return None if turns is None else FeatureReading("several" if turns > 1.0 else "one", {"turns": turns})
 
 
 _OF_EXPERTS = ("routing_mismatch", "replay_fallback", "expert_load", "expert_idle", "router_loss")
@@ -325,7 +327,7 @@ _TEMPERATURES = ("temperature", "rollout_temperature", "sampling_temperature")
 _LOW = ("fp8", "float8", "int8", "int4", "fp4", "awq", "gptq", "e4m3", "e5m2", "w8a8")
 
 
-def _went(trail: Trail) -> Seen | None:
+def _went(trail: Trail) -> FeatureReading | None:
     known = [(gap, step) for gap, step in zip(trail.gaps, trail.steps, strict=False) if not math.isnan(gap)]
     course = course_of([gap for gap, _ in known], [step for _, step in known], trail.size)
     if not course.shape:
@@ -334,7 +336,7 @@ def _went(trail: Trail) -> Seen | None:
     if course.onset is not None:
         facts["from"] = float(course.onset)
     is_slow = course.shape == "grows" and course.pace < _number("fast_growth")
-    return Seen("creeps" if is_slow else course.shape, facts)
+    return FeatureReading("creeps" if is_slow else course.shape, facts)
 
 
 def _log(value: float | None) -> float | None:
@@ -343,7 +345,7 @@ def _log(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One cause, how likely it is beside the others, and what speaks for it."""
+    """One cause, how likely it is beside the others, and its evidence."""
 
     cause: str
     share: float
@@ -353,7 +355,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NamedCause:
     """What a finding says of its cause."""
 
     cause: str
@@ -371,7 +373,7 @@ class Answer:
     onset: int | None
     """Where the gap changed, if it was not there from the start."""
 
-    def about(self, shown: str = "") -> Told:
+    def about(self, shown: str = "") -> NamedCause:
         """In sentences: the likeliest cause with its evidence and what to try first, then those that are not ruled out.
         `shown` is the cause that the rule itself has shown, and then is the first. Without a clear one the advice is
         what to log.
@@ -386,7 +388,7 @@ class Answer:
             why = f": {'; '.join(each.reasons)}" if each.reasons else ""
             how = "" if each.cause == shown else f" ({each.share:.0%} likely)"
             lines.append(f"{words['causes'][each.cause]['says']}{how}{why}")
-        return Told(cause, tuple(lines), tuple(words["causes"][cause]["advice"] if cause else words["unclear"]))
+        return NamedCause(cause, tuple(lines), tuple(words["causes"][cause]["advice"] if cause else words["unclear"]))
 
 
 class TokenEvidence:
@@ -395,53 +397,53 @@ class TokenEvidence:
     def __init__(self, gap: TokenGap, trail: Trail) -> None:
         self._seen, self._trail = gap, trail
 
-    def went(self) -> Seen | None:
+    def went(self) -> FeatureReading | None:
         """How the gap of the steps that were recorded went."""
         return _went(self._trail)
 
-    def experts(self) -> Seen | None:
+    def experts(self) -> FeatureReading | None:
         """Tokens do not say whether the model is a mixture of experts: other causes leave few tokens far out, too."""
-        return Seen("none_seen")
+        return FeatureReading("none_seen")
 
-    def tokens_scaled(self) -> Seen | None:
+    def tokens_scaled(self) -> FeatureReading | None:
         """Whether the gap goes with the log-prob, as a temperature makes it."""
         seen = self._seen
         if seen.scaling is None or seen.slope is None:
             return None
-        return Seen(abs(seen.scaling), {"link": seen.scaling, "slope": seen.slope})
+        return FeatureReading(abs(seen.scaling), {"link": seen.scaling, "slope": seen.slope})
 
-    def tokens_worst(self) -> Seen | None:
+    def tokens_worst(self) -> FeatureReading | None:
         """How far the worst token is out."""
-        return Seen(self._seen.worst, {"worst": self._seen.worst})
+        return FeatureReading(self._seen.worst, {"worst": self._seen.worst})
 
-    def tokens_few(self) -> Seen | None:
+    def tokens_few(self) -> FeatureReading | None:
         """How much of the gap a hundredth of the tokens has."""
-        return Seen(self._seen.in_few, {"share": self._seen.in_few})
+        return FeatureReading(self._seen.in_few, {"share": self._seen.in_few})
 
-    def tokens_at_edges(self) -> Seen | None:
+    def tokens_at_edges(self) -> FeatureReading | None:
         """Where the tokens are that are far out."""
         share = self._seen.at_edges
-        return None if share is None else Seen(share, {"share": share})
+        return None if share is None else FeatureReading(share, {"share": share})
 
-    def tokens_side(self) -> Seen | None:
+    def tokens_side(self) -> FeatureReading | None:
         """Whether the gaps point one way."""
         seen = self._seen
-        return Seen(seen.k1 / seen.mean, {"k1": seen.k1, "gap": seen.mean}) if seen.mean else None
+        return FeatureReading(seen.k1 / seen.mean, {"k1": seen.k1, "gap": seen.mean}) if seen.mean else None
 
-    def tokens_fresh(self) -> Seen | None:
+    def tokens_fresh(self) -> FeatureReading | None:
         """The gap of the newest weights' tokens beside that of older ones."""
         share = self._seen.fresh
-        return None if share is None else Seen(share, {"share": share})
+        return None if share is None else FeatureReading(share, {"share": share})
 
-    def tokens_age(self) -> Seen | None:
+    def tokens_age(self) -> FeatureReading | None:
         """How old the tokens are."""
         age = self._seen.age
-        return None if age is None else Seen(age, {"age": age})
+        return None if age is None else FeatureReading(age, {"age": age})
 
-    def tokens_later(self) -> Seen | None:
+    def tokens_later(self) -> FeatureReading | None:
         """Whether the gap grows along a rollout."""
         ratio = self._seen.later
-        return None if ratio is None else Seen(ratio, {"times": ratio})
+        return None if ratio is None else FeatureReading(ratio, {"times": ratio})
 
 
 FEATURES, TOKEN_FEATURES = (
@@ -452,7 +454,7 @@ FEATURES, TOKEN_FEATURES = (
 
 TOKEN_ONLY = frozenset(TOKEN_FEATURES) - frozenset(FEATURES)
 
-Readings = dict[str, tuple[str, Seen]]
+Readings = dict[str, tuple[str, FeatureReading]]
 """By feature: the reading, and what was seen."""
 
 

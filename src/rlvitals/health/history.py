@@ -1,6 +1,6 @@
 """What the events of a run's health amount to: the findings, which of them have recovered, and the verdict.
 
-Everything that tells how a run is asks here, while it trains and afterwards: the events come from a monitor that judges
+Every view of a run's state uses this module, during training and afterwards: the events come from a monitor that judges
 rows now, or from `logs/findings.jsonl`.
 """
 

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.guard import guarded, words_of
-from rlvitals.health import gap, outcome, weighing
+from rlvitals.health import alarm_weights, gap, outcome
 from rlvitals.health import rulebook as rulebooks
 from rlvitals.health.alarm import Alarm
+from rlvitals.health.alarm_weights import Scales
 from rlvitals.health.binding import Bound, Missing, bind
 from rlvitals.health.case import Case, FailedAttempt
 from rlvitals.health.history import History, recovery, worst
 from rlvitals.health.rulebook import Rule, Rulebook
 from rlvitals.health.statistics import Signal
-from rlvitals.health.weighing import Scales
 from rlvitals.health.wording import evidence_of, fill, of_this_run, own_numbers
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity, Verdict
 
 CLEAR_POINTS = 20
-"""Quiet points after which an alarm has recovered, and its rule may speak again."""
+"""Quiet points after which an alarm has recovered, and its rule may raise it again."""
 
 MOST_DOUBLINGS = 4
 """An alarm that came back must be quiet for twice as long as the time before, so many times."""
@@ -80,12 +80,14 @@ class Monitor:
         scales: Scales | None = None,
     ) -> None:
         self.rulebook = _open_rulebook(rules)
-        self.scales = scales or weighing.shipped()
+        self.scales = scales or alarm_weights.shipped()
         ours = rulebooks.shipped().rules
         self.weighed = {
-            name for name, rule in self.rulebook.rules.items() if ours.get(name) == rule and weighing.is_weighed(rule)
+            name
+            for name, rule in self.rulebook.rules.items()
+            if ours.get(name) == rule and alarm_weights.is_weighed(rule)
         }
-        """Our own rules as they were shipped. What a user wrote or changed speaks for itself, and so does the clock."""
+        """Our own rules as they were shipped. Rules that a user wrote or changed are not weighed, nor is the clock."""
         self.case = Case(
             self.rulebook.sources,
             algorithm=algorithm,

@@ -63,7 +63,7 @@ class SignalSource:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a logged name was taken for."""
+    """What a logged name was read as."""
 
     signal: str
     name: str
@@ -156,7 +156,7 @@ class Naming:
 
     def verifier(self, key: str, reader: Reader) -> list[Claim]:
         """The claim of a part of the reward that is a slice as well: each verifier has its own data. It is judged as
-        the reward of its slice, and never taken for the reward of all.
+        the reward of its slice, and never read as the reward of all.
         """
         match, cut = reader.meaning(key), reader.cut(key)
         if match is None or cut is None or match.metric.id != COMPONENT or key in self.mapping:
@@ -175,8 +175,8 @@ class Naming:
         return found["part"] if found and not _NOT_A_PART.search(found["part"]) else None
 
     def may_be_part(self, key: str) -> bool:
-        """Whether a name that is nothing else may be a part of the reward, if it adds up with others: it speaks of a
-        reward, a bonus or a function, or has no word that is known.
+        """Whether a name that is nothing else may be a part of the reward, if it adds up with others: it contains a
+        word for a reward, a bonus or a function, or no known word.
         """
         if key in self.mapping or is_held_out(key) or _NOT_A_PART.search(key):
             return False

@@ -1,4 +1,4 @@
-"""Telling people of a finding: a banner for the terminal, a webhook, a file that schedulers look for. The services that
+"""Notifications of a finding: a banner for the terminal, a webhook, a file that schedulers look for. The services that
 people read (Slack, e-mail, ...) are in `rlvitals.notify`.
 
 A webhook's address is a secret: it is in no message, no error and no file of ours. What is posted is the run's name,
@@ -19,9 +19,9 @@ from typing import Any
 
 from rlvitals.codec import encode, to_json
 from rlvitals.guard import Once, guarded
-from rlvitals.outgoing import Sending, send
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.terminal import cut_middle, visible
+from rlvitals.webhook import Sending, send
 
 logger = logging.getLogger("rlvitals")
 
@@ -96,7 +96,7 @@ def message(run_name: str, finding: Finding, shape: str) -> dict[str, Any]:
 
 
 def sentinel(run_name: str, finding: Finding) -> bytes:
-    """What a file holds that tells of a finding."""
+    """The content of a sentinel file."""
     return to_json({"run": run_name, "written": round(time.time(), 3), "finding": asdict(finding)})
 
 
@@ -166,7 +166,7 @@ class Webhook:
 
 
 class Notifier:
-    """Tells whom the settings name of findings that are grave enough. Never raises."""
+    """Sends findings of the required severity to the targets in the settings. Never raises."""
 
     def __init__(
         self,

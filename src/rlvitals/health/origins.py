@@ -57,11 +57,11 @@ JUMP = 4
 
 Levels = tuple[float, ...]
 """How a run stands: the reward, its best level, and fast and usual level of entropy, length and turns in turn, then the
-length and its baseline. As they are: this is kept of every row, and seldom looked at."""
+length and its baseline. As they are: this is kept of every row, and rarely looked at."""
 
 
 class Before(NamedTuple):
-    """How the run stood in the row before the failures began."""
+    """The state of the run in the row before the failures began."""
 
     reward: float
     best: float

@@ -1,4 +1,4 @@
-"""What a training is for, and how it has gone with it so far: the evidence every alarm is weighed with.
+"""The goal of a training and its progress towards it: the evidence with which every alarm is weighed.
 
 The outcome of a policy run is its reward, of a preference run its margin, of one that logs neither its held-out score.
 Entropy that falls, answers that grow, a KL that climbs mean one thing while the outcome rises and another while it
@@ -30,7 +30,7 @@ _ANY = ("reward", "margin", "eval_score", "true_score")
 
 
 def outcome_of(case: Case) -> Signal | None:
-    """The series that tells whether this run gets what it is for."""
+    """The series that shows whether this run reaches its goal."""
     for name in _SOURCES.get(case.family, _ANY):
         signal = case.signals.get(name)
         if signal is not None and signal.n:
@@ -39,7 +39,7 @@ def outcome_of(case: Case) -> Signal | None:
 
 
 def state_of(case: Case) -> State:
-    """How it stands with the outcome: `up` when it is above its start and most of its gain is kept, `down` when it
+    """The state of the outcome: `up` when it is above its start and most of its gain is kept, `down` when it
     gave most of a gain back or is below its start, `flat` when enough points show neither, `early` before that and
     where no outcome is logged.
     """

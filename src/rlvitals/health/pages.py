@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rlvitals.health import conditions
 from rlvitals.health.binding import is_about_texts, is_about_tokens
 from rlvitals.health.build import DATA, compiled
 from rlvitals.health.entries import NO_SIGNALS, parameters
-from rlvitals.health.rulebook import Rule, Rulebook, Words, from_data, load, presets, shipped
+from rlvitals.health.rulebook import FindingTexts, Rule, Rulebook, from_data, load, presets, shipped
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
@@ -26,6 +27,8 @@ from rlvitals.yaml_reader import read_yaml
 
 NOTE = "<!-- Generated from src/rlvitals/health/data by `make catalog`; edit the data, not this page. -->"
 BY_HAND = "index.md"
+EXAMPLES = DATA / "examples.json"
+"""By rule: a finding of a run, most of them generated. `benchmarks/rule_examples.py` writes it."""
 
 TITLES = {
     "optimisation": "Numerics and optimisation",
@@ -38,6 +41,7 @@ TITLES = {
     "engine": "Engine and trainer",
     "experts": "Mixtures of experts",
     "distillation": "On-policy distillation",
+    "judging": "Judges and teachers",
     "texts": "Patterns in the texts of rollouts",
 }
 _FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "other"}
@@ -87,7 +91,7 @@ def _switches(book: Rulebook, changed: Rulebook, homes: dict[str, str]) -> list[
 def _page(title: str, about: list[str], rules: list[Rule], book: Rulebook) -> str:
     lines = [f"# {title}", "", NOTE, "", *about]
     for rule in rules:
-        lines += rule_lines(rule, book)
+        lines += [*rule_lines(rule, book), *example_lines(rule)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -128,6 +132,28 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     if rule.sources:
         lines += [f"Sources: {'; '.join(rule.sources)}.", ""]
     return lines
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """By rule: a run that raised it, when, and the text of the finding. Rules that no run raised have no entry."""
+    found: dict[str, dict[str, Any]] = parse_json(EXAMPLES.read_bytes())["examples"]
+    return found
+
+
+def example_lines(rule: Rule, *, is_drawn: bool = True) -> list[str]:
+    """The rule at work, as `check` prints it, as Markdown, with the chart or without; nothing without an example."""
+    told = examples().get(rule.rule)
+    if told is None:
+        return []
+    names = f" with the metric names of {told['framework']}" if told["framework"] else ""
+    run = f"Example, {told['origin']} {told['algorithm'].upper()} run{names}, {told['length']}"
+    when = f"{told['severity']} at step {told['step']}, started at step {told['onset_step']}"
+    said = [text for text in (told["title"], told["evidence"]) if text]
+    drawn = ["", *told["chart"]] if told["chart"] and is_drawn else []
+    if drawn and not told["evidence"].startswith(told["metric"]):
+        drawn.insert(1, told["metric"])
+    return [f"{run}: {when}.", "", "```text", *said, *drawn, "```", ""]
 
 
 def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
@@ -190,7 +216,7 @@ def _reads(rule: Rule, book: Rulebook) -> list[str]:
     return found
 
 
-def _says(words: Words) -> list[str]:
+def _says(words: FindingTexts) -> list[str]:
     lines = [f"> {words.title}", ""] if words.title else []
     if words.causes:
         lines += [f"Likely causes: {of_this_run('; '.join(words.causes), {})}.", ""]

@@ -223,7 +223,7 @@ def _time(row: Row | None, before: float) -> float:
 def rows_of_run(
     train: Iterable[Row], evals: Iterable[Row], samples: Iterable[Row] = (), reader: RowReader | None = None
 ) -> Iterator[Fields]:
-    """Logged rows of a run, each with what was seen of the machine before it. With a `reader` of one's own, samples and
+    """Logged rows of a run, each with what was seen of the machine before it. With another `reader`, samples and
     a row that it holds back wait for more; otherwise these are all there are.
     """
     reading = reader or RowReader()

@@ -24,10 +24,10 @@ from rlvitals.errors import RuleError, did_you_mean
 from rlvitals.health import conditions
 from rlvitals.health import entries as _entries
 from rlvitals.health.case import SignalSource
-from rlvitals.health.entries import Place, Rule, Words, parse_line
+from rlvitals.health.entries import EntryPlace, FindingTexts, Rule, parse_line
 from rlvitals.yaml_reader import read_yaml_with_lines
 
-__all__ = ["DEFAULT", "Rule", "Rulebook", "Words", "from_data", "load", "parse_line", "presets", "shipped"]
+__all__ = ["DEFAULT", "FindingTexts", "Rule", "Rulebook", "from_data", "load", "parse_line", "presets", "shipped"]
 
 DEFAULT = "default"
 
@@ -52,7 +52,7 @@ class Rulebook:
         rules = dict(self.rules)
         under = ("rules",) if lines and ("rules",) in lines else ()
         for number, entry in enumerate(entries):
-            place = Place(where, (*under, number), lines or {})
+            place = EntryPlace(where, (*under, number), lines or {})
             rules |= {rule.rule: rule for rule in _entries.parse(entry, rules, place, self.sources)}
         return Rulebook(rules.values(), self.sources)
 
@@ -151,7 +151,7 @@ def presets() -> dict[str, list[Any]]:
 
 
 def causes() -> dict[str, Any]:
-    """The words and numbers by which `gap` tells what lies behind a gap."""
+    """The words and numbers with which `gap` finds the cause of a gap."""
     found: dict[str, Any] = _compiled()["causes"]
     return found
 

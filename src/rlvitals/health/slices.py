@@ -29,7 +29,7 @@ class Slice:
 
     __slots__ = ("division", "label", "signal")
 
-    def __init__(self, label: str, signal: Signal, division: Division) -> None:
+    def __init__(self, label: str, signal: Signal, division: OutcomeSlices) -> None:
         self.label = label
         """As it is shown: `env=math`."""
         self.signal = signal
@@ -41,7 +41,7 @@ class Slice:
         return [one.signal for one in self.division.slices.values() if one is not self]
 
 
-class Division:
+class OutcomeSlices:
     """An outcome divided in one way."""
 
     __slots__ = ("place", "series", "slices")
@@ -57,7 +57,7 @@ class Slices:
     """The divisions of a run, as its names come."""
 
     def __init__(self) -> None:
-        self._divisions: dict[tuple[str, tuple[str, ...]], Division] = {}
+        self._divisions: dict[tuple[str, tuple[str, ...]], OutcomeSlices] = {}
 
     def take(self, key: str, claim: Claim) -> tuple[Signal | None, list[Signal]]:
         """The series that a name feeds, None where it feeds none; and those that are over because it is the better
@@ -70,7 +70,7 @@ class Slices:
         division, over = self._divisions.get(way), []
         if division is None or claim.place < division.place:
             over = [one.signal for one in division.slices.values()] if division is not None else []
-            division = self._divisions[way] = Division(claim)
+            division = self._divisions[way] = OutcomeSlices(claim)
         elif claim.place > division.place:
             return None, []
         label = slices.text(claim.slice.labels)
@@ -82,7 +82,7 @@ class Slices:
         return (known.signal if known.signal.key == key else None), over
 
     def forget(self, key: str) -> None:
-        """A name is not what it was taken for."""
+        """A name is not what it was read as."""
         for division in self._divisions.values():
             division.slices = {label: one for label, one in division.slices.items() if one.signal.key != key}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ class StandStill(NamedTuple):
     onset: int
     """The first point whose samples come from weights that are too old."""
     odds: float
-    """How much better that fits than what a healthy pair, a jump or old samples do, as a logarithm."""
+    """How much better that fits than what a healthy pair or old samples do, as a logarithm."""
+    over_jump: float
+    """The same beside one jump, which has other causes."""
     times: float
     """The last gap beside the one at the onset."""
     rising: float
@@ -31,70 +33,137 @@ LEAST_SINCE = 4
 """Points that weights must have stood still for."""
 
 SETTLING = (1.5, 3.0, 6.0)
-"""In how many points the age of the samples may build up where nothing tells it."""
+"""In how many points the age of the samples may build up, whatever age is logged."""
 
 UNEVEN = 0.1
 """How far single gaps may be off a course, as a share: what fits better than this fits by chance."""
 
+UNSTEADY = 0.5
+"""What chance adds to a square of the distance that updates go in one direction, at each update: after k of them the
+square is k * k + UNSTEADY * k, in squares of one straight update."""
+
+OLDEST = 12
+"""Versions up to which the ages of single samples are counted; means that are older are their own typical age."""
+
 STEEPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 14))
 """What one version's age adds to a gap, in units of the gap that fresh samples have."""
+
+CLEARNESS = (0.1, 1.0, 4.0)
+"""The KL of fresh samples beside the noise of its estimate."""
+
+WOBBLE = 0.2
+"""How far a KL may be off a course beyond the noise of its estimate, as a share."""
+
+LEAST_KL = 1e-7
+
+Course = Sequence[float]
+"""The square of what age adds to a gap at each point, in units of one straight update."""
 
 
 def stood_still(gaps: Sequence[float], ages: Sequence[float], first: int, *, squared: bool, signed: bool) -> StandStill:
     """Whether the last gaps are those of an engine that keeps its weights: after k updates the samples are k versions
-    old, so the gap grows in proportion to k. In health it is level, or goes with the age of the samples, which settles.
+    old, so the gap grows with k. In health it is level, or goes with the age of the samples, which settles.
 
     `first` is the number of points before these. `squared` says that the gaps come from a mean of squares (a KL), in
-    which ages of 0 and 2 count more than an age of 1. `signed` that they come from a mean which keeps its sign, whose
-    noise does not grow with the gap.
+    which ages of 0 and 2 count more than an age of 1. `signed` that they come from a mean which keeps its sign (k1):
+    while the gap is small such a mean is noise around 0, and the noise grows with the gap.
 
     >>> dead = stood_still([0.01, 0.01, 0.02, 0.04, 0.06, 0.08], [], 0, squared=False, signed=False)
-    >>> dead.onset, round(dead.times), dead.odds > 1.4
-    (2, 4, True)
-    >>> stood_still([0.01, 0.05, 0.06, 0.06, 0.065, 0.06], [], 0, squared=False, signed=False).odds < 0
+    >>> dead.onset, round(dead.times), dead.odds > 1.4, dead.over_jump > 1.4
+    (2, 4, True, True)
+    >>> stood_still([0.01, 0.05, 0.06, 0.06, 0.065, 0.06], [], 0, squared=False, signed=False).over_jump < 0
     True
     """
     n = len(gaps)
     if n <= LEAST_SINCE or math.isnan(sum(gaps)):
-        return StandStill(0, -math.inf, 1.0, 0.0)
-    residue = _even_squares if signed else _log_squares
-    points = [gap / max(gaps) for gap in gaps] if signed else [math.log(max(gap, NO_GAP)) for gap in gaps]
-    is_told = len(ages) == n and not math.isnan(sum(ages))
+        return StandStill(0, -math.inf, -math.inf, 1.0, 0.0)
+    fit = _of_signed(gaps) if signed else _of_sizes(gaps)
+    is_logged = len(ages) == n and not math.isnan(sum(ages))
     before = [0.0] * n
-    if is_told:  # weights of before the first step there are none
-        typical = [math.sqrt(max(age, age * age)) if squared else age for age in ages]
-        before = [min(age, float(first + at)) for at, age in enumerate(typical)]
-    other = [before, *([1.0 - math.exp(-at / pace) for at in range(n)] for pace in SETTLING)]
-    other += [[float(at >= jump) for at in range(n)] for jump in range(1, n)]
-    squares, onset = min(
-        (residue(points, [*before[:at], *(float(since) for since in range(1, n - at + 1))]), at)
-        for at in range(1, n - LEAST_SINCE + 1)
-    )
-    room = n * UNEVEN * UNEVEN
-    odds = 0.5 * n * math.log((min(residue(points, each) for each in other) + room) / (squares + room))
+    if is_logged:
+        before = [_typical(age, first + at, squared=squared) for at, age in enumerate(ages)]
+    quiet = [before, *([(1.0 - math.exp(-at / pace)) ** 2 for at in range(n)] for pace in SETTLING)]
+    kept = [_distance(since) for since in range(1, n)]
+    likelihood, onset = max((fit([*before[:at], *kept[: n - at]]), at) for at in range(1, n - LEAST_SINCE + 1))
+    healthy = max(map(fit, quiet))
+    jumped = max(fit([float(at >= jump) for at in range(n)]) for jump in range(1, n))
     steps = list(pairwise(gaps[onset - 1 :]))
-    times = gaps[-1] / max(gaps[onset], NO_GAP)
-    return StandStill(onset, odds, times, sum(after > earlier for earlier, after in steps) / len(steps))
+    rising = sum(after > earlier for earlier, after in steps) / len(steps)
+    return StandStill(onset, likelihood - healthy, likelihood - jumped, gaps[-1] / max(gaps[onset], NO_GAP), rising)
 
 
-def _log_squares(logs: Sequence[float], ages: Sequence[float]) -> float:
-    """What the best course by these ages leaves of the logarithms of gaps. What age adds is independent of what was
-    there before, so the squares add up.
+def _distance(versions: float) -> float:
+    """The square of how far a policy goes in so many updates, most of it in one direction."""
+    return versions * versions + UNSTEADY * versions
+
+
+def _typical(age: float, most: int, *, squared: bool) -> float:
+    """The square of what samples of this mean age add to a gap. Single samples have whole ages, which scatter around
+    the mean (as Poisson's do), and there are no weights of before the first step.
+
+    >>> _typical(2.0, 0, squared=True), _typical(0.0, 5, squared=True)
+    (0.0, 0.0)
+    >>> round(_typical(1.0, 9, squared=True), 2)  # 1 + 1 of the ages, and 0.5
+    2.5
     """
-    return min(
-        squares_of([log - 0.5 * math.log1p((steep * age) ** 2) for log, age in zip(logs, ages, strict=True)])
-        for steep in STEEPNESS
-    )
+    if age > OLDEST:
+        return _distance(min(age, most))
+    chance, left, total = math.exp(-age), 1.0, 0.0
+    for versions in range(min(most, 3 * OLDEST)):
+        total += chance * (_distance(versions) if squared else math.sqrt(_distance(versions)))
+        left -= chance
+        chance *= age / (versions + 1)
+    last = _distance(most)
+    total += max(left, 0.0) * (last if squared else math.sqrt(last))
+    return total if squared else total * total
 
 
-def _even_squares(points: Sequence[float], ages: Sequence[float]) -> float:
-    """The same of gaps themselves."""
-    return min(_left_of(points, [math.sqrt(1.0 + (steep * age) ** 2) for age in ages]) for steep in STEEPNESS)
+def _of_sizes(gaps: Sequence[float]) -> Callable[[Course], float]:
+    """How well a course fits gaps without a sign, as a logarithm: their noise is a share of them."""
+    logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
+    n = len(logs)
+    room = n * UNEVEN * UNEVEN
+
+    def fit(course: Course) -> float:
+        # What age adds is independent of what was there before, so the squares add up.
+        left = min(
+            squares_of([log - 0.5 * math.log1p(steep * steep * old) for log, old in zip(logs, course, strict=True)])
+            for steep in STEEPNESS
+        )
+        return -0.5 * n * math.log(left + room)
+
+    return fit
 
 
-def _left_of(points: Sequence[float], shape: Sequence[float]) -> float:
-    along = sum(a * b for a, b in zip(points, shape, strict=True))
-    return sum(point * point for point in points) - along * along / sum(part * part for part in shape)
+def _of_signed(gaps: Sequence[float]) -> Callable[[Course], float]:
+    """The same of gaps that come from k1. Its mean grows with the square of the gap and its noise with the gap itself;
+    which of the two shows depends on how many tokens it is a mean of, which no log tells.
+    """
+    sizes = [0.5 * gap * gap + LEAST_KL for gap in gaps]
+
+    def fit(course: Course) -> float:
+        return max(_folded(sizes, course, steep * steep, clear) for steep in STEEPNESS[::2] for clear in CLEARNESS)
+
+    return fit
+
+
+def _folded(sizes: Sequence[float], course: Course, steep: float, clear: float) -> float:
+    """The log-likelihood of the sizes of normal values whose mean and noise follow a course, at their best scale."""
+    means, spreads, power = [], [], 0.0
+    for size, old in zip(sizes, course, strict=True):
+        grown = 1.0 + steep * old
+        mean = clear * grown
+        spread = grown + (WOBBLE * mean) ** 2
+        means.append(mean)
+        spreads.append(spread)
+        power += size * size / (mean * mean + spread)
+    scale = math.sqrt(power / len(sizes))
+    total = -len(sizes) * math.log(scale)
+    for size, mean, spread in zip(sizes, means, spreads, strict=True):
+        value = size / scale
+        total -= 0.5 * (value - mean) ** 2 / spread + 0.5 * math.log(spread)
+        total += math.log1p(math.exp(-2.0 * value * mean / spread))
+    return total
 
 
 def squares_of(values: Sequence[float]) -> float:

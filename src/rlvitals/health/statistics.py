@@ -16,8 +16,11 @@ import math
 
 from rlvitals.health.course import Course, median
 
-OUTCOMES = frozenset({"reward", "margin", "pair_accuracy", "eval_score", "true_score"})
-"""The signals that may tell what a run has achieved: the course of the whole run is kept of these alone."""
+WITH_COURSE = frozenset({
+    "reward", "margin", "pair_accuracy", "eval_score", "true_score", "teacher_kl", "student_mass", "teacher_overlap",
+})  # fmt: skip
+"""The signals that may tell what a run has achieved, or how near to its teacher it was: the course of the whole run is
+kept of these alone."""
 
 HEAD = 12
 """Points until the baseline is frozen; the first two are left out of it (KL 0, ties, warm-up)."""
@@ -109,7 +112,7 @@ class Signal:
         "_sum_x", "_sum_xx", "_wander", "_window", "base", "bottom", "fast", "slow", "_level",
         "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
-        "course", "is_outcome", "_zero", "zero_step", "zero_streak", "_changes",
+        "course", "keeps_course", "_zero", "zero_step", "zero_streak", "_changes",
         "_dropped", "_dropped_at", "_gained", "_gained_at", "_median", "_median_at", "_trend", "_trend_at",
         "opening", "start",
     )  # fmt: skip
@@ -118,7 +121,7 @@ class Signal:
         self.name = name
         self.key = key or name
         """The logged name it is read from."""
-        self.is_outcome = name in OUTCOMES
+        self.keeps_course = name in WITH_COURSE
         self.in_ratios = False
         """Whether its jumps are measured as ratios: a gradient norm or a KL moves by factors."""
         self.reset()
@@ -245,7 +248,7 @@ class Signal:
         self._sum_x += taken
         self._sum_xx += taken * taken
         self._sum_tx += n * taken
-        if self.is_outcome:
+        if self.keeps_course:
             self.course.add(taken)
         fast, mid, slow = self._fast, self._mid, self._slow
         fast = self._fast = fast + FAST * (taken - fast)

@@ -1,6 +1,6 @@
 """Turns an alarm's numbers into evidence and a rule's templates into sentences.
 
-Advice speaks of a run's own settings: `halve learning_rate {learning_rate / 2}` becomes "halve learning_rate
+Advice contains a run's own settings: `halve learning_rate {learning_rate / 2}` becomes "halve learning_rate
 (0.03 -> 0.015)", `raise beta {beta?}` becomes "raise beta (now 0.04)". Where a run does not tell the setting, the slot
 leaves nothing behind and the general words remain.
 """

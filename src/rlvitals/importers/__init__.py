@@ -1,8 +1,8 @@
-"""Readers of the logs other tools write.
+"""Readers of the logs that other tools write.
 
-`read_log(path)` gives rows, settings and remarks of any log that is known; `LogTail` follows one that still grows. A
-format is one class, an `Importer` or a `LineImporter`, listed in `registry`; other packages add theirs with the entry
-point group `rlvitals.importers`.
+`read_log(path)` returns the rows, settings and remarks of a log in any known format. `LogTail` follows a log that still
+grows. A format is one class, an `Importer` or a `LineImporter`, listed in `registry`. Other packages add formats with
+the entry point group `rlvitals.importers`.
 """
 
 from rlvitals.errors import NotALog

@@ -1,4 +1,6 @@
-"""Aim: recognised, and told how to export. Its repositories are RocksDB, which only Aim's own package reads."""
+"""Aim: repositories are recognised, and the message explains how to export them. They are RocksDB databases, which only
+Aim's own package reads.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ EXPORT = (
 
 
 def export_of(folder: Path) -> str:
-    """What to do with a folder that is an Aim repository, or holds one; empty where it is none."""
+    """What to do with a folder that is, or contains, an Aim repository; empty for any other folder."""
     root = folder if folder.name == ".aim" else folder / ".aim"
     if not os.path.isdir(root / "meta"):
         return ""

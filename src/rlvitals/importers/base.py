@@ -1,7 +1,7 @@
-"""What an importer is: a class that recognises one format of log by its first bytes, and reads it.
+"""The interface of an importer: a class that recognises one log format by its first bytes and reads it.
 
-`Importer` reads a log as a whole; `LineImporter` takes it line by line, so that a log can be followed while it grows.
-`registry` lists them. Opening and decoding the files of others is here too.
+`Importer` reads a log as a whole. `LineImporter` reads it line by line, so that a log can be followed while it grows.
+`registry` lists both kinds. This module also opens and decodes files written by other programs.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ from rlvitals.store.images import Image
 from rlvitals.yaml_reader import parse_yaml
 
 Fields = dict[str, Any]
-"""One row: "step", perhaps "timestamp", and numbers by the names they were logged with."""
+"""One row: "step", optionally "timestamp", and numbers by the names they were logged with."""
 
 HEAD_BYTES = 1 << 16
-"""As much of a file as importers recognise it by."""
+"""How many bytes of a file importers see to recognise its format."""
 
 _BEGUN = re.compile(r"run-(\d{8}_\d{6})-")
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignLog:
-    """A log that another tool wrote, as rows in the order of the file."""
+    """A log written by another tool, as rows in the order of the file."""
 
     path: Path
     format: str
     rows: list[Fields]
     config: dict[str, Any] = field(default_factory=dict)
-    """What the file itself says of the training's settings."""
+    """The training's settings that the file itself states."""
     notes: list[str] = field(default_factory=list)
-    """What was skipped or repaired, a sentence each."""
+    """What was skipped or repaired, one sentence each."""
     algorithm: str | None = None
     framework: str | None = None
-    """Where the file itself says them."""
+    """Set if the file itself states them."""
     distributions: list[Logged] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
 
     @property
     def changed(self) -> float:
-        """When it was last written to; now, where it is not on this machine."""
+        """The time of the last write; the current time for a log that is not on this machine."""
         return changed_at(self.path) or time.time()
 
 
 class Importer(ABC):
-    """One format. An instance reads one log, once."""
+    """One format. An instance reads one log and is used once."""
 
     name: ClassVar[str]
     description: ClassVar[str] = ""
-    """For messages that say what can be read."""
+    """Used in messages that list the readable formats."""
     marks: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that make the folder they are in one log, whatever else is there."""
+    """File patterns. A folder with a matching file is one log, whatever other files it contains."""
     names: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that may be a folder's log, beside the endings that `folders` knows."""
+    """Patterns of files that may be a folder's log, in addition to the file endings in `folders`."""
     beside: ClassVar[tuple[str, ...]] = ()
-    """Other files it may read, from the log's folder."""
+    """Other files that it may read, relative to the log's folder."""
     takes_choice: ClassVar[bool] = False
-    """Whether one file of it may hold several runs, so that `FILE#RUN` names one of them."""
+    """Whether one file of this format may hold several runs. `FILE#RUN` then selects one of them."""
     last_row_grows: ClassVar[bool] = False
     """Whether the newest row may still get more values while the log grows."""
 
     def __init__(self) -> None:
         self.format = self.name
-        """What to call it; more exact than the name where reading tells more."""
+        """The format's display name; more specific than `name` if reading the file reveals more."""
         self.config: dict[str, Any] = {}
         self.algorithm: str | None = None
         self.framework: str | None = None
@@ -95,7 +95,9 @@ class Importer(ABC):
 
     @classmethod
     def log_in(cls, folder: Path) -> Path | None:
-        """The log of this format that a folder is: of several marked files the one with the highest number."""
+        """The log of this format that a folder is. Of several files that match `marks`, the one with the highest
+        number.
+        """
         for pattern in cls.marks:
             if found := sorted(folder.glob(pattern), key=number_of_checkpoint):
                 return found[-1]
@@ -108,19 +110,21 @@ class Importer(ABC):
 
     @classmethod
     def begun(cls, log: Path) -> float:
-        """When the run of a log began, as far as it is known without reading it: the newest run of a folder is read."""
+        """When the run of a log began, as far as that is known without reading it. Of a folder's runs, the newest is
+        read.
+        """
         return changed_at(log)
 
     @classmethod
     def width(cls, log: Path) -> int:
-        """How many metrics a log has, where that is known without reading it: of a folder's runs those with fewer
-        than half as many as another come last.
+        """How many metrics a log has, if that is known without reading it. A folder's runs with less than half the
+        metrics of another run come last.
         """
         return 1
 
     @abstractmethod
     def rows(self, path: Path) -> list[Fields]:
-        """All rows of a log. Raises NotALog where it has none."""
+        """All rows of a log. Raises NotALog if it has none."""
 
 
 class LineImporter(Importer):
@@ -128,14 +132,14 @@ class LineImporter(Importer):
 
     @abstractmethod
     def feed(self, line: str) -> list[Fields]:
-        """The rows that one more line completes. It ends with a newline, unless it is the file's last and torn."""
+        """The rows that this line completes. It ends with a newline, unless it is the last and incomplete."""
 
     def finish(self) -> list[Fields]:
-        """The rows that were waiting for a line that does not come."""
+        """Rows that were still waiting for another line, returned at the end of the file."""
         return []
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        """What all rows so far are when they are judged together. What changes is a new row in a new list."""
+        """The final rows, decided from all rows read so far. Changes are made in new rows and a new list."""
         return rows
 
     def rows(self, path: Path) -> list[Fields]:
@@ -147,23 +151,23 @@ class LineImporter(Importer):
         return rows
 
     def seen(self) -> str:
-        """What there was instead of rows, for the error: a clause that ends with a colon, or nothing."""
+        """What the file contains instead of rows, for the error: a clause that ends with a colon, or an empty text."""
         return ""
 
 
 class Notes:
-    """Remarks on what was skipped or repaired: each kind once, with a count."""
+    """Remarks on what was skipped or repaired. Each kind appears once, with a count."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._said: dict[str, None] = {}
 
     def count(self, one: str, many: str, by: int = 1) -> None:
-        """Count more of a kind; `many` holds a {} for the number."""
+        """Add to the count of a kind. `many` contains a {} for the number."""
         self._counts[one, many] += by
 
     def recount(self, one: str, many: str, number: int) -> None:
-        """Say how many of a kind there are by now."""
+        """Set the count of a kind."""
         self._counts[one, many] = number
 
     def say(self, remark: str) -> None:
@@ -186,7 +190,9 @@ def named(names: Iterable[str], most: int = 5) -> str:
 
 
 def open_foreign(path: Path) -> BinaryIO:
-    """A log's bytes. Raises FileNotFoundError, and NotALog for what is there and cannot be read: a FIFO is none."""
+    """Open a log for reading bytes. Raises FileNotFoundError, or NotALog if the path exists but is unreadable or a
+    FIFO.
+    """
     try:
         return open_regular(path)
     except FileNotFoundError:
@@ -196,13 +202,13 @@ def open_foreign(path: Path) -> BinaryIO:
 
 
 def head_of(path: Path) -> bytes:
-    """What a file is recognised by."""
+    """The first bytes of a file, from which its format is recognised."""
     with open_foreign(path) as file:
         return file.read(HEAD_BYTES)
 
 
 def changed_at(path: Path) -> float:
-    """When a file or folder was last changed; 0 where nothing is there."""
+    """When a file or folder was last changed; 0 if it does not exist."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -210,7 +216,7 @@ def changed_at(path: Path) -> float:
 
 
 def begun_by_name(log: Path) -> float:
-    """When a run began whose folder is called `run-20260101_120000-ID`; 0 where none of the folders above is."""
+    """When a run began, from a folder name such as `run-20260101_120000-ID`; 0 if no parent folder has such a name."""
     for folder in (log, *log.parents[:2]):
         match = _BEGUN.search(folder.name)
         if match:
@@ -220,7 +226,7 @@ def begun_by_name(log: Path) -> float:
 
 
 def settings_beside(*paths: Path) -> dict[str, Any]:
-    """The settings of a run in the first `config.yaml` there is, as W&B and SwanLab write it: each with its value."""
+    """A run's settings from the first existing `config.yaml`, in the form that W&B and SwanLab write."""
     for path in paths:
         if found := yaml_of(path):
             return {
@@ -232,7 +238,7 @@ def settings_beside(*paths: Path) -> dict[str, Any]:
 
 
 def yaml_of(path: Path) -> dict[str, Any]:
-    """The mapping that a tracker's small YAML file is; empty where it is not there or something else."""
+    """The mapping in a tracker's small YAML file; empty if the file is missing or holds something else."""
     with contextlib.suppress(OSError, RlvitalsError):
         found = parse_yaml(read_whole(path).decode("utf-8", "replace"))
         if isinstance(found, dict):
@@ -241,26 +247,26 @@ def yaml_of(path: Path) -> dict[str, Any]:
 
 
 def encoding_in(head: bytes) -> str:
-    """UTF-8, or what the mark at the beginning says (a redirect in PowerShell writes UTF-16)."""
+    """The encoding that the byte order mark indicates (PowerShell redirects write UTF-16), otherwise UTF-8."""
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 @lru_cache(maxsize=1)
 def text_in(head: bytes) -> str:
-    """The text that a file's first bytes are, without leading space; nothing where they are binary."""
+    """A file's first bytes as text, without leading space; empty if they are binary."""
     encoding = encoding_in(head)
     return "" if encoding != "utf-16" and b"\x00" in head[:4096] else head.decode(encoding, "replace").lstrip()
 
 
 def text_of(path: Path) -> str:
-    """The whole of a text file, in whatever way it is encoded."""
+    """The whole content of a text file in any supported encoding."""
     with open_foreign(path) as file, _decoded(file) as text:
         return text.read()
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """A text file's lines, one in memory at a time. A carriage return ends one too: progress bars continue for
-    hours.
+    """A text file's lines, one in memory at a time. A carriage return also ends a line, because a progress bar may run
+    for hours without a newline.
     """
     with open_foreign(path) as file, _decoded(file) as lines:
         yield from lines
@@ -273,6 +279,6 @@ def _decoded(file: BinaryIO) -> io.TextIOWrapper:
 
 
 def number_of_checkpoint(file: Path) -> int:
-    """The number of the checkpoint a file is in; -1 where its folder has none."""
+    """The number of the checkpoint folder that contains a file; -1 if the folder has no number."""
     match = re.search(r"(\d+)$", file.parent.name)
     return int(match[1]) if match else -1

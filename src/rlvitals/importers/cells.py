@@ -1,4 +1,4 @@
-"""From what a log says to numbers: texts such as `np.float64(0.5)`, nested mappings, lists, null."""
+"""Converts logged values to numbers: texts such as `np.float64(0.5)`, nested mappings, lists, null."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _WITH_ERROR = re.compile(rf"({_PLAIN})\s?(?:(?:±|\+/-)\s?{_PLAIN}|[\[(]{_PLAIN}
 _MARKUP = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2]|[=>78])")
 
 EARLIEST = 946_684_800.0
-"""The year 2000: a smaller number is no point in time but seconds since something."""
+"""The year 2000. A smaller number is an elapsed time, not a point in time."""
 
 
 def without_markup(text: str) -> str:
-    """A line without a terminal's colours and cursor moves."""
+    """A line without terminal colours and cursor movements."""
     return _MARKUP.sub("", text) if "\x1b" in text else text
 
 
 def number_in(text: str) -> int | float | None:
-    """The number a text is, or None.
+    """The number that a text represents, or None.
 
     >>> number_in("np.float64(0.5)"), number_in("1e-06"), number_in("12"), number_in("nan"), number_in("0.5x")
     (0.5, 1e-06, 12, nan, None)
@@ -53,7 +53,8 @@ def number_in(text: str) -> int | float | None:
 
 
 def printed_number(text: str) -> int | float | None:
-    """The number a text is that was printed for people: a percentage, with separators of thousands, with its error.
+    """The number in a text formatted for people: a percentage, a number with thousands separators, or one with its
+    error.
 
     >>> printed_number("43.2%"), printed_number("1,234"), printed_number("12.5 ± 0.5"), printed_number("x")
     (0.432, 1234, 12.5, None)
@@ -71,7 +72,7 @@ def printed_number(text: str) -> int | float | None:
 
 
 def number_of(value: object) -> int | float | None:
-    """The number a parsed value is, or None: null, texts that are none, and what is not a scalar."""
+    """The number in a parsed value. None for null, texts that are not numbers and values that are not scalars."""
     if type(value) is float:
         return value
     if isinstance(value, int):
@@ -82,7 +83,7 @@ def number_of(value: object) -> int | float | None:
 
 
 def unwrapped(raw: dict[Any, Any]) -> dict[Any, Any]:
-    """A row out of the envelope some loggers put it in: verl's file logger ("data"), ROLL's on stdout ("metrics").
+    """The row inside the envelope that some loggers write: verl's file logger ("data"), ROLL's on stdout ("metrics").
 
     >>> unwrapped({"step": 3, "data": {"loss": 0.5}})
     {'loss': 0.5, 'step': 3}
@@ -95,7 +96,7 @@ def unwrapped(raw: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def flatten(raw: Mapping[Any, Any], left_out: set[str] | None = None) -> Fields:
-    """The numbers in nested mappings, names joined with "/"; a list of numbers becomes its mean, null is nothing.
+    """The numbers in nested mappings, with names joined by "/". A list of numbers becomes its mean; null is dropped.
 
     >>> flatten({"loss": 0.5, "kl": None, "gradients": {"norm": 2}, "rewards": [1.0, 0.0], "note": "x"})
     {'loss': 0.5, 'gradients/norm': 2, 'rewards/mean': 0.5}
@@ -117,7 +118,7 @@ def flatten(raw: Mapping[Any, Any], left_out: set[str] | None = None) -> Fields:
 
 
 def time_of(value: object) -> float | None:
-    """Unix seconds from a number or an ISO text; None where it is no point in time."""
+    """Unix seconds from a number or an ISO text; None if it is not a point in time."""
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value).timestamp()
@@ -141,6 +142,6 @@ def _leaves(raw: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[s
 
 
 def mean(numbers: list[int | float]) -> float:
-    """The mean of numbers, infinities and nan among them."""
+    """The mean of numbers, which may include infinities and nan."""
     total = math.fsum(numbers) if all(map(math.isfinite, numbers)) else float(sum(numbers))
     return total / len(numbers)

@@ -1,9 +1,9 @@
-"""Console output: verl's step lines, the mappings TRL, transformers, trlX and OpenRLHF print, drawn tables, progress
-bars, the lines of any loop; also in the JSON of a notebook service's log.
+"""Console output: verl's step lines; mappings printed by TRL, transformers, trlX and OpenRLHF; drawn tables; progress
+bars; the lines of any training loop. Also reads such output inside the JSON log of a notebook service.
 
-Lines come one at a time; a mapping may go on over several. Where a log has several kinds of rows, the most telling one
-counts that is no exception: verl's lines, then mappings, drawn tables, what hangs on progress bars, and then lines such
-as `step 10: loss=0.5`, which `loose` tells from prose.
+Lines arrive one at a time; a mapping may span several. If a log has several kinds of rows, the most reliable kind with
+enough rows is used: verl's lines, then mappings, drawn tables, values on progress bars, and last lines such as `step
+10: loss=0.5`, which `loose_rows` distinguishes from prose.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from rlvitals.importers.base import Fields, LineImporter, text_in
 from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
-from rlvitals.importers.loose import LooseRows, Outcome
+from rlvitals.importers.loose_rows import LooseReading, LooseRows
 from rlvitals.importers.padding import family
 from rlvitals.importers.pairs import TELLING, read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
 from rlvitals.splits import is_held_out
 
 CUT_AT = 4096
-"""W&B's output.log ends every longer line here."""
+"""W&B's output.log cuts longer lines at this length."""
 
 KINDS = ("line", "bar", "table", "mapping", "verl")
-"""The more telling, the later."""
+"""From the least to the most reliable."""
 ENOUGH = 30
-"""Rows that are no exception, however many of a less telling kind there are."""
+"""A kind with this many rows is used, however many rows a less reliable kind has."""
 EXCEPTION = 20
-"""Fewer rows than one in so many of another kind are an exception: the summary at the end, a printed sample."""
+"""A kind with fewer rows than one in this many of another kind is an exception, such as the final summary or a printed
+sample.
+"""
 MAX_REREAD = 2
-"""How often a line may be read in all, in search of mappings inside what is none."""
+"""How many times a line's length may be reread in total when searching for mappings inside text that is not one."""
 MAX_SEARCHED = 100_000
-"""Characters of a longer line that are."""
+"""Characters of a line that count towards this limit."""
 MAX_WAITING = 1500
-"""Lines a printed mapping may continue for: configurations are long."""
+"""Lines that a printed mapping may span. Configurations are long."""
 
 _VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (?=\S+:)")
 _RAY = re.compile(r"^\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)\s?")
@@ -53,7 +55,7 @@ _NOT_TRAINING = re.compile(
     r"load|download|map\b|generat|eval|valid|token|shard|filter|process|fetch|compil|captur|convert|upload|rollout|make_exp|warm|adding",
     re.IGNORECASE,
 )
-_METRIC = re.compile(  # names in printed mappings, of which samples and settings are more than lines
+_METRIC = re.compile(  # names in printed mappings, where samples and settings are more common than in lines
     r"loss|reward|return|kl\b|_kl|entropy|grad_norm|gradnorm|learning_rate|\blr\b|accurac|margin|score|advantage|ppo|"
     r"logps|train_runtime|perplexity|clip|奖励|损失|回报|熵|наград|потер",
     re.IGNORECASE,
@@ -66,7 +68,7 @@ _Told = tuple[str, Fields]
 
 
 class ConsoleImporter(LineImporter):
-    """Any text; asked last."""
+    """Accepts any text, so it is tried last."""
 
     name = "console"
     description = "console output of verl, TRL and transformers, trlX, OpenRLHF; any loop's `step=10 loss=0.5` lines"
@@ -76,7 +78,7 @@ class ConsoleImporter(LineImporter):
     def __init__(self) -> None:
         super().__init__()
         self._kinds: list[str] = []
-        """Of each row given: what it is, one of KINDS."""
+        """The kind of each returned row, one of KINDS."""
         self._counts: Counter[str] = Counter()
         self._loose = LooseRows()
         self._remarks: tuple[str, ...] = ()
@@ -87,17 +89,17 @@ class ConsoleImporter(LineImporter):
         self._clock = StepClock()
         self._bars = BarRows()
         self._names: dict[str, str] = {}
-        """Each name once: rows share them."""
+        """Each name is stored once and shared by all rows."""
         self._validation: Fields = {}
-        """verl's first validation, until the next line tells its step."""
+        """verl's first validation, until the next line gives its step."""
 
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
         return bool(text_in(head))
 
     def feed(self, line: str) -> list[Fields]:
-        is_torn = not line.endswith("\n")  # the last one, of a process that was killed
-        line = line.rstrip("\n").replace("\x00", "")  # what a shell that writes UTF-16 appended to other text
+        is_torn = not line.endswith("\n")  # the last line, if the process was killed
+        line = line.rstrip("\n").replace("\x00", "")  # left over when a shell appends UTF-16 to other text
         is_cut = len(line) <= CUT_AT and len(line if line.isascii() else line.encode()) in (CUT_AT - 1, CUT_AT)
         if is_cut and ("step:" in line or "{" in line):
             self.notes.count(
@@ -124,8 +126,8 @@ class ConsoleImporter(LineImporter):
         return self._given(told)
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        """The rows of the most telling kind that is no exception."""
-        found: dict[str, Outcome] = {kind: Outcome([]) for kind in KINDS}
+        """The rows of the most reliable kind that is not an exception."""
+        found: dict[str, LooseReading] = {kind: LooseReading([]) for kind in KINDS}
         for kind, row in zip(self._kinds, rows, strict=True):
             found[kind].rows.append(row)
         if not self._is_decided:
@@ -185,7 +187,7 @@ class ConsoleImporter(LineImporter):
 
     @property
     def _is_decided(self) -> bool:
-        """Whether there are rows that no loose line can outdo."""
+        """Whether there are rows that take precedence over any loose line."""
         return self._counts["verl"] > 0 or self._counts["mapping"] >= ENOUGH
 
     def _verl_row(self, step: int, text: str, is_cut: bool) -> Fields:
@@ -196,7 +198,7 @@ class ConsoleImporter(LineImporter):
             number = number_in(value) if name else None
             is_last = position == len(pairs) - 1
             if is_last and is_cut and not value.endswith(")"):
-                number = None  # half a number is a number too
+                number = None  # a cut number may still parse as a number
             if number is not None:
                 row[self._names.setdefault(name, name)] = number
             elif not is_last:
@@ -205,7 +207,7 @@ class ConsoleImporter(LineImporter):
                 )
         return row
 
-    # Mappings, on one line or over several
+    # Mappings on one line or across several lines
 
     def _mappings(self, text: str, is_cut: bool) -> list[_Told]:
         rows: list[_Told] = []
@@ -222,7 +224,7 @@ class ConsoleImporter(LineImporter):
                 self._depth = _depth(self._waiting[0])
                 return rows
             except Malformed as error:
-                # A mapping inside may be whole; but a text of openings alone is not read again from each of them.
+                # An inner mapping may be complete. The budget prevents rereading text from each of many opening braces.
                 patience -= error.at - opening.start()
                 end = opening.start() + 1 if patience > 0 else max(error.at, opening.start() + 1)
             else:
@@ -240,7 +242,7 @@ class ConsoleImporter(LineImporter):
             _VERL.search(text)
             or ("%|" in text and bar_in(text) is not None)
             or text.startswith(("{'", '{"'))
-            or (self._waiting == ["{"] and not text.lstrip().startswith(("'", '"')))  # a line of code, most likely
+            or (self._waiting == ["{"] and not text.lstrip().startswith(("'", '"')))  # most likely a line of code
         )
         if starts_anew or len(self._waiting) > MAX_WAITING:
             return self._give_up_waiting() + self._take(text, is_cut=False)
@@ -248,7 +250,7 @@ class ConsoleImporter(LineImporter):
         self._depth += _depth(text)
         if self._depth > 0:
             return []
-        for glue in ("\n", ""):  # wrapped between words, or by a terminal in the middle of one
+        for glue in ("\n", ""):  # wrapped between words, or by a terminal within a word
             try:
                 found, _ = parse_mapping(glue.join(self._waiting))
             except Malformed:
@@ -258,17 +260,17 @@ class ConsoleImporter(LineImporter):
         return self._give_up_waiting()
 
     def _give_up_waiting(self) -> list[_Told]:
-        """What looked like a mapping is none: its other lines may hold their own rows."""
+        """The text was not a mapping. Its other lines may contain rows."""
         lines, self._waiting = self._waiting[1:], []
         rows: list[_Told] = []
-        before, self._may_wait = self._may_wait, False  # a text full of openings is not read again and again
+        before, self._may_wait = self._may_wait, False  # do not reread text with many opening braces
         for line in lines:
             rows += self._take(line, is_cut=False)
         self._may_wait = before
         return rows
 
     def _initial_validation(self) -> list[_Told]:
-        """It is pretty-printed by verl as one text in pieces."""
+        """Parse the initial validation, which verl pretty-prints as one text in pieces."""
         text, self._waiting = "\n".join(self._waiting), []
         try:
             printed = ast.literal_eval(text)
@@ -280,7 +282,7 @@ class ConsoleImporter(LineImporter):
         return []
 
     def _first_validation(self, row: Fields) -> list[Fields]:
-        """The first validation as a row; the step line that says it once more, often cut, is completed with it."""
+        """The first validation as a row. If the next step line repeats it, that line is completed instead."""
         validation, self._validation = self._validation, {}
         if not validation:
             return []
@@ -305,13 +307,13 @@ class ConsoleImporter(LineImporter):
         self._clock.see(bar)
         if bar.may_be_training:
             self._loose.see_step(bar.done, bar.total)
-        if bar.may_be_training and "train" in bar.what.lower():  # "Training Progress" and the like say what they count
+        if bar.may_be_training and "train" in bar.what.lower():  # e.g. "Training Progress"
             self.config.setdefault("max_steps", bar.total)
         return _told("bar", self._bars.take(bar))
 
 
 class NotebookLogImporter(ConsoleImporter):
-    """The log a notebook service keeps: a JSON list of pieces of output, a piece a line."""
+    """The log of a notebook service: a JSON list of output pieces, one piece per line."""
 
     name = "notebook log"
     description = "the logs notebook services keep"
@@ -353,13 +355,13 @@ def _told(kind: str, rows: list[Fields]) -> list[_Told]:
 
 
 def _without_last_word(text: str) -> str:
-    """A line that was cut, without what may be half a number."""
+    """A line that was cut, without its last word, which may be an incomplete number."""
     words = text.rsplit(None, 1)
     return words[0] if len(words) > 1 else ""
 
 
 def _with_evaluations(rows: list[Fields], lines: list[Fields]) -> list[Fields]:
-    """What hangs on progress bars, and the evaluations that were printed between them, as trlX does."""
+    """The rows from progress bars, and the evaluations printed between the bars, as trlX does."""
     found = [{name: line[name] for name in line if name in ("step", "epoch") or is_held_out(name)} for line in lines]
     evaluations = [row for row in found if not row.keys() <= {"step", "epoch"}]
     return sorted([*rows, *evaluations], key=lambda row: row["step"]) if evaluations else rows
@@ -375,7 +377,7 @@ def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
 
 
 def _step_before(text: str, at: int) -> int | None:
-    """The step that the text before a mapping says, as in `Global step 5: {...}`."""
+    """The step in the text before a mapping, as in `Global step 5: {...}`."""
     said = _SAID_STEP.search(text[max(0, at - 200) : at])
     return int(said[1]) if said else None
 
@@ -385,16 +387,16 @@ def _depth(text: str) -> int:
 
 
 class Bar(NamedTuple):
-    """One drawing of a progress bar."""
+    """One printed state of a progress bar."""
 
     what: str
     done: int
     total: int
     numbers: Fields
-    """What hangs on it: OpenRLHF's postfix, trlX's description."""
+    """Numbers shown with the bar: OpenRLHF's postfix, trlX's description."""
     start: int
     end: int
-    """Where in the line it begins and ends."""
+    """The bar's start and end within the line."""
 
     @property
     def may_be_training(self) -> bool:
@@ -426,14 +428,14 @@ def bar_in(text: str) -> Bar | None:
 
 
 class BarRows:
-    """Rows from bars that carry numbers: one for each place a bar reached, with what it last showed there."""
+    """Rows from progress bars that show numbers: one row per bar position, with the last numbers shown there."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
         self._offset = 0
 
     def take(self, bar: Bar) -> list[Fields]:
-        """The row that this drawing completes: the one of the place before."""
+        """Process one printed bar; returns the row of the previous position if the bar has moved on."""
         before = self._bar
         if not bar.may_be_training or not (bar.numbers or before):
             return []
@@ -441,7 +443,7 @@ class BarRows:
             self._bar = bar if bar.numbers else before
             return []
         row = self._row(before)
-        if bar.done <= before.done:  # drawn from its beginning: an inner bar, once more
+        if bar.done <= before.done:  # the bar restarted: an inner bar
             self._offset += before.done
         self._bar = bar
         return row
@@ -456,14 +458,15 @@ class BarRows:
 
 
 class StepClock:
-    """Stamps rows with steps: what they say, where the training's progress bar is, or one more than before.
+    """Assigns steps to rows: the row's own step, the position of the training's progress bar, or the last step plus
+    one.
 
-    Knows that a training began again, so that steps may go back.
+    Steps may decrease when a training restarts.
     """
 
     def __init__(self) -> None:
         self.counted = 0
-        """Rows that neither said their step nor followed a moving bar."""
+        """Rows with neither their own step nor a moving bar."""
         self._last = 0
         self._bars: dict[int, Bar] = {}
         self._total: int | None = None
@@ -473,21 +476,21 @@ class StepClock:
 
     @property
     def total(self) -> int | None:
-        """The training's steps in all, once a banner or the bar that moves with the rows has told."""
+        """The training's total steps, once a banner or a bar that moves with the rows has stated it."""
         return self._total
 
     def announce(self, total: int) -> None:
-        """A banner says that a training of so many steps begins."""
+        """Called when a banner announces a training with this many steps."""
         self._begin()
         self._total = total
 
     def see(self, bar: Bar) -> None:
-        """A progress bar was drawn; which one is the training's shows when rows come."""
+        """Record a progress bar. Which bar is the training's is decided when rows arrive."""
         if bar.may_be_training:
             self._bars[bar.total] = bar
 
     def stamp(self, row: Fields, said: int | None = None) -> Fields:
-        """The row with its step; `said` is what the text before it says."""
+        """The row with its step; `said` is the step in the text before it."""
         is_summary = "train_runtime" in row
         is_train = not is_summary and not {family(name) for name in row} <= {"eval", "axis"}
         epoch = row.get("epoch")
@@ -515,7 +518,7 @@ class StepClock:
             self.counted += 1
 
     def _training_bar(self) -> Bar | None:
-        """The bar of the announced length, or the first unfinished one that rows came with."""
+        """The bar with the announced total; without an announcement, the longest bar that is in progress."""
         if self._total is None:
             moving = [bar for bar in self._bars.values() if 0 < bar.done < bar.total]
             if moving:

@@ -1,7 +1,7 @@
-"""Whole JSON documents: HF's trainer_state.json, a list of rows, and whatever holds rows or columns further inside.
+"""Whole JSON documents: HF's trainer_state.json, a list of rows, and documents with rows or columns at a deeper level.
 
-A document may hold several tables. The one that looks most like a training is read, with the evaluations beside it as
-held-out rows; the notes name the others.
+A document may hold several tables. The one that looks most like a training is read, and the evaluations beside it
+become held-out rows. The notes name the others.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _STEP_KEY = re.compile(
 )
 _BETWEEN = re.compile(r"[\s,]*")
 SAMPLED = 50
-"""Rows that tell what a table holds."""
+"""Rows sampled to decide what a table holds."""
 MAX_DEPTH = 40
 
 
-class Table(NamedTuple):
+class DocumentTable(NamedTuple):
     """Rows found in a document."""
 
     path: tuple[str, ...]
     rows: list[dict[str, Any]]
     left_out: tuple[str, ...] = ()
-    """Columns of another length."""
+    """Columns with a different length."""
 
     @property
     def is_held_out(self) -> bool:
@@ -63,7 +63,7 @@ class Table(NamedTuple):
         return ".".join(self.path) or "the document itself"
 
     def worth(self) -> tuple[bool, bool, float]:
-        """How much it looks like a training: names that trainings log, more than one row, many numbers."""
+        """How much it resembles a training: metric names of trainings, more than one row, many numbers."""
         sample = [flatten(row) for row in self.rows[:SAMPLED]]
         names = {name for row in sample for name in row}
         points = sum(map(len, sample)) / max(len(sample), 1) * len(self.rows)
@@ -71,7 +71,7 @@ class Table(NamedTuple):
 
 
 class DocumentImporter(Importer):
-    """A file that is JSON as a whole."""
+    """A file that is one JSON document."""
 
     name = "json"
     description = "HF trainer_state.json; a JSON list of rows"
@@ -80,7 +80,7 @@ class DocumentImporter(Importer):
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
         text = text_in(head)
-        if are_json_lines(text):  # one line alone may be a whole document
+        if are_json_lines(text):  # a single line may be a whole document
             first, _, rest = text.partition("\n")
             document = object_in(first) or {} if not rest.strip() else {}
             return "log_history" in document or _holds_a_table(document)
@@ -94,7 +94,7 @@ class DocumentImporter(Importer):
 
     @classmethod
     def log_in(cls, folder: Path) -> Path | None:
-        """The state that was saved last: at the end, or with the newest checkpoint, where training continued after
+        """The state that was saved last: the final one, or the one in the newest checkpoint if training continued after
         it.
         """
         found = super().log_in(folder)
@@ -116,7 +116,7 @@ class DocumentImporter(Importer):
         if not tables:
             raise NotALog(path, f"its JSON holds no list of rows ({_seen(document)})")
         training = [table for table in tables if not table.is_held_out] or tables
-        chosen = max(training, key=Table.worth)
+        chosen = max(training, key=DocumentTable.worth)
         rows = self._read(chosen)
         if not rows:
             raise NotALog(path, f"its JSON holds rows without metrics ({_seen(chosen.rows[0])})")
@@ -126,7 +126,7 @@ class DocumentImporter(Importer):
                 rows = self._with_evaluations(rows, table)
         return rows
 
-    def _read(self, table: Table) -> list[Fields]:
+    def _read(self, table: DocumentTable) -> list[Fields]:
         reader = JsonlImporter()
         reader.notes = reader.steps.notes = self.notes
         rows = [row for raw in table.rows for row in reader.place(raw)]
@@ -143,7 +143,7 @@ class DocumentImporter(Importer):
             self.notes.say(f"left out, because they are lists of another length: {named(table.left_out)}")
         return count_epochs(rows, reader.steps)
 
-    def _tell_others(self, chosen: Table, tables: list[Table]) -> None:
+    def _tell_others(self, chosen: DocumentTable, tables: list[DocumentTable]) -> None:
         others = [table for table in tables if table is not chosen and not table.is_held_out and len(table.rows) > 1]
         if others and chosen.path:
             shown = named(f"{table.title} ({len(table.rows)} rows)" for table in others)
@@ -152,8 +152,8 @@ class DocumentImporter(Importer):
                 f"{shown}. To read one of them, save it as its own file"
             )
 
-    def _with_evaluations(self, rows: list[Fields], table: Table) -> list[Fields]:
-        """The rows and those of an evaluation that has its own list."""
+    def _with_evaluations(self, rows: list[Fields], table: DocumentTable) -> list[Fields]:
+        """The rows, together with those of an evaluation that has a separate list."""
         reader = JsonlImporter()
         reader.steps.notes = Notes()
         found = [row for raw in table.rows for row in reader.place(raw)] + reader.finish()
@@ -173,7 +173,7 @@ class DocumentImporter(Importer):
 
 
 def parse_stream(text: str) -> Any:
-    """A JSON document; where several follow one another, the list of them, of which the last may be torn."""
+    """A JSON document. Several consecutive documents become a list; the last one may be incomplete."""
     try:
         return parse_lenient(text)
     except ValueError as error:
@@ -186,7 +186,7 @@ def parse_stream(text: str) -> Any:
 
 
 def _documents_in(text: str) -> tuple[list[Any], int]:
-    """JSON documents one after another, and where they end or one of them is damaged."""
+    """Consecutive JSON documents, and the position where they end or where one is damaged."""
     decoder = json.JSONDecoder()
     found: list[Any] = []
     at = 0
@@ -203,22 +203,22 @@ def _documents_in(text: str) -> tuple[list[Any], int]:
 
 
 def _holds_a_table(document: dict[str, Any]) -> bool:
-    """Whether an object is more than one row: there are rows in it, or columns and no step."""
+    """Whether an object is more than one row: it contains rows, or it has columns and no step."""
     if any(number_of(document.get(name)) is not None for name in STEP_NAMES if "/" not in name):
         return False
     return any(len(table.rows) > 1 and table.worth()[0] for table in _walk(document, ()))
 
 
-def _tables(document: Any, path: Path) -> list[Table]:
+def _tables(document: Any, path: Path) -> list[DocumentTable]:
     if isinstance(document, dict) and isinstance(document.get("log_history"), list):
         rows = [row for row in document["log_history"] if isinstance(row, dict)]
-        return [Table(("log_history",), rows)] if rows else []
+        return [DocumentTable(("log_history",), rows)] if rows else []
     if isinstance(document, list) and (points := _points(document)):
-        return [Table((), [{"step": step, path.stem: value} for step, value in points])]
+        return [DocumentTable((), [{"step": step, path.stem: value} for step, value in points])]
     return list(_walk(document, ()))
 
 
-def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Table]:
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[DocumentTable]:
     """Every table in a document."""
     if len(path) > MAX_DEPTH:
         return
@@ -226,7 +226,7 @@ def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Table]:
         rows = [item for item in value if isinstance(item, dict)]
         if not rows:
             return
-        table = Table(path, _unfolded(rows))
+        table = DocumentTable(path, _unfolded(rows))
         inner = [] if table.worth()[0] else _inside(rows, path)
         yield from inner or [table]
     elif isinstance(value, dict):
@@ -237,8 +237,8 @@ def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Table]:
                 yield from _walk(item, (*path, str(name)))
 
 
-def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[Table]:
-    """Tables inside the items of a list that are not rows themselves: one for each run."""
+def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[DocumentTable]:
+    """Tables inside the items of a list, if the items are not rows themselves: one table per run."""
     found = [
         table
         for number, row in enumerate(rows[:SAMPLED])
@@ -247,13 +247,13 @@ def _inside(rows: list[dict[str, Any]], path: tuple[str, ...]) -> list[Table]:
     return [table for table in found if len(table.rows) > 1 and table.worth()[0]]
 
 
-def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) -> Iterator[Table]:
-    """The table that a mapping is: of columns, of points by name, or of rows by step. `taken` gets its parts."""
+def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) -> Iterator[DocumentTable]:
+    """The table in a mapping: columns, points by name, or rows by step. The keys it uses are added to `taken`."""
     by_step = {step: name for name in mapping if (step := _step_in(name)) is not None}
     rows_by = {step: row for step in sorted(by_step) if isinstance(row := mapping[by_step[step]], dict)}
-    if len(rows_by) > 1 and len(rows_by) >= len(mapping) - 1:  # one may be what was before the first step
+    if len(rows_by) > 1 and len(rows_by) >= len(mapping) - 1:  # one key may hold values from before the first step
         taken.update(mapping)
-        yield Table(path, [{"step": step, **row} for step, row in rows_by.items()])
+        yield DocumentTable(path, [{"step": step, **row} for step, row in rows_by.items()])
         return
     series = {str(name): points for name, item in mapping.items() if (points := _points(item))}
     if series:
@@ -261,7 +261,7 @@ def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) 
         for name, points in series.items():
             for step, value in points:
                 rows.setdefault(step, {"step": step})[name] = value
-        yield Table(path, [rows[step] for step in sorted(rows)])
+        yield DocumentTable(path, [rows[step] for step in sorted(rows)])
         return
     columns = {str(name): cells for name, item in mapping.items() if (cells := _cells(item))}
     length = max(map(len, columns.values()), default=0)
@@ -275,13 +275,13 @@ def _tables_of(mapping: dict[str, Any], path: tuple[str, ...], taken: set[str]) 
         rows_of = [dict(zip(whole, cells, strict=True)) for cells in zip(*whole.values(), strict=True)]
         shorter = {name: cells for name, cells in columns.items() if name not in whole and len(cells) > 1}
         held_out = {name: cells for name, cells in shorter.items() if is_held_out(name)}
-        yield Table(path, rows_of, tuple(shorter.keys() - held_out.keys()))
+        yield DocumentTable(path, rows_of, tuple(shorter.keys() - held_out.keys()))
         for name, cells in held_out.items():
-            yield Table((*path, name), [{name: cell} for cell in cells])
+            yield DocumentTable((*path, name), [{name: cell} for cell in cells])
 
 
 def _unfolded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a long table, one value each under a name, as rows of a wide one; others as they are."""
+    """Converts rows of a long table (one name and value each) to rows of a wide table; other rows are unchanged."""
     first = rows[0]
     name = next((key for key in ("metric", "name", "tag", "key") if isinstance(first.get(key), str)), None)
     step = next((key for key in STEP_NAMES if number_of(first.get(key)) is not None), None)
@@ -296,7 +296,7 @@ def _unfolded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cells(item: Any) -> list[Any]:
-    """A column's cells: a list, or a mapping from row numbers as pandas writes it; nothing where it holds more."""
+    """A column's cells: a list, or pandas' mapping from row numbers; empty for anything else."""
     cells = (
         item if isinstance(item, list) else list(item.values()) if isinstance(item, dict) and _whole_keys(item) else []
     )
@@ -319,7 +319,7 @@ def _points(item: Any) -> list[tuple[int, Any]]:
 
 
 def _step_in(key: Any) -> int | None:
-    """The step that a key says: `100`, `step_100`, `checkpoint-100`."""
+    """The step in a key: `100`, `step_100`, `checkpoint-100`."""
     found = _STEP_KEY.fullmatch(str(key)) if len(str(key)) < 40 else None
     return int(found[1]) if found else None
 
@@ -334,7 +334,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _seen(document: Any) -> str:
-    """What a document is, for an error."""
+    """Describes a document, for an error."""
     if isinstance(document, dict):
         return f"it is an object with {named(map(str, document))}" if document else "it is an empty object"
     if isinstance(document, list):

@@ -1,6 +1,6 @@
-"""Which runs and logs a folder holds, at its top and below: by the marks of importers, and by files' names.
+"""Finds the runs and logs in a folder and below it, by importers' marks and by file names.
 
-Walking is bounded and follows no links. What a file holds is not looked at here.
+The walk is bounded and follows no links. File contents are not read here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvitals.store.layout import RunDir
 DEPTH = 5
 MOST_FOLDERS = 1_000
 MOST_FILES = 64
-"""Files of one folder that are considered; those with the most telling names are."""
+"""The most files considered in one folder; those with the most likely names come first."""
 
 PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", "venv"})
 
@@ -49,26 +49,26 @@ _NO_LOG = re.compile(
 )
 
 
-class Run(NamedTuple):
-    """One log, and the folder that is it."""
+class LogFolder(NamedTuple):
+    """One log and the folder it represents."""
 
     kind: type[Importer]
     folder: Path
     log: Path
 
 
-def marked(folder: Path, importers: Sequence[type[Importer]]) -> Run | None:
-    """The log that a folder is, by the marks of the first importer that knows it."""
+def marked(folder: Path, importers: Sequence[type[Importer]]) -> LogFolder | None:
+    """The log that a folder is, according to the marks of the first importer that matches."""
     for kind in importers:
         log = kind.log_in(folder)
         if log is not None:
-            return Run(kind, folder, log)
+            return LogFolder(kind, folder, log)
     return None
 
 
-def survey(folder: Path, importers: Sequence[type[Importer]]) -> tuple[list[Run], list[Path]]:
-    """The folders below one that are a log each, and those that are none. What is below the former is theirs."""
-    runs: list[Run] = []
+def survey(folder: Path, importers: Sequence[type[Importer]]) -> tuple[list[LogFolder], list[Path]]:
+    """The folders below one that are a log each, and the other folders. Folders below a log belong to that log."""
+    runs: list[LogFolder] = []
     others: list[Path] = []
     for below, found in _walk(folder, importers):
         if found is None:
@@ -78,8 +78,8 @@ def survey(folder: Path, importers: Sequence[type[Importer]]) -> tuple[list[Run]
     return runs, others
 
 
-def _walk(folder: Path, importers: Sequence[type[Importer]]) -> Iterator[tuple[Path, Run | None]]:
-    """Each folder below, level by level, with the log it is."""
+def _walk(folder: Path, importers: Sequence[type[Importer]]) -> Iterator[tuple[Path, LogFolder | None]]:
+    """Each folder below, level by level, with its log if it is one."""
     waiting = deque((child, 1) for child in _folders_in(folder))
     for _ in range(MOST_FOLDERS):
         if not waiting:
@@ -103,7 +103,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def files_in(folder: Path, importers: Sequence[type[Importer]]) -> list[Path]:
-    """The files of a folder that may be logs, by their endings or an importer's patterns; the most telling first."""
+    """The files of a folder that may be logs, by their endings or an importer's patterns; the most likely first."""
     patterns = [pattern.rpartition("/")[2] for kind in importers for pattern in kind.names]
     try:
         with os.scandir(folder) as entries:
@@ -115,7 +115,7 @@ def files_in(folder: Path, importers: Sequence[type[Importer]]) -> list[Path]:
 
 
 def ends_as_log(name: str) -> bool:
-    """Whether a file's name ends as those of logs do, packed ones too."""
+    """Whether a file name has the ending of a log, compressed or not."""
     stem, ending = os.path.splitext(name.lower())
     if ending in PACKED_ENDINGS:
         ending = os.path.splitext(stem)[1]
@@ -123,7 +123,7 @@ def ends_as_log(name: str) -> bool:
 
 
 def telling(name: str) -> int:
-    """How much a file's name says that it is a training's log: 2 and 1, and below 0 that it is something else.
+    """How likely a file is a training's log, by its name: 2 and 1 for likely, negative for something else.
 
     >>> [telling(name) for name in ("train_metrics.jsonl", "progress.csv", "a.jsonl", "eval_log.jsonl", "config.json")]
     [2, 1, 0, -1, -2]
@@ -133,7 +133,7 @@ def telling(name: str) -> int:
 
 
 def is_plainly_other(name: str) -> bool:
-    """Whether a file is by its whole name something else than a log: settings, a tokenizer's files, a README.
+    """Whether a file's whole name shows that it is not a log: settings, a tokenizer's files, a README.
 
     >>> is_plainly_other("adapter_config.json"), is_plainly_other("my-config-2.jsonl")
     (True, False)
@@ -141,8 +141,8 @@ def is_plainly_other(name: str) -> bool:
     return bool(_NO_LOG.fullmatch(name))
 
 
-def newest_first(runs: list[Run]) -> list[Run]:
-    """By when they began, or by the numbers in their names where that is the same; those with few metrics last."""
+def newest_first(runs: list[LogFolder]) -> list[LogFolder]:
+    """Sorted by when they began, or by the numbers in their names if that is equal; runs with few metrics come last."""
     widths = {run: run.kind.width(run.log) for run in runs}
     most = max(widths.values(), default=0)
     return sorted(
@@ -153,5 +153,5 @@ def newest_first(runs: list[Run]) -> list[Run]:
 
 
 def _counted(folder: Path) -> list[tuple[int, str]]:
-    """A name in the order people count: PPO_2 before PPO_10."""
+    """A sort key that orders numbers in names by value: PPO_2 before PPO_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", folder.as_posix())]

@@ -1,6 +1,6 @@
-"""Tables drawn with characters: Stable-Baselines3's, rich's, markdown's, AReaL's grids, columns set apart by spaces.
+"""Tables drawn with characters: Stable-Baselines3's, rich's, markdown's, AReaL's grids, columns separated by spaces.
 
-A table of names and values is one row; a table with a header and a line of numbers for each step is many.
+A table of names and values is one row. A table with a header and a line of numbers per step is many rows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _GAPS = re.compile(r"\t|\s{2,}")
 
 
 def is_rule(text: str) -> bool:
-    """Whether a line is drawn, with nothing in it."""
+    """Whether a line consists only of rule characters."""
     return _RULE.fullmatch(text) is not None
 
 
 def cells_in(text: str) -> list[str] | None:
-    """The cells of a line of a drawn table; None where it is none.
+    """The cells of a line of a drawn table; None for any other line.
 
     >>> cells_in("2025-01-01 12:00:00 │ grad_norm │ 5.67e+00 │")
     ['grad_norm', '5.67e+00']
@@ -47,7 +47,7 @@ def cells_in(text: str) -> list[str] | None:
 
 
 class Grid:
-    """One drawn table, line by line."""
+    """One drawn table, read line by line."""
 
     def __init__(self) -> None:
         self.values: Fields = {}
@@ -56,7 +56,7 @@ class Grid:
         self._header: list[str] = []
 
     def take(self, cells: list[str]) -> Iterator[Fields]:
-        """The rows that one more line completes."""
+        """The rows that this line completes."""
         found = self._names_and_values(cells)
         if found:
             if any(name in self.values for name in found) and self.values:
@@ -78,7 +78,7 @@ class Grid:
                 yield from self._add({**counts, **reading.numbers})
 
     def close(self) -> Iterator[Fields]:
-        """The row of a table of names and values that has ended."""
+        """The row of a names-and-values table that has ended."""
         if self.values:
             yield self.values
         self.values = {}
@@ -89,7 +89,7 @@ class Grid:
         self.values.update(found)
 
     def _names_and_values(self, cells: list[str]) -> Fields:
-        """The pairs of a line whose cells are names and numbers in turn."""
+        """The pairs of a line whose cells alternate between names and numbers."""
         if len(cells) % 2:
             return {}
         found: Fields = {}
@@ -104,7 +104,7 @@ class Grid:
         return found
 
     def _row(self, cells: list[str], texts: list[str]) -> Iterator[Fields]:
-        """A line below a header: a step's numbers, or a metric's in several columns."""
+        """A line below a header: one step's numbers, or one metric's numbers in several columns."""
         numbers = {
             name: number
             for name, cell in zip(self._header, cells, strict=True)
@@ -118,17 +118,17 @@ class Grid:
             yield from self._add({_in_column(cells[0], name, len(numbers)): value for name, value in numbers.items()})
 
 
-class Columns:
-    """A table whose columns are set apart by spaces: a line of names, then lines of as many numbers."""
+class SpacedTable:
+    """A table whose columns are separated by spaces: a line of names, then lines with the same number of values."""
 
     def __init__(self) -> None:
         self._before = ""
         self._names: list[str] = []
         self._is_wrapped = False
-        """Whether it is a frame of pandas with columns in several blocks: none of its lines is a row."""
+        """Whether it is a pandas frame wrapped into several column blocks. None of its lines is a row."""
 
     def take(self, text: str) -> Fields | None:
-        """The row that a line of numbers is."""
+        """The row in a line of numbers."""
         if is_rule(text):
             return None
         before, self._before = self._before, text
@@ -155,7 +155,7 @@ class Columns:
 
 
 def _header_of(text: str, width: int) -> list[str]:
-    """The names of as many columns, the first perhaps without one; nothing where the line is not a header."""
+    """The names of this many columns; the first may be unnamed. Empty if the line is not a header."""
     text = text.strip().removeprefix("#").strip()
     for found in (_GAPS.split(text), text.split()):
         cells = ["", *found] if len(found) == width - 1 else found  # a column of row numbers has no name
@@ -170,7 +170,7 @@ def _is_name(text: str) -> bool:
 
 
 def _in_column(name: str, column: str, columns: int) -> str:
-    """A metric's name with the column's, where there are several."""
+    """A metric's name, combined with the column's if there are several."""
     if columns == 1 or column.lower() in _VALUE_COLUMNS:
         return name
     if column.lower() in ("train", "training"):

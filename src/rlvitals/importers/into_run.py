@@ -1,4 +1,4 @@
-"""Writes a foreign log as a run's directory: every point, under the names and times it was logged with."""
+"""Writes an imported log as a run directory: every point, under its logged name and time."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Written:
 def write_run(
     log: ForeignLog, run_dir: RunDir, *, name: str, version: str, refuse: Callable[[RunDir], None]
 ) -> Written:
-    """Make the run. `refuse` raises where a run is there already. OSError: nothing is left behind."""
+    """Write the run. `refuse` raises if a run already exists. On OSError no files are left behind."""
     refuse(run_dir)
     make_folder(run_dir.root)
     lock = RunLock(run_dir)
     lock.acquire()
     is_whole = False
     try:
-        refuse(run_dir)  # once more: a run may have come before the lock was ours
+        refuse(run_dir)  # again, because a run may have been created before the lock was acquired
         try:
             written = _write(log, run_dir, name, version)
             is_whole = True
@@ -93,13 +93,13 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         framework=log.framework,
         ended=ended,
     )
-    write_info(run_dir, info)  # says that all is there, so it comes last
+    write_info(run_dir, info)  # written last: it marks the import as complete
     sync_folder(run_dir.root)
     return Written(counts["train"], counts["eval"], attempt)
 
 
 def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
-    """Each row as a run has it; where the file starts again, a new attempt begins."""
+    """Each row in the run's form. A new attempt begins where the file starts again."""
     watch, attempt = RestartWatch(), 1
     for row in log.rows:
         attempt += watch.is_restart(row)
@@ -108,12 +108,12 @@ def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
 
 
 def stream_of(names: Iterable[str]) -> Stream:
-    """Rows about nothing but an evaluation are evaluations; mixed ones stay whole among the training's."""
+    """Rows that contain only evaluation metrics go to the evaluation stream; mixed rows stay in the training stream."""
     return "eval" if {family(name) for name in names} <= {"eval", "axis"} else "train"
 
 
 def _remove(paths: list[Path]) -> None:
-    """Files, and folders that are empty."""
+    """Remove files, and folders that are empty."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

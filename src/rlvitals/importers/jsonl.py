@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, whatever it calls its step; verl's file logger; rlvitals' own rows."""
+"""JSON lines with one object per line and any name for the step; verl's file logger; rlvitals' own rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "t
 
 
 def parse_lenient(text: str) -> Any:
-    """JSON as programs write it: also with NaN and Infinity. Raises ValueError on anything else, however deep."""
+    """Parses JSON, also with NaN and Infinity. Raises ValueError on anything else and on too deep nesting."""
     try:
         return parse_shallow(text.encode())
     except ValueError:
@@ -38,7 +38,7 @@ def parse_lenient(text: str) -> Any:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """The JSON object a text is, or None."""
+    """The JSON object in a text, or None."""
     try:
         parsed = parse_lenient(text)
     except ValueError:
@@ -47,7 +47,7 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 def are_json_lines(text: str) -> bool:
-    """Whether most of the first lines are JSON objects; the last one may be cut, by us or by a kill."""
+    """Whether most of the first lines are JSON objects. The last one may be cut off."""
     lines = [line for line in text.split("\n") if line.strip()]
     lines = lines[:-1][:JUDGED_LINES] if len(lines) > 1 else lines
     objects = sum(object_in(line.strip().rstrip(",")) is not None for line in lines if line.lstrip().startswith("{"))
@@ -55,7 +55,7 @@ def are_json_lines(text: str) -> bool:
 
 
 class JsonlImporter(LineImporter):
-    """A JSON object a line."""
+    """One JSON object per line."""
 
     name = "jsonl"
     description = "JSONL (one JSON object a line)"
@@ -67,7 +67,7 @@ class JsonlImporter(LineImporter):
         self._left_out: set[str] = set()
         self._is_first = True
         self._first: dict[str, Any] | None = None
-        """The first object, while it is not known whether it is settings."""
+        """The first object, until it is decided whether it holds settings."""
         self.steps = StepFinder(self.notes)
 
     @classmethod
@@ -95,7 +95,7 @@ class JsonlImporter(LineImporter):
         return []
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        """Nothing where the objects are samples of a dataset: mostly texts, no step, no name that trainings log."""
+        """No rows if the objects are samples of a dataset: mostly texts, no step, no training metric."""
         if (
             not self.steps.is_numbered
             or len(self._left_out) < len(self._names)
@@ -108,7 +108,7 @@ class JsonlImporter(LineImporter):
         return f"its objects hold texts ({named(self._left_out)}) and no metrics: " if self._left_out else ""
 
     def place(self, raw: dict[str, Any]) -> list[Fields]:
-        """One more object as a row, where there are numbers in it."""
+        """One more object as a row, if it contains numbers."""
         raw = unwrapped(raw)
         is_first, self._is_first = self._is_first, False
         if is_first and _are_settings(raw):
@@ -121,7 +121,9 @@ class JsonlImporter(LineImporter):
         return [row for row in rows if row is not None]
 
     def _settle_first(self, second: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """A first line that sounds like settings: they are, unless the second line has the same names."""
+        """Decides on a first line that resembles settings: it is settings, unless the second line has mostly the same
+        names.
+        """
         first, self._first = self._first, None
         if first is None:
             return []
@@ -136,7 +138,7 @@ class JsonlImporter(LineImporter):
         self.notes.count("1 line holds no numbers and was skipped", "{} lines hold no numbers and were skipped")
 
     def take(self, raw: dict[str, Any]) -> Fields | None:
-        """One object as a row; None when there is no number in it."""
+        """One object as a row; None if it contains no number."""
         raw = unwrapped(raw)
         if isinstance(raw.get(SWIFT), str):  # ms-swift writes "10/145"
             done, _, total = raw[SWIFT].partition("/")
@@ -172,12 +174,12 @@ def _are_settings(raw: dict[str, Any]) -> bool:
 
 
 def is_evaluation(raw: Mapping[str, Any]) -> bool:
-    """Whether a row says of itself that it is an evaluation's: `{"split": "eval", "loss": 0.5}`."""
+    """Whether a row identifies itself as an evaluation's: `{"split": "eval", "loss": 0.5}`."""
     return any(isinstance(word := raw.get(name), str) and word.lower() in _EVALUATIONS for name in _SPLITS)
 
 
 def named_by_itself(raw: dict[str, Any]) -> dict[str, Any]:
-    """A row of a long table, a value and its name, as one of a wide table; others as they are."""
+    """Converts a row of a long table (a value and its name) to one of a wide table; other rows are unchanged."""
     if len(raw) > 8:
         return raw
     plain = {name.lower(): name for name in raw}

@@ -1,6 +1,6 @@
-"""A small parser of the mappings that programs print: Python's repr, JSON, and what numpy and torch put into them.
+"""A small parser for mappings that programs print: Python's repr, JSON, and numpy and torch values inside them.
 
-Nothing is evaluated. What is not a literal (`<Enum: 1>`, `PosixPath('x')`) becomes None.
+Nothing is evaluated. Anything that is not a literal (`<Enum: 1>`, `PosixPath('x')`) becomes None.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _CLOSING = {"[": "]", "(": ")"}
 
 
 class Malformed(ValueError):
-    """The text is not a mapping; `at` is where that shows."""
+    """The text is not a mapping; `at` is the position of the error."""
 
     at = 0
 
 
 class Incomplete(Malformed):
-    """The text ends inside the mapping; `whole` holds the pairs before that have ended."""
+    """The text ends inside the mapping; `whole` holds the complete pairs before the end."""
 
     whole: dict[Any, Any]
 
 
 def parse_mapping(text: str, at: int = 0) -> tuple[dict[Any, Any], int]:
-    """The mapping that begins at `text[at]`, and where it ends.
+    """The mapping that begins at `text[at]`, and its end position.
 
     >>> parse_mapping("{'loss': nan, 'kl': np.float64(0.5), 'parts': {'a': '1'}} and so on")[0]
     {'loss': nan, 'kl': 0.5, 'parts': {'a': '1'}}
@@ -55,7 +55,7 @@ class _Scanner:
         self.text = text
         self.at = at
         self.outermost: dict[Any, Any] = {}
-        """The whole pairs of the mapping everything is in: each was followed by a comma."""
+        """The complete pairs of the outermost mapping: each was followed by a comma."""
 
     def value(self, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -81,7 +81,7 @@ class _Scanner:
                 raise Malformed("a set or text, not a mapping")
             self.at += 1
             value = self.value(depth + 1)
-            self._comma("}")  # before it counts: half a number is a number too
+            self._comma("}")  # required before the value counts, because a cut number may still parse as a number
             found[key if isinstance(key, str | int | float) else str(key)] = value
 
     def _sequence(self, depth: int, closing: str) -> list[Any]:
@@ -127,7 +127,7 @@ class _Scanner:
         return number_in(word)
 
     def _skip_call(self) -> None:
-        """Past the brackets of `np.float64(...)` or `<Enum: 1>`, and whatever is in them."""
+        """Skip the brackets of `np.float64(...)` or `<Enum: 1>` and their content."""
         open_brackets = 0
         while self.at < len(self.text):
             mark = self.text[self.at]

@@ -1,6 +1,6 @@
-"""MLflow: runs of a file store (a folder of `mlruns`), and of a database (`mlflow.db`).
+"""MLflow: runs of a file store (a folder of `mlruns`) and of a database (`mlflow.db`).
 
-A run's folder has `meta.yaml` and a file for each metric, whose lines are time in milliseconds, value and step.
+A run's folder has `meta.yaml` and one file per metric, with a time in milliseconds, a value and a step on each line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlvitals.importers.points import Point, numbered, rows_of_points
 from rlvitals.importers.sqlite import RunInDatabase, choose, columns_in, opened
 
 SYSTEM = "system/"
-"""MLflow's samples of the machine: their steps count samples."""
+"""MLflow's system metrics. Their steps count samples, not training steps."""
 
 MOST_PARAMETERS = 2_000
 
@@ -79,7 +79,7 @@ class MlflowImporter(Importer):
             if value is None or not line.endswith("\n"):
                 if cells and line.endswith("\n"):
                     self.notes.count("1 line is damaged and was skipped", "{} lines are damaged and were skipped")
-                continue  # the last line, which is being written
+                continue  # the last line is still being written
             step = number_in(cells[2]) if len(cells) > 2 else 0
             yield Point(step if isinstance(step, int) else 0, seconds(number_in(cells[0])), name, float(value))
 
@@ -120,17 +120,17 @@ def _metric_files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def largest_as_infinity(value: int | float) -> float:
-    """MLflow keeps infinity as the largest float in its databases."""
+    """Converts the largest float to infinity: MLflow stores infinity that way in its databases."""
     largest = 1.7976931348623157e308
     return math.copysign(math.inf, value) if abs(value) >= largest else float(value)
 
 
 def seconds(milliseconds: object) -> float:
-    """A time of MLflow's as Unix seconds; 0 where there is none."""
+    """An MLflow time as Unix seconds; 0 if there is none."""
     return milliseconds / 1000 if isinstance(milliseconds, int | float) and milliseconds > 0 else 0.0
 
 
 def setting(text: str) -> Any:
-    """A parameter, which MLflow keeps as text."""
+    """A parameter's value. MLflow stores parameters as text."""
     number = number_of(text.strip())
     return text.strip() if number is None else number

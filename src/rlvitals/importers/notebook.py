@@ -18,14 +18,14 @@ from rlvitals.importers.base import Fields, Importer, Notes, named, text_in, tex
 from rlvitals.importers.cells import number_in
 from rlvitals.importers.console import ConsoleImporter, bar_in
 from rlvitals.importers.jsonl import parse_lenient
-from rlvitals.importers.notebook_code import CodeReader, Trainer
-from rlvitals.importers.notebook_tables import ELLIPSES, Table, html_tables, text_tables
+from rlvitals.importers.notebook_code import CodedTrainer, CodeReader
+from rlvitals.importers.notebook_tables import ELLIPSES, NotebookTable, html_tables, text_tables
 from rlvitals.importers.notebook_trainings import (
     FEWEST_ROWS,
     LOOK_BACK,
     METRIC,
-    Part,
-    Progress,
+    BarProgress,
+    OutputPart,
     Training,
     is_train,
     joined_epochs,
@@ -144,7 +144,7 @@ def _cells(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-class Piece(NamedTuple):
+class CellOutput(NamedTuple):
     """One output of a cell, or a part of it."""
 
     kind: str
@@ -152,17 +152,17 @@ class Piece(NamedTuple):
     text: str
 
 
-def _pieces(outputs: object) -> Iterator[Piece]:
-    """A cell's outputs, each in the richest form that is read. Images and widgets are passed over."""
+def _pieces(outputs: object) -> Iterator[CellOutput]:
+    """A cell's outputs, each in the richest form that is read. Images and widgets are skipped."""
     for output in outputs if isinstance(outputs, list) else ():
         if not isinstance(output, dict):
             continue
         kind = output.get("output_type")
         if kind == "stream":
             name = output.get("name") or output.get("stream")
-            yield Piece("stderr" if name == "stderr" else "stdout", _text(output.get("text")))
+            yield CellOutput("stderr" if name == "stderr" else "stdout", _text(output.get("text")))
         elif kind in ("error", "pyerr"):
-            yield Piece("error", f"{output.get('ename')}: {output.get('evalue')}")
+            yield CellOutput("error", f"{output.get('ename')}: {output.get('evalue')}")
         else:
             data = output.get("data")
             if not isinstance(data, dict):  # before version 4 the forms were beside the type
@@ -171,9 +171,9 @@ def _pieces(outputs: object) -> Iterator[Piece]:
             if _WIDGET in data:
                 continue
             if "<table" in html.lower():
-                yield Piece("html", html)
+                yield CellOutput("html", html)
             elif plain and not _OBJECT.match(plain[:200]):
-                yield Piece("result" if kind in ("execute_result", "pyout") else "stdout", f"{plain}\n")
+                yield CellOutput("result" if kind in ("execute_result", "pyout") else "stdout", f"{plain}\n")
 
 
 def _text(value: object) -> str:
@@ -199,7 +199,7 @@ class Book:
         self._outputs = 0
         self._said: dict[str, Any] = {}
         """What the texts of the cell say of the settings: a banner before the table."""
-        self._unlogged: Table | None = None
+        self._unlogged: NotebookTable | None = None
         """A trainer's table that ends before its first row."""
         self._other_columns: dict[str, None] = {}
         """Those of tables that are not training's."""
@@ -227,7 +227,9 @@ class Book:
             seen += f", tables with the columns {'; '.join(list(self._other_columns)[:3])}"
         return f"no saved output of the notebook shows a training's numbers by step ({seen}): {_ELSEWHERE}"
 
-    def _take(self, parts: list[Part], started: list[Trainer], code: CodeReader, results: list[Training]) -> None:
+    def _take(
+        self, parts: list[OutputPart], started: list[CodedTrainer], code: CodeReader, results: list[Training]
+    ) -> None:
         """Add the parts of a cell to the trainings they belong to, or begin new ones. `started` are the trainers that
         the cell starts; a table in a cell that starts none is of the one that was made last. What is too short for a
         training goes to the results.
@@ -242,10 +244,10 @@ class Book:
             begun += is_training
             (self.trainings if is_training else results).append(Training([part], trainer))
 
-    def _parts(self, cell: int, pieces: list[Piece], trainer: Trainer | None) -> list[Part]:
+    def _parts(self, cell: int, pieces: list[CellOutput], trainer: CodedTrainer | None) -> list[OutputPart]:
         self._said = {}
-        tables: list[Part] = []
-        texts: list[Part] = []
+        tables: list[OutputPart] = []
+        texts: list[OutputPart] = []
         ended: int | None = None
         for piece in pieces:
             if piece.kind == "error":
@@ -266,7 +268,7 @@ class Book:
             table.config = dict(self._said)
         return [*tables, *texts]
 
-    def _table_parts(self, cell: int, tables: list[Table]) -> Iterator[Part]:
+    def _table_parts(self, cell: int, tables: list[NotebookTable]) -> Iterator[OutputPart]:
         for table in tables:
             part = _read_table(cell, table)
             if part is not None:
@@ -276,13 +278,13 @@ class Book:
             elif names := [name for name in table.names if name]:
                 self._other_columns[named(names, most=6)] = None
 
-    def _text_parts(self, cell: int, pieces: list[Piece]) -> Iterator[Part]:
+    def _text_parts(self, cell: int, pieces: list[CellOutput]) -> Iterator[OutputPart]:
         text = "".join(piece.text for piece in pieces if piece.kind != "stderr")
         if is_table(text[:20_000]):
             reader = TableImporter()
             rows = reader.settled([row for line in text.splitlines(keepends=True) for row in reader.feed(line)])
             if _are_metrics(rows):
-                yield Part(cell, rows, is_table=True, notes=reader.notes.texts())
+                yield OutputPart(cell, rows, is_table=True, notes=reader.notes.texts())
                 return
         frames = text_tables(text)
         yield from self._table_parts(cell, frames)
@@ -299,10 +301,10 @@ class Book:
             notes.append(f"the steps in cell {cell} start over in each of {len(runs)} epochs: they are numbered on")
             runs = [joined]
         for run in runs:
-            part = Part(cell, run, config=dict(console.config), notes=list(notes))
+            part = OutputPart(cell, run, config=dict(console.config), notes=list(notes))
             if len(runs) == 1 and part.is_counted:
                 bars = [bar for line in _lines(pieces) if (bar := bar_in(line)) and bar.may_be_training]
-                reached = [Progress(bar.done, bar.total) for bar in bars if bar.done >= len(run)]
+                reached = [BarProgress(bar.done, bar.total) for bar in bars if bar.done >= len(run)]
                 part.progress = reached[-1] if reached else None
             yield part
 
@@ -315,7 +317,7 @@ def _are_metrics(rows: list[Fields]) -> bool:
     return any(METRIC.search(name) for row in rows for name in row)
 
 
-def _lines(pieces: list[Piece]) -> Iterator[str]:
+def _lines(pieces: list[CellOutput]) -> Iterator[str]:
     """Lines in the order they were ended; a line of standard output may continue after what standard error says."""
     begun = {"stdout": "", "stderr": ""}
     for piece in pieces:
@@ -334,7 +336,7 @@ def _with_bar(line: str) -> str:
     return _BAR.sub(r"\1|| ", line) if "% " in line else line
 
 
-def _read_table(cell: int, table: Table) -> Part | None:
+def _read_table(cell: int, table: NotebookTable) -> OutputPart | None:
     """The training that a table shows; None where it shows something else."""
     is_evaluated = {"Training Loss", "Validation Loss"} <= set(table.names)
     names = [logged_name(name, is_evaluated=is_evaluated) for name in table.names]
@@ -369,17 +371,17 @@ def _read_table(cell: int, table: Table) -> Part | None:
         of = f" of {table.length}" if table.length else ""
         notes.say(f"the table of cell {cell} shows only {len(rows)}{of} rows: an ellipsis stands for the others")
     rows = _at_ends_of_epochs(count_epochs(rows, steps), table) if steps.is_numbered else rows
-    return Part(
+    return OutputPart(
         cell,
         rows,
         is_table=True,
-        progress=None if table.done is None or table.total is None else Progress(table.done, table.total),
+        progress=None if table.done is None or table.total is None else BarProgress(table.done, table.total),
         total=table.total if table.epochs or not steps.is_numbered else None,
         notes=notes.texts(),
     )
 
 
-def _at_ends_of_epochs(rows: list[Fields], table: Table) -> list[Fields]:
+def _at_ends_of_epochs(rows: list[Fields], table: NotebookTable) -> list[Fields]:
     """Rows of epochs, at the steps at which those ended where the table tells how many there are."""
     if not table.epochs or not table.total:
         return rows

@@ -45,7 +45,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[_Number, _Number], _Number]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trainer:
+class CodedTrainer:
     """A trainer that the code makes."""
 
     algorithm: str | None = None
@@ -57,20 +57,20 @@ class CodeReader(ast.NodeVisitor):
     """Reads cells in their order and remembers what they assign."""
 
     def __init__(self) -> None:
-        self.latest: Trainer | None = None
+        self.latest: CodedTrainer | None = None
         """The trainer made last."""
-        self._started: list[Trainer] = []
+        self._started: list[CodedTrainer] = []
         self._numbers: dict[str, _Number] = {}
         self._mappings: dict[str, dict[str, _Number]] = {}
         self._arguments: dict[str, dict[str, _Number]] = {}
-        self._trainers: dict[str, Trainer] = {}
+        self._trainers: dict[str, CodedTrainer] = {}
         self._classes: dict[str, str | None] = {}
         """Classes of the notebook that are trainers, and their algorithm."""
         self._last_arguments: dict[str, _Number] = {}
 
-    def read(self, source: str) -> list[Trainer]:
+    def read(self, source: str) -> list[CodedTrainer]:
         """The trainings that a cell starts with `.train()`, or with `.step()` in a loop, in order. A cell that is no
-        Python is passed over.
+        Python is skipped.
         """
         self._started = []
         parsed = _parsed(source) if len(source) <= MAX_SOURCE else None
@@ -90,7 +90,7 @@ class CodeReader(ast.NodeVisitor):
                 lines[position] = f"{magic[1]}pass"
                 flags = {name: value for name, value in settings_in(line).items() if name in KNOWN}
                 if flags:
-                    self.latest = Trainer(None, flags)
+                    self.latest = CodedTrainer(None, flags)
         return "\n".join(lines)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -160,11 +160,11 @@ class CodeReader(ast.NodeVisitor):
             return _ALGORITHMS[match[1]]
         return self._classes.get(name)
 
-    def _trainer(self, node: ast.Call, name: str) -> Trainer:
+    def _trainer(self, node: ast.Call, name: str) -> CodedTrainer:
         settings = self._last_arguments  # those made in the call itself are the last
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             settings = self._arguments.get(_dotted(argument), settings)
-        return Trainer(self._algorithm(name), settings | self._settings(node))
+        return CodedTrainer(self._algorithm(name), settings | self._settings(node))
 
     def _settings(self, node: ast.Call) -> dict[str, _Number]:
         found: dict[str, _Number] = {}

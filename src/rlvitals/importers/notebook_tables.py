@@ -27,7 +27,7 @@ _WORDS = frozenset({"nan", "none", "nat", "<na>", "inf", "-inf"})
 
 
 @dataclass(slots=True)
-class Table:
+class NotebookTable:
     """One table, as it is shown."""
 
     names: list[str]
@@ -45,13 +45,13 @@ class Table:
     """Those of the text it was in."""
 
 
-def html_tables(html: str) -> list[Table]:
+def html_tables(html: str) -> list[NotebookTable]:
     """The tables in a piece of HTML, however broken it is: what can be read before the damage is read."""
     if "<table" not in html and "<TABLE" not in html:
         return []
     parser = _TableParser()
     with contextlib.suppress(AssertionError):  # html.parser's answer to some declarations that are none
-        parser.feed(html)  # never closed: what has no end is left alone
+        parser.feed(html)  # never closed: what has no end is not touched
     return parser.finished()
 
 
@@ -79,7 +79,7 @@ class _TableParser(HTMLParser):
         self._cell: list[str] | None = None
         self._span = 1
 
-    def finished(self) -> list[Table]:
+    def finished(self) -> list[NotebookTable]:
         self._end_row()
         return [table for raw in self._tables if (table := _table(raw)) is not None]
 
@@ -144,7 +144,7 @@ class _TableParser(HTMLParser):
         self._row = None
 
 
-def _table(raw: _Raw) -> Table | None:
+def _table(raw: _Raw) -> NotebookTable | None:
     heads, rows = raw.heads, raw.rows
     if not heads and rows and not any(number_in(cell) is not None for cell in rows[0]):
         heads, rows = rows[:1], rows[1:]
@@ -155,7 +155,7 @@ def _table(raw: _Raw) -> Table | None:
     levels = ([head[column] for head in heads if column < len(head)] for column in range(width))
     names = ["/".join(dict.fromkeys(filter(None, level))) for level in levels]
     shown = [row for row in rows if not _is_ellipsis(row)]
-    return Table(
+    return NotebookTable(
         names,
         shown,
         done=raw.done,
@@ -174,7 +174,7 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text and len(text) < 16 and text.isdecimal() and text.isascii() else None
 
 
-def text_tables(text: str) -> list[Table]:
+def text_tables(text: str) -> list[NotebookTable]:
     r"""The tables of pandas in a text, with or without row numbers; one that is too wide comes in blocks, which are
     joined.
 
@@ -182,7 +182,7 @@ def text_tables(text: str) -> list[Table]:
     >>> table.names, table.rows
     (['', 'step', 'Training Loss'], [['0', '10', '0.6931'], ['1', '20', '0.5210']])
     """
-    tables: list[Table] = []
+    tables: list[NotebookTable] = []
     goes_on = False
     for block, is_wide in _blocks(text.split("\n")):
         last = tables[-1] if tables else None
@@ -201,7 +201,7 @@ def text_tables(text: str) -> list[Table]:
     return tables
 
 
-def _blocks(lines: list[str]) -> Iterator[tuple[Table, bool]]:
+def _blocks(lines: list[str]) -> Iterator[tuple[NotebookTable, bool]]:
     """Heads with the rows below them that have as many cells, and whether pandas says that columns follow."""
     position = 0
     while position + 2 < len(lines):
@@ -217,7 +217,7 @@ def _blocks(lines: list[str]) -> Iterator[tuple[Table, bool]]:
             continue
         sizes = (_SIZE.search(line) for line in lines[below : below + 2] if len(line) < MAX_TEXT_ROW)
         length = next((int(size[1]) for size in sizes if size), None)
-        yield Table(names, rows, length=length, lines=lines[position:below]), head.rstrip().endswith("\\")
+        yield NotebookTable(names, rows, length=length, lines=lines[position:below]), head.rstrip().endswith("\\")
         position = below
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlvitals.importers.base import Fields, named
-from rlvitals.importers.notebook_code import Trainer
+from rlvitals.importers.notebook_code import CodedTrainer
 
 FEWEST_ROWS = 8
 """With fewer a run is not judged: a training that has them comes before one that has not."""
@@ -39,7 +39,7 @@ _OPTIMISED = re.compile(
 _SUPERVISED = (None, "sft", "reward_model")
 
 
-class Progress(NamedTuple):
+class BarProgress(NamedTuple):
     """How far a progress bar is."""
 
     done: int
@@ -47,13 +47,13 @@ class Progress(NamedTuple):
 
 
 @dataclass(slots=True)
-class Part:
+class OutputPart:
     """What one output shows of a training."""
 
     cell: int
     rows: list[Fields]
     is_table: bool = False
-    progress: Progress | None = None
+    progress: BarProgress | None = None
     """Above a table, or as a text has it last: of the bars drawn before, services keep nothing."""
     total: int | None = None
     """Steps planned, where the output states them."""
@@ -84,8 +84,8 @@ class Part:
 class Training:
     """The parts of one training, in the order of the notebook."""
 
-    parts: list[Part]
-    trainer: Trainer | None = None
+    parts: list[OutputPart]
+    trainer: CodedTrainer | None = None
 
     @property
     def cells(self) -> list[int]:
@@ -129,7 +129,7 @@ class Training:
         is_rl = (is_telling and (is_trainers or is_optimised)) or (is_trainers and not self.is_supervised)
         return 2 if is_rl else int(is_trainers), rows >= FEWEST_ROWS, is_telling, rows
 
-    def takes(self, part: Part) -> bool:
+    def takes(self, part: OutputPart) -> bool:
         """Whether a part belongs to it. If so, it is added."""
         is_mine = self._shows(part) or self._goes_on_in(part)
         if is_mine:
@@ -143,7 +143,7 @@ class Training:
         rows = len(self.rows)
         return f"cell {where}, {rows} {'row' if rows == 1 else 'rows'}, {what}"
 
-    def _shows(self, part: Part) -> bool:
+    def _shows(self, part: OutputPart) -> bool:
         """Whether a part shows its steps once more: in another view, or in the same table a little later."""
         if part.is_beside and any(one.is_table and one.cell == part.cell for one in self.parts):
             return True
@@ -162,7 +162,7 @@ class Training:
             return is_near and not any(one.is_over for one in self.parts)
         return True
 
-    def _goes_on_in(self, part: Part) -> bool:
+    def _goes_on_in(self, part: OutputPart) -> bool:
         """Whether a part continues it, resumed: the same names, and steps that continue after its last as they did."""
         steps, further = ({row["step"] for one in parts for row in one.rows} for parts in (self.parts, [part]))
         last, first = max(steps), min(further)
@@ -219,7 +219,7 @@ def joined_epochs(runs: list[list[Fields]]) -> list[Fields]:
 # Rows that say no step
 
 
-def place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer | None) -> None:
+def place(part: OutputPart, tables: list[OutputPart], ended: int | None, trainer: CodedTrainer | None) -> None:
     """Give rows that a text only numbers the steps of the trainer's table beside it, or those that their epochs, the
     settings or the last progress bar tell. `ended` is the step at which the training says it ended.
     """
@@ -236,7 +236,7 @@ def place(part: Part, tables: list[Part], ended: int | None, trainer: Trainer | 
         progress = tables[0].progress  # its rows are others, those of evaluations
         part.is_beside = progress is not None and progress.done >= len(train)
     if progress is None or progress.done < len(train):
-        progress = Progress(0, 0)
+        progress = BarProgress(0, 0)
     ends = [one.progress.total for one in (*tables, part) if one.progress and one.is_over]
     total = ended or next(iter(ends), None)
     if told := _steps_of_epochs(part, train, total):
@@ -261,7 +261,7 @@ def _has_losses_of(rows: list[Fields], shown: list[Fields]) -> bool:
     return len(compared) * 10 >= len(pairs) * 9 and close * 10 >= len(compared) * 9
 
 
-def _steps_of_epochs(part: Part, train: list[Fields], total: int | None) -> list[int]:
+def _steps_of_epochs(part: OutputPart, train: list[Fields], total: int | None) -> list[int]:
     """Steps from the epochs of rows, where the summary says which epoch the last step was in."""
     final = next((row.get("epoch") for row in reversed(part.rows) if "train_runtime" in row), None)
     epochs = [row.get("epoch", math.nan) for row in train]
@@ -283,7 +283,7 @@ def _cadence(rows: int, done: int) -> int:
     return max(fitting, key=lambda number: sum(number % base == 0 for base in (2, 5, 10, 50, 100, 500)), default=1)
 
 
-def _restep(part: Part, steps: list[int]) -> None:
+def _restep(part: OutputPart, steps: list[int]) -> None:
     """Number the training rows again; those between them keep the step of the row before."""
     renumbered = dict(enumerate(steps, 1))
     part.rows = [{**row, "step": renumbered.get(row["step"], steps[-1])} for row in part.rows]

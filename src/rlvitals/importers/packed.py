@@ -144,7 +144,7 @@ def _unpack(path: Path, folder: Path, packing: Packing, budget: _Budget, notes: 
 
 
 class _Pieces:
-    """A stream of the standard library read so that nothing before a damage is lost: no read goes on over it."""
+    """A stream of the standard library read so that nothing before a damage is lost: no read continues over it."""
 
     def __init__(self, stream: gzip.GzipFile | BZ2File | LZMAFile) -> None:
         self._stream = stream

@@ -3,7 +3,7 @@
 A number's name is the text between it and the number before, from the last separator on: `step=10 | reward 0.3`,
 `Step 10: reward=0.31 kl=0.02`, `iter 10/500 - loss 0.5`, `[step 10] loss 0.5`, `奖励: 0.35, 步数: 10`.
 What a logger puts in front (times, levels, ranks, places in the source) is skipped. Whether a line is a row or prose is
-not decided here; `Reading` says how much of it was words.
+not decided here; `LineReading` says how much of it was words.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ EPOCHS = len(_RANKS) + 1
 """The rank of a count of epochs; smaller ones count finer."""
 
 
-class Label(NamedTuple):
+class NumberLabel(NamedTuple):
     """The text before a number."""
 
     name: str | None
@@ -139,7 +139,7 @@ class Count(NamedTuple):
     total: int | None
 
 
-class Reading(NamedTuple):
+class LineReading(NamedTuple):
     """What one line says."""
 
     counts: dict[str, Count]
@@ -193,7 +193,7 @@ def without_prefix(text: str) -> str:
     return text[at:].lstrip()
 
 
-def read_pairs(text: str) -> Reading | None:
+def read_pairs(text: str) -> LineReading | None:
     """The counts and the named numbers in a line; None where it has none.
 
     >>> read_pairs("Epoch:[1/1](20/4292), loss: 0.66, acc: 43.2%, 1.2k tok/s")[:2]
@@ -213,7 +213,7 @@ def read_pairs(text: str) -> Reading | None:
     numbers = reader.numbers
     if reader.begin is not None and _HELD_OUT.search(lead := prefix + line[: reader.begin]):
         numbers = _held_out(numbers, lead)
-    return Reading(reader.counts, numbers, words, reader.percents, reader.is_explicit)
+    return LineReading(reader.counts, numbers, words, reader.percents, reader.is_explicit)
 
 
 def _plain(line: str) -> str:
@@ -288,7 +288,7 @@ def _held_out(numbers: Fields, lead: str) -> Fields:
     return {held_out_name(name): number for name, number in numbers.items()} if _HELD_OUT.search(said) else numbers
 
 
-def _label(text: str) -> Label:
+def _label(text: str) -> NumberLabel:
     """What the text before a number says of it."""
     bare = text.rstrip(_EDGES)
     has_mark = any(mark in ":=\uff1a" for mark in text[len(bare) :])
@@ -307,17 +307,17 @@ def _label(text: str) -> Label:
         del words[0]
     rest = _words_in(bare[:start])
     if not words:
-        return Label(None if name else UNLABELLED, rest, has_mark)
+        return NumberLabel(None if name else UNLABELLED, rest, has_mark)
     name = " ".join(words)
     if outer and (group or name.lower() in _STATISTICS):
-        return Label(f"{outer}/{name}", 0, has_mark, group=group)
+        return NumberLabel(f"{outer}/{name}", 0, has_mark, group=group)
     about = _ABOUT.fullmatch(name) if len(words) > 2 else None
     if about is not None and rank_of(about[2]) is not None and len(words) <= 6:
-        return Label(about[2], rest, has_mark, about=about[1])
+        return NumberLabel(about[2], rest, has_mark, about=about[1])
     is_name = (name[0].isalpha() or name[0] in "_(") and len(name) <= MAX_NAME
     if not is_name or len(words) > (5 if has_mark else 3) or '"' in name:
-        return Label(None, rest + len(words), has_mark)
-    return Label(name, rest, has_mark)
+        return NumberLabel(None, rest + len(words), has_mark)
+    return NumberLabel(name, rest, has_mark)
 
 
 def _words_in(text: str) -> int:

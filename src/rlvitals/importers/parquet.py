@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.errors import NotALog, needs
 from rlvitals.guard import guarded, words_of
 from rlvitals.importers.base import Fields, Importer, named, open_foreign
 from rlvitals.importers.cells import time_of
@@ -79,10 +79,8 @@ class ParquetImporter(Importer):
 
 
 def _table(path: Path) -> Iterator[dict[str, Any]]:
-    try:
+    with needs("Reading Parquet files", "parquet"):
         from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingDependency("Reading Parquet files", "parquet") from error
     met: list[Exception] = []
     with guarded(met.append, but=(NotALog,)), open_foreign(path) as file:  # arrow raises its own, of several kinds
         table = parquet.ParquetFile(file)

@@ -18,7 +18,16 @@ from rlvitals.errors import MissingDependency, NotALog, RlvitalsError, RunNotFou
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.importers.aim import export_of
 from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
-from rlvitals.importers.folders import MOST_FILES, Run, ends_as_log, files_in, marked, newest_first, survey, telling
+from rlvitals.importers.folders import (
+    MOST_FILES,
+    LogFolder,
+    ends_as_log,
+    files_in,
+    marked,
+    newest_first,
+    survey,
+    telling,
+)
 from rlvitals.importers.packed import MOST_BYTES, is_packed, unpacked
 from rlvitals.importers.steps import restarts
 from rlvitals.importers.trackers.address import address_in
@@ -134,7 +143,7 @@ def not_a_log(path: object, why: str, tried: str = "") -> NotALog:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLog:
     """What is read of a path, and of what it is one of several."""
 
     place: Path
@@ -148,20 +157,20 @@ def find_log(path: Path) -> Path:
     return locate(path).place
 
 
-def locate(path: Path) -> Found:
+def locate(path: Path) -> FoundLog:
     """The log a folder holds, or is: by the marks of importers, then the file that is plainly the training's, then the
     newest of the runs below, then a file below. Raises NotALog, which names the logs to choose from.
     """
     if not os.path.exists(path):
         raise not_a_log(path, "there is nothing there")
     if not os.path.isdir(path):
-        return Found(path)
+        return FoundLog(path)
     if RunDir(path).holds_run:
-        return Found(RunDir(path).train_log)
+        return FoundLog(RunDir(path).train_log)
     kinds = importers()
     known = marked(path, kinds)
     if known is not None:
-        return Found(known.log)
+        return FoundLog(known.log)
     files = files_in(path, kinds)
     beside = _readable_files([file for file in files if telling(file.name) >= 0])
     if beside:
@@ -187,7 +196,7 @@ def _nothing_in(folder: Path) -> str:
     return f"none of its {len(seen)} files and folders is one that can be read ({named(seen)})"
 
 
-def _chosen_run(folder: Path, runs: list[Run]) -> Found:
+def _chosen_run(folder: Path, runs: list[LogFolder]) -> FoundLog:
     """The newest run of the format that is asked first."""
     kinds = importers()
     best = min((run.kind for run in runs), key=kinds.index)
@@ -201,10 +210,10 @@ def _chosen_run(folder: Path, runs: list[Run]) -> Found:
             f"the folder holds {len(runs)} runs: read {name}, the newest{_of_format(best, others)}. "
             f"Others, to be passed by their path: {shown}"
         )
-    return Found(newest.log, tuple(notes), tuple(run.log for run in older))
+    return FoundLog(newest.log, tuple(notes), tuple(run.log for run in older))
 
 
-def _of_format(best: type[Importer], others: list[Run]) -> str:
+def _of_format(best: type[Importer], others: list[LogFolder]) -> str:
     return f" of format {best.name}" if any(run.kind is not best for run in others) else ""
 
 
@@ -255,7 +264,7 @@ def _first_rows(importer: LineImporter, file: Path) -> list[Fields]:
     return importer.settled(rows + importer.finish())
 
 
-def _chosen_file(folder: Path, files: list[Path]) -> Found:
+def _chosen_file(folder: Path, files: list[Path]) -> FoundLog:
     """The one whose name says that it is a log; then the nearest; then by its format; then by what the name says."""
     kinds = importers()
 
@@ -270,7 +279,7 @@ def _chosen_file(folder: Path, files: list[Path]) -> Found:
         raise not_a_log(folder, f"the folder holds {len(best)} logs that may be meant. Name one of them: {commands}")
     others = ranked[1:]
     notes = (f"read {best[0].name}; other logs beside it: {named_places(others, folder)}",) if others else ()
-    return Found(best[0], notes)
+    return FoundLog(best[0], notes)
 
 
 def is_one_log(folder: Path) -> bool:
@@ -314,7 +323,7 @@ def read_log(path: str | Path) -> ForeignLog:
     """
     address = address_in(path)
     if address is not None:
-        from rlvitals.importers.trackers.bringing import read_address  # it writes runs, too: not for every log
+        from rlvitals.importers.trackers.transfer import read_address  # it writes runs, too: not for every log
 
         return read_address(address)
     if is_url(path):

@@ -13,7 +13,7 @@ from typing import Any
 from rlvitals.errors import ConfigError, NotALog
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps import openrlhf, roll
-from rlvitals.importers.dumps.base import LineForm, Split, Told
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split
 from rlvitals.importers.dumps.registry import FORMS, dump_files, form_of
 from rlvitals.importers.dumps.trl import told as told_of_trl
 from rlvitals.records import Group
@@ -68,7 +68,7 @@ def group_of_row(form: str, row: Mapping[str, Any], step: int = 0) -> Group | No
     1.0
     """
     notes = Notes()
-    whole: dict[str, Callable[[], Told | None]] = {
+    whole: dict[str, Callable[[], RowContents | None]] = {
         "trl": lambda: told_of_trl(row, step, notes),
         "roll": lambda: roll.told_of(row, step),
         "openrlhf": lambda: openrlhf.told_of(row, step),

@@ -54,7 +54,7 @@ class StepFinder:
         return {**kept, "epoch": epoch, "offset": self._offset, "is_numbered": self.is_numbered}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on where another finder ended."""
+        """Continue where another finder ended."""
         self._rows, self._name, self._last = memory["rows"], memory["name"], memory["last"]
         self._differing, self._offset = set(memory["differing"]), memory["offset"]
         self._epoch = -math.inf if memory["epoch"] is None else memory["epoch"]
@@ -129,7 +129,7 @@ class RestartWatch:
         return {"newest": self._newest, "first": self._first}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Go on where another watch ended."""
+        """Continue where another watch ended."""
         self._newest, self._first = dict(memory["newest"]), memory["first"]
 
     def is_restart(self, row: Fields) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -179,7 +180,7 @@ class TableImporter(LineImporter):
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
         """Without the padding, with epochs as steps where there are no others, and one row a step."""
-        if self._is_dataset:
+        if self._is_other_table(rows):
             return []
         removed = 0
         if self._has_nan and not self._has_empty_cells:
@@ -193,12 +194,14 @@ class TableImporter(LineImporter):
         columns = named(self._header.names, 8) if self._header else ""
         return f"a table with the columns {columns} and no metrics in them: " if columns else ""
 
-    @property
-    def _is_dataset(self) -> bool:
-        """Whether the rows are samples of a dataset: mostly texts, no step, no name that trainings log."""
+    def _is_other_table(self, rows: list[Fields]) -> bool:
+        """Whether no column is a series of a training: none has a name that trainings log, and there is no step, or the
+        columns are mostly texts and what is called a step goes up and down (an index of runs).
+        """
         numbers = [name for name in self._columns if name is not None and name not in self._texts]
-        has_metrics = len(numbers) > len(self._texts) or any(map(TELLING.search, numbers))
-        return self._steps.is_numbered and not self._is_long and not has_metrics
+        if self._is_long or any(map(TELLING.search, numbers)):
+            return False
+        return self._steps.is_numbered or (len(self._texts) > len(numbers) and _falls(rows))
 
     def _before_the_header(self, line: str) -> list[Fields]:
         bare = _COMMENT.sub("", line, count=1)
@@ -231,7 +234,7 @@ class TableImporter(LineImporter):
         )
 
     def _whole_line(self, line: str) -> str | None:
-        """A line, with those before it when a quoted cell goes on over several."""
+        """A line, with those before it when a quoted cell continues over several."""
         if self._begun or line.count('"') % 2:
             self._begun.append(line)
             line = "\n".join(self._begun)
@@ -264,6 +267,12 @@ class TableImporter(LineImporter):
             found = {name if name.lower() in AXES else held_out_name(name): value for name, value in found.items()}
         placed = self._steps.place(found, {**cells, **found})
         return [placed] if len(placed) > 1 + ("timestamp" in placed) else []
+
+
+def _falls(rows: list[Fields]) -> bool:
+    """Whether the steps fall at least a quarter as often as they rise. Those of a training fall only at a restart."""
+    pairs = list(pairwise(float(row["step"]) for row in rows))
+    return 4 * sum(later < earlier for earlier, later in pairs) >= sum(later > earlier for earlier, later in pairs)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -31,7 +31,7 @@ LONG_LOOK_SECONDS, RARELY = 0.2, 30
 """What looking through a folder may take at every poll; what takes longer is done a thirtieth of the time at most."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
-"""Also of one that was taken for a path, which loses a slash."""
+"""Also of one that was read as a path, which loses a slash."""
 
 _Signature = tuple[tuple[str, int, int, int], ...]
 

@@ -31,12 +31,12 @@ MOST_KEPT = 8
 
 
 class Briefer:
-    """Knows how one run is. Asked by several threads; one asks the process, the others wait for its answer."""
+    """The state of one run. Several threads may ask; one asks the process, the others wait for its answer."""
 
     def __init__(self, run_dir: RunDir, targets: Sequence[Target]) -> None:
         self._dir = run_dir
         self._draws = any(target.picture and service_class(target.service).takes_pictures for target in targets)
-        # The process that draws gets none of the secrets.
+        # The process that draws the chart receives no secrets.
         hidden = {value for target in targets for value in secrets_of(target).values()}
         self._environment = {name: value for name, value in os.environ.items() if value not in hidden}
         self._environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
@@ -44,7 +44,7 @@ class Briefer:
         self._known: dict[tuple[int, tuple[str, ...]], tuple[float, Standing]] = {}
 
     def ask(self, metrics: tuple[str, ...] = ()) -> Standing:
-        """How the run is now, with a chart of these metrics, or of its vital signs where none are named."""
+        """The current state of the run, with a chart of these metrics, or of its vital signs if none are named."""
         with self._lock:
             key = file_size(self._dir.findings) or 0, metrics
             made, standing = self._known.get(key, (0.0, None))
@@ -56,7 +56,7 @@ class Briefer:
             return standing
 
     def _briefed(self, metrics: tuple[str, ...]) -> Standing | None:
-        """The answer of the process; None where it fails or takes too long."""
+        """The answer of the process; None if it fails or takes too long."""
         with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
             done = subprocess.run(
                 [sys.executable, "-m", "rlvitals.briefing", str(self._dir.root)],

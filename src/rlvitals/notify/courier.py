@@ -20,7 +20,7 @@ from rlvitals.health.history import alarm_key, plural
 from rlvitals.masking import mask_text
 from rlvitals.notify.briefer import Briefer
 from rlvitals.notify.messages import Message, Standing, about_finding, about_held, about_recovery, key_of, link_of
-from rlvitals.notify.service import Outcome, Service
+from rlvitals.notify.service import SendOutcome, Service
 from rlvitals.notify.targets import Target, open_service, secrets_of, targets_of
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, Severity
 from rlvitals.store.cards import read_info
@@ -28,7 +28,7 @@ from rlvitals.store.files import make_folder
 from rlvitals.store.findings import event_of
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
-from rlvitals.store.outbox import Held, Outbox, State, Told, outbox_place, read_outbox, write_outbox
+from rlvitals.store.outbox import HeldBack, Outbox, SentMessage, State, outbox_place, read_outbox, write_outbox
 from rlvitals.store.reader import read_batch
 from rlvitals.store.tail import file_size
 from rlvitals.terminal import logger
@@ -40,7 +40,7 @@ GRACE_SECONDS = 3.0
 """A run that has ended may still write its last findings for so long."""
 
 LINGER_SECONDS = 600.0
-"""How long a courier goes on trying after the run has ended and nothing could be sent."""
+"""How long a courier keeps trying after the run has ended and nothing could be sent."""
 
 MOST_TOLD = 200
 MOST_HELD = 100
@@ -54,7 +54,7 @@ _OF_ATTEMPT = "attempt "
 
 
 class NotNow(Exception):
-    """The service did not take a message; it is to be tried again after `wait` seconds, or after a pause."""
+    """The service did not accept a message; try again after `wait` seconds, or after a pause."""
 
     def __init__(self, wait: float | None) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class NotNow(Exception):
 
 
 class Courier:
-    """One target's way through the health log."""
+    """The position of one target in the health log."""
 
     def __init__(self, run_dir: RunDir, target: Target, start: int = 0, briefer: Briefer | None = None) -> None:
         """`start`: where a target that was never told of this run begins in the health log. `briefer`: shared with the
@@ -98,7 +98,7 @@ class Courier:
                         self._finish()
                 except NotNow as not_now:
                     pause, wait = min(pause * 2, LONGEST_PAUSE), max(pause, not_now.wait or 0.0)
-                except RunLocked:  # another follower is at it; it may end
+                except RunLocked:  # another follower has the lock; it may end
                     self._has_lock = False
             if wait and not self.is_over:
                 self._rest(stop, wait)
@@ -142,14 +142,14 @@ class Courier:
             self.let_go()
 
     def beat(self) -> None:
-        """Show that the target is being looked after."""
+        """Show that the target has a live courier."""
         if self._has_lock and time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
             with contextlib.suppress(OSError):
                 self._lock.beat()
 
     def let_go(self) -> None:
-        """Give the outbox's lock back."""
+        """Release the outbox's lock."""
         if self._has_lock:
             self._has_lock = False
             self._lock.release()
@@ -161,7 +161,7 @@ class Courier:
             stop.wait(min(left, HEARTBEAT_SECONDS))
 
     def _take_lock(self) -> None:
-        """Hold the outbox, and know what is in it. Raises RunLocked where another process holds it."""
+        """Lock the outbox and read it. Raises RunLocked if another process holds it."""
         if self._has_lock and not self._lock.is_ours():
             self._has_lock = False
         if not self._has_lock:
@@ -190,7 +190,7 @@ class Courier:
         )  # fmt: skip
         reference = self._deliver(message, told.reference if told else "")
         if told is None:
-            told = Told(key, [alarm])
+            told = SentMessage(key, [alarm])
             self._outbox.told = [*self._outbox.told, told][-MOST_TOLD:]
         told.title, told.severity, told.reference = message.title, finding.severity, reference or told.reference
 
@@ -207,7 +207,7 @@ class Courier:
             if one.alarm == alarm and one.recovered_step is None:
                 one.recovered_step = event.step
         for told in [told for told in self._outbox.told if alarm in told.alarms]:
-            if len(told.alarms) > 1:  # the message told of others, which stand
+            if len(told.alarms) > 1:  # the message was about others, too, which are still active
                 told.alarms.remove(alarm)
                 continue
             if self._open().recovers_quietly or self._may_send("info"):
@@ -220,7 +220,7 @@ class Courier:
             self._outbox.told.remove(told)
 
     def _may_send(self, severity: Severity) -> bool:
-        """Whether the limit lets a message through. The last one of an hour is kept for what is critical."""
+        """Whether the limit allows a message. The last one of an hour is reserved for critical findings."""
         now = time.time()
         self._outbox.sent_at = [then for then in self._outbox.sent_at if abs(now - then) < HOUR]
         kept = 1 if severity != "critical" and self.target.per_hour > 1 else 0
@@ -232,15 +232,15 @@ class Courier:
         if same is not None:  # it became more severe while it was held back
             same.severity, same.title = finding.severity, finding.title
         elif len(held) < MOST_HELD:
-            held.append(Held(alarm, finding.severity, finding.step, finding.title))
+            held.append(HeldBack(alarm, finding.severity, finding.step, finding.title))
         else:
             self._outbox.held_more += 1
 
-    def _hold_recovery(self, alarm: str, told: Told, step: int) -> None:
+    def _hold_recovery(self, alarm: str, told: SentMessage, step: int) -> None:
         if any(one.alarm == alarm for one in self._outbox.held):
             return
         if len(self._outbox.held) < MOST_HELD:
-            self._outbox.held.append(Held(alarm, "info", step, told.title, step, is_known=True))
+            self._outbox.held.append(HeldBack(alarm, "info", step, told.title, step, is_known=True))
         else:
             self._outbox.held_more += 1
 
@@ -256,13 +256,13 @@ class Courier:
         reference = self._deliver(message, "")
         if standing_alarms:
             title = f"{plural(len(standing_alarms), 'finding')} of an earlier digest"
-            told = Told(key, standing_alarms, title, message.severity, reference)
+            told = SentMessage(key, standing_alarms, title, message.severity, reference)
             outbox.told = [*outbox.told, told][-MOST_TOLD:]
         outbox.held, outbox.held_more = [], 0
         self._save("following")
 
     def _finish(self) -> None:
-        """The run has ended, and nothing is left to read: send what was held back, and be done."""
+        """The run has ended and nothing is left to read: send what was held back, and finish."""
         if time.monotonic() - self._quiet_since < GRACE_SECONDS:
             return
         outbox = self._outbox
@@ -308,7 +308,7 @@ class Courier:
         self.last_progress = time.monotonic()
         return outcome.reference
 
-    def _tell_problem(self, outcome: Outcome) -> None:
+    def _tell_problem(self, outcome: SendOutcome) -> None:
         said = self._masked(outcome.problem)
         self._say_once(f"{self.target.name} did not accept a notification: {said}; retrying")
         self._save("failing", said)
@@ -342,7 +342,7 @@ class Courier:
                 text = text.replace(value, "***") if len(value) > 3 else text
         return mask_text(text)[:500]
 
-    def _told_of(self, alarm: str) -> Told | None:
+    def _told_of(self, alarm: str) -> SentMessage | None:
         return next((told for told in reversed(self._outbox.told) if alarm in told.alarms), None)
 
     def _standing(self, metrics: tuple[str, ...]) -> Standing:
@@ -408,7 +408,7 @@ class Couriers:
             thread.start()
 
     def finish(self, stop: threading.Event | None = None) -> bool:
-        """Go on until the run has ended and all is sent, or nothing could be sent for too long; returns whether all
+        """Continue until the run has ended and all is sent, or nothing could be sent for too long; returns whether all
         is.
         """
         stop = stop or threading.Event()

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from rlvitals.notify.messages import REPEATED, Message
-from rlvitals.notify.service import Outcome, Variable, WebService, colour_of, form_body, json_body, sign_of
-from rlvitals.outgoing import Sending
+from rlvitals.notify.service import SendOutcome, Variable, WebService, colour_of, form_body, json_body, sign_of
 from rlvitals.terminal import cut_middle
+from rlvitals.webhook import Sending
 
 LONGEST_TITLE = 256
 LONGEST_FIELD = 1024
@@ -30,7 +30,7 @@ class Discord(WebService):
     variables = (Variable("RLVITALS_DISCORD_WEBHOOK", "the address of a webhook"),)
     recovers_quietly = True
 
-    def send(self, message: Message, reference: str = "") -> Outcome:
+    def send(self, message: Message, reference: str = "") -> SendOutcome:
         outcome = super().send(message, reference)
         if outcome.fate == "later" and "HTTP 404" in outcome.problem and reference and message.kind == "recovered":
             return super().send(message)  # somebody deleted the message that was to be edited
@@ -64,7 +64,7 @@ class Discord(WebService):
 
 
 def escaped(text: str) -> str:
-    r"""A text that Discord's Markdown shows as it stands.
+    r"""A text that Discord's Markdown shows unchanged.
 
     >>> print(escaped("[x](http://y) @everyone *z*"))
     \[x\](http\://y) \@everyone \*z\*
@@ -95,7 +95,7 @@ def _embed(message: Message) -> dict[str, Any]:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Escaped and within the limit: what is cut is the text, never an escape in two."""
+    """Escaped and within the limit: the text is cut, never the middle of an escape."""
     room = longest
     while len(shown := escaped(cut_middle(text, room))) > longest:
         room -= max(1, len(shown) - longest)

@@ -13,7 +13,7 @@ from html import escape
 
 from rlvitals.errors import ConfigError
 from rlvitals.notify.messages import Message
-from rlvitals.notify.service import TIMEOUT_SECONDS, Outcome, Service, Variable, colour_of
+from rlvitals.notify.service import TIMEOUT_SECONDS, SendOutcome, Service, Variable, colour_of
 from rlvitals.terminal import cut_middle, logger
 
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
@@ -23,7 +23,7 @@ LONGEST_LINE = 400
 """Of a header; ids that are broken over two lines are not found again by every reader of mail."""
 TRANSIENT = range(400, 500)
 OF_THE_MESSAGE = (552, 554)
-"""Codes of SMTP that speak of a message's size or content."""
+"""SMTP codes about a message's size or content."""
 
 
 class Mail(Service):
@@ -58,7 +58,7 @@ class Mail(Service):
         if self._user and self._security == "none" and self._host not in LOCAL:
             raise ConfigError("RLVITALS_SMTP_SECURITY=none would send the password unencrypted: use starttls or tls")
 
-    def send(self, message: Message, reference: str = "") -> Outcome:
+    def send(self, message: Message, reference: str = "") -> SendOutcome:
         mail = self.compose(message, reference)
         is_handed_over = False
         try:
@@ -76,8 +76,8 @@ class Mail(Service):
             return _refused(max(codes, default=550))
         except (smtplib.SMTPException, OSError) as error:
             said = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            return Outcome("later", f"SMTP: {said}", is_doubtful=is_handed_over)
-        return Outcome("sent", reference=str(mail["Message-ID"]))
+            return SendOutcome("later", f"SMTP: {said}", is_doubtful=is_handed_over)
+        return SendOutcome("sent", reference=str(mail["Message-ID"]))
 
     def compose(self, message: Message, reference: str = "") -> EmailMessage:
         """The message as it goes over the line."""
@@ -115,13 +115,13 @@ class Mail(Service):
         return server
 
 
-def _refused(code: int) -> Outcome:
+def _refused(code: int) -> SendOutcome:
     """What a server's answer means; its words are not repeated: some of them quote names and recipients."""
     if code in OF_THE_MESSAGE:
-        return Outcome("refused", f"SMTP {code}")
+        return SendOutcome("refused", f"SMTP {code}")
     if code in TRANSIENT:
-        return Outcome("later", f"SMTP {code}")
-    return Outcome("later", f"SMTP {code}; check RLVITALS_SMTP_USER, RLVITALS_SMTP_PASSWORD and RLVITALS_EMAIL_TO")
+        return SendOutcome("later", f"SMTP {code}")
+    return SendOutcome("later", f"SMTP {code}; check RLVITALS_SMTP_USER, RLVITALS_SMTP_PASSWORD and RLVITALS_EMAIL_TO")
 
 
 def _addresses(text: str, variable: str, *, is_needed: bool = True) -> list[Address]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from rlvitals.documentation import rule_address
 from rlvitals.records import SEVERITIES, Finding, Severity, Verdict
-from rlvitals.store.outbox import Held, Told
+from rlvitals.store.outbox import HeldBack, SentMessage
 from rlvitals.terminal import cut_middle, visible
 
 Kind = Literal["raised", "escalated", "recovered", "digest", "test"]
@@ -32,7 +32,7 @@ REPEATED = "This message may be a repeat: sending it was interrupted before."
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the run is when a message goes out, and its chart."""
+    """The state of the run when a message is sent, and its chart."""
 
     verdict: Verdict
     reason: str
@@ -42,7 +42,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message, before a service gives it its form."""
+    """One message, before a service formats it."""
 
     kind: Kind
     key: str
@@ -103,8 +103,10 @@ def about_finding(
     )
 
 
-def about_recovery(run: str, told: Told, step: int, standing: Standing, *, timestamp: float, link: str = "") -> Message:
-    """Everything that a message told of has recovered."""
+def about_recovery(
+    run: str, told: SentMessage, step: int, standing: Standing, *, timestamp: float, link: str = ""
+) -> Message:
+    """Everything that a message was about has recovered."""
     return Message(
         kind="recovered",
         key=told.key,
@@ -119,7 +121,7 @@ def about_recovery(run: str, told: Told, step: int, standing: Standing, *, times
 
 
 def about_held(
-    run: str, key: str, held: Sequence[Held], standing: Standing, *, more: int, per_hour: int, link: str = ""
+    run: str, key: str, held: Sequence[HeldBack], standing: Standing, *, more: int, per_hour: int, link: str = ""
 ) -> Message:
     """What was held back: every finding counted, the most severe listed."""
     order = sorted(held, key=lambda one: -SEVERITIES.index(one.severity))
@@ -136,10 +138,10 @@ def about_held(
     return Message("digest", key, name, gravest, title, facts, (), link, time.time(), picture=standing.picture)
 
 
-def held_line(held: Held) -> str:
+def held_line(held: HeldBack) -> str:
     """A finding that was held back, in one line.
 
-    >>> held_line(Held("kl_high", "warning", 20, "KL is 3.1", recovered_step=60))
+    >>> held_line(HeldBack("kl_high", "warning", 20, "KL is 3.1", recovered_step=60))
     'warning at step 20: KL is 3.1 (recovered at step 60)'
     """
     if held.is_known:

@@ -6,8 +6,8 @@ from base64 import b64encode
 
 from rlvitals.notify.messages import Message
 from rlvitals.notify.service import Variable, WebService
-from rlvitals.outgoing import Sending
 from rlvitals.terminal import cut_middle
+from rlvitals.webhook import Sending
 
 LONGEST_TITLE = 250
 LONGEST_BYTES = 3500
@@ -18,7 +18,7 @@ TAGS = {"critical": "rotating_light", "warning": "warning", "info": "information
 
 
 class Ntfy(WebService):
-    """A topic of ntfy.sh, or of a server of one's own."""
+    """A topic of ntfy.sh, or of a private server."""
 
     name = "ntfy"
     variables = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from rlvitals.notify.messages import Message
 from rlvitals.notify.service import Variable, WebService, json_body
-from rlvitals.outgoing import Sending
 from rlvitals.terminal import cut_middle
+from rlvitals.webhook import Sending
 
 EVENTS = "https://events.pagerduty.com"
 LONGEST_SUMMARY = 1024

@@ -1,6 +1,6 @@
-"""What a service is to the courier: something that takes a message, and says whether it has it.
+"""The interface of a service: it accepts a message, and reports whether it has it.
 
-A service gets its secrets when it is opened, out of the environment, and gives none of them away: an `Outcome` names
+A service gets its secrets when it is opened, from the environment, and never reveals them: an `SendOutcome` names
 the problem by its status alone.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Literal
 from rlvitals.codec import encode
 from rlvitals.errors import ConfigError
 from rlvitals.notify.messages import Message
-from rlvitals.outgoing import Reply, Sending, send
+from rlvitals.webhook import Reply, Sending, send
 
 TIMEOUT_SECONDS = 10.0
 WRONG_ADDRESS = (401, 403, 404, 405, 407, 410)
-"""Statuses that speak of the address, the token or the recipient, not of the message."""
+"""Statuses about the address, the token or the recipient, not about the message."""
 
 COLOURS = {"critical": 0xC62828, "warning": 0xB8860B, "info": 0x4682B4, "recovered": 0x2E7D32}
 SIGNS = {"critical": "🔴", "warning": "🟠", "info": "🔵", "recovered": "✅", "digest": "📋", "test": "👋"}
@@ -29,8 +29,8 @@ Fate = Literal["sent", "later", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a message. later: try again. refused: the service will never take this message."""
+class SendOutcome:
+    """The result of sending a message. later: try again. refused: the service will never accept this message."""
 
     fate: Fate
     problem: str = ""
@@ -66,7 +66,7 @@ class Service(ABC):
         self._given = given
 
     @abstractmethod
-    def send(self, message: Message, reference: str = "") -> Outcome:
+    def send(self, message: Message, reference: str = "") -> SendOutcome:
         """Send it, once. `reference`: the id of an earlier message about the same."""
 
     def _variable(self, name: str) -> str:
@@ -84,7 +84,7 @@ class WebService(Service):
     def compose(self, message: Message, reference: str = "") -> Sending:
         """The request that carries a message."""
 
-    def send(self, message: Message, reference: str = "") -> Outcome:
+    def send(self, message: Message, reference: str = "") -> SendOutcome:
         return self._outcome(send(self.compose(message, reference), TIMEOUT_SECONDS))
 
     def reference_in(self, answer: Any) -> str:
@@ -95,17 +95,17 @@ class WebService(Service):
         """The seconds to wait in the answer of a service that states them in its body."""
         return None
 
-    def _outcome(self, reply: Reply) -> Outcome:
+    def _outcome(self, reply: Reply) -> SendOutcome:
         answer = _parsed(reply.body)
         if not reply.problem:
-            return Outcome("sent", reference=self.reference_in(answer)[:200])
+            return SendOutcome("sent", reference=self.reference_in(answer)[:200])
         wait = reply.retry_after if reply.retry_after is not None else self.wait_in(answer)
         if reply.may_help:
-            return Outcome("later", reply.problem, wait, reply.is_doubtful)
+            return SendOutcome("later", reply.problem, wait, reply.is_doubtful)
         if reply.status in WRONG_ADDRESS or 300 <= reply.status < 400 or not reply.status:
             names = ", ".join(variable.name for variable in self.variables if variable.is_needed)
-            return Outcome("later", f"{reply.problem}; check {names or 'the template'}")
-        return Outcome("refused", reply.problem)
+            return SendOutcome("later", f"{reply.problem}; check {names or 'the template'}")
+        return SendOutcome("refused", reply.problem)
 
 
 def json_body(value: Any) -> tuple[bytes, dict[str, str]]:

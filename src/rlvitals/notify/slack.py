@@ -10,8 +10,8 @@ from typing import Any
 
 from rlvitals.notify.messages import Message
 from rlvitals.notify.service import Variable, WebService, json_body, sign_of
-from rlvitals.outgoing import Sending
 from rlvitals.terminal import cut_middle
+from rlvitals.webhook import Sending
 
 LONGEST_HEADER = 150
 LONGEST_PART = 2900
@@ -50,7 +50,7 @@ class Slack(WebService):
 
 
 def escaped(text: str) -> str:
-    """A text that Slack's own markup shows as it stands.
+    """A text that Slack's own markup shows unchanged.
 
     >>> escaped("<!channel> & co")
     '&lt;!channel&gt; &amp; co'

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from rlvitals.config import NOTIFY_PER_HOUR, NOTIFY_SERVICES
@@ -16,10 +17,21 @@ from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.notify.service import Service
 from rlvitals.records import Severity
 
+CLASSES = {
+    "slack": ("slack", "Slack"),
+    "discord": ("discord", "Discord"),
+    "telegram": ("telegram", "Telegram"),
+    "ntfy": ("ntfy", "Ntfy"),
+    "email": ("mail", "Mail"),
+    "pagerduty": ("pagerduty", "PagerDuty"),
+    "template": ("template", "Template"),
+}
+"""The module and the class of each service, imported when it is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One service that is to tell people of a run's findings."""
+    """One service that notifies people of a run's findings."""
 
     name: str
     service: str
@@ -39,49 +51,17 @@ def targets_of(notify: Mapping[str, Any]) -> list[Target]:
     """The targets in checked settings (`config.Settings.notify`)."""
     link = notify.get("link", "")
     return [
-        Target(
-            name=one["name"],
-            service=one["to"],
-            on=one["on"],
-            per_hour=one.get("per_hour", NOTIFY_PER_HOUR),
-            picture=one.get("picture", True),
-            file=one.get("file", ""),
-            link=link,
-        )
+        Target(service=one["to"], link=link, **{key: value for key, value in one.items() if key != "to"})
         for one in notify.get("to", ())
     ]
 
 
 def service_class(name: str) -> type[Service]:
     """The class of a service. Raises ConfigError for a name that is none."""
-    if name == "slack":
-        from rlvitals.notify.slack import Slack
-
-        return Slack
-    if name == "discord":
-        from rlvitals.notify.discord import Discord
-
-        return Discord
-    if name == "telegram":
-        from rlvitals.notify.telegram import Telegram
-
-        return Telegram
-    if name == "ntfy":
-        from rlvitals.notify.ntfy import Ntfy
-
-        return Ntfy
-    if name == "email":
-        from rlvitals.notify.mail import Mail
-
-        return Mail
-    if name == "pagerduty":
-        from rlvitals.notify.pagerduty import PagerDuty
-
-        return PagerDuty
-    if name == "template":
-        from rlvitals.notify.template import Template
-
-        return Template
+    if name in CLASSES:
+        module, kind = CLASSES[name]
+        found: type[Service] = getattr(import_module(f"rlvitals.notify.{module}"), kind)
+        return found
     raise ConfigError(f"no such service.{did_you_mean(name, NOTIFY_SERVICES)} Services: {', '.join(NOTIFY_SERVICES)}")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from rlvitals.notify.messages import Message
 from rlvitals.notify.service import Variable, WebService, form_body, json_body, sign_of
-from rlvitals.outgoing import Sending
 from rlvitals.terminal import cut_middle
+from rlvitals.webhook import Sending
 
 API = "https://api.telegram.org"
 LONGEST_CAPTION = 1024

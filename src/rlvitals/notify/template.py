@@ -18,8 +18,8 @@ from urllib.parse import quote
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.masking import masked
 from rlvitals.notify.messages import Message
-from rlvitals.notify.service import Outcome, WebService, checked_address, json_body
-from rlvitals.outgoing import Sending
+from rlvitals.notify.service import SendOutcome, WebService, checked_address, json_body
+from rlvitals.webhook import Sending
 from rlvitals.yaml_reader import read_yaml
 
 WORDS = (
@@ -68,11 +68,11 @@ class Template(WebService):
         url = self._text(part["url"], words, quoted)
         return Sending(url, body, own | headers, part.get("method", "POST"))
 
-    def send(self, message: Message, reference: str = "") -> Outcome:
+    def send(self, message: Message, reference: str = "") -> SendOutcome:
         try:
             return super().send(message, reference)
         except ConfigError as error:  # a variable that is gone by now
-            return Outcome("later", str(error))
+            return SendOutcome("later", str(error))
 
     def _checked(self, part: Any, known: tuple[str, ...]) -> dict[str, Any]:
         file = self._file

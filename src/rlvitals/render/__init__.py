@@ -1,1 +1,1 @@
-"""Plain data in, text for people out. No run files, no clock."""
+"""Turn plain data into readable output. Nothing here reads run files or the clock."""

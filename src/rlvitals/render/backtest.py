@@ -1,4 +1,4 @@
-"""A backtest as text: a line for each log, then what they come to."""
+"""A backtest as text: a line for each log, then the totals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render_backtest(facts: dict[str, Any]) -> RenderableType:
 
 
 def outcome(result: dict[str, Any]) -> str:
-    """What the rules did about one log, in a word."""
+    """The outcome for one log, such as `in time` or `false alarm`; empty for a log without a label."""
     if result["label"] == "healthy":
         return "quiet" if result["first_warning"] is None else "false alarm"
     if result["in_time"] is not None:
@@ -64,11 +64,11 @@ def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
     yield Text("  onset, warned and critical are rows, counted from 1\n", style="dim")
     yield _totals(facts["totals"])
     for path, reason in facts["passed_over"].items():
-        yield Text(f"  passed over: {path}: {reason}", style="yellow")
+        yield Text(f"  skipped: {path}: {reason}", style="yellow")
 
 
 def _kinds(kinds: list[str]) -> Text:
-    """The first kind, and how many others; --json has them all."""
+    """The first kind and the number of others; `--json` lists them all."""
     return Text(f"{kinds[0]}{f' +{len(kinds) - 1}' if len(kinds) > 1 else ''}" if kinds else "")
 
 

@@ -1,4 +1,4 @@
-"""A series as a small chart of characters: braille dots where the terminal has them, stars where it has not."""
+"""A series as a small text chart: braille dots, or asterisks on a terminal with ASCII only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlvitals.render.numbers import number
 WIDTH = 60
 HEIGHT = 4
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bit of each dot of a braille letter, row by row."""
+"""The bit of each dot of a braille character, row by row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """What a chart draws: buckets with their place and their lowest and highest value."""
+class ChartSeries:
+    """The data of a chart: buckets with their row, their step, and their lowest and highest value."""
 
     rows: Sequence[int]
     steps: Sequence[int]
@@ -25,35 +25,36 @@ class Series:
     high: Sequence[float | None]
 
     @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> Series:
+    def from_dict(cls, facts: dict[str, Any]) -> ChartSeries:
         """From a report's plain data."""
         return cls(facts["rows"], facts["steps"], facts["low"], facts["high"])
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Lowest and highest value; None without any."""
+        """Lowest and highest value; None without values."""
         lows = [value for value in self.low if value is not None]
         highs = [value for value in self.high if value is not None]
         return (min(lows), max(highs)) if lows and highs else None
 
-    def logarithms(self) -> Series:
-        """The same series to the base of 10, without the values that have none."""
+    def logarithms(self) -> ChartSeries:
+        """The base-10 logarithms of the series, without values of 0 or less."""
 
         def logged(values: Sequence[float | None]) -> list[float | None]:
             return [None if value is None or value <= 0 else math.log10(value) for value in values]
 
         highs = logged(self.high)
         lows = [high if low is None else low for low, high in zip(logged(self.low), highs, strict=True)]
-        return Series(self.rows, self.steps, lows, highs)
+        return ChartSeries(self.rows, self.steps, lows, highs)
 
     def place(self, position: int) -> float:
-        """Where a bucket lies between the first and the last, from 0 to 1."""
+        """The position of a bucket between the first row (0) and the last row (1)."""
         first, last = self.rows[0], self.rows[-1]
         return (self.rows[position] - first) / (last - first) if last > first else 0.0
 
     def onset(self, onset_step: int, said_at: int) -> float | None:
-        """Where a finding began. Steps may start again within a log, so it is looked for backwards from the row it was
-        raised at; None where the series begins later.
+        """The position, from 0 to 1, at which a finding began; None if the series begins after row `said_at`.
+
+        Steps may restart within a log, so the search goes backwards from the row at which the finding was raised.
         """
         position = next((at for at in reversed(range(len(self.rows))) if self.rows[at] <= said_at), None)
         if position is None:
@@ -64,7 +65,7 @@ class Series:
 
 
 def short(value: float) -> str:
-    """A number in at most ten letters.
+    """A number in at most ten characters.
 
     >>> short(0.5), short(1234.5), short(1e300)
     ('0.5', '1,234.5', '1e+300')
@@ -74,7 +75,7 @@ def short(value: float) -> str:
 
 
 def chart(
-    series: Series,
+    series: ChartSeries,
     mark: float | None,
     mark_text: str,
     *,
@@ -84,9 +85,9 @@ def chart(
     ascii_only: bool,
 ) -> list[str]:
     """The chart's lines: values with their range at the left, then the axis with the mark, then steps below it. A
-    logarithmic one leaves out what is not above 0.
+    logarithmic chart leaves out values of 0 or less.
 
-    >>> rising = Series([1, 2, 3, 4], [10, 20, 30, 40], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0])
+    >>> rising = ChartSeries([1, 2, 3, 4], [10, 20, 30, 40], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0])
     >>> for line in chart(rising, 0.5, "since 20", width=20, ascii_only=True): print(line)
     3 |              ***
       |        ******
@@ -119,8 +120,8 @@ def chart(
     return lines
 
 
-def _below(series: Series, at: int | None, text: str, width: int) -> str:
-    """First step, the mark's text and last step in one line; the ends give way where there is no room."""
+def _below(series: ChartSeries, at: int | None, text: str, width: int) -> str:
+    """First step, the mark's text and last step in one line. A step is left out where there is no room for it."""
     letters = [" "] * width
 
     def put(words: str, start: int) -> bool:
@@ -138,7 +139,7 @@ def _below(series: Series, at: int | None, text: str, width: int) -> str:
     return "".join(letters)
 
 
-def _cells(series: Series, limits: tuple[float, float], size: tuple[int, int], ascii_only: bool) -> list[str]:
+def _cells(series: ChartSeries, limits: tuple[float, float], size: tuple[int, int], ascii_only: bool) -> list[str]:
     width, height = size
     across, down = (1, 1) if ascii_only else (2, 4)
     columns = _columns(series, limits, width * across, height * down)
@@ -154,8 +155,8 @@ def _cells(series: Series, limits: tuple[float, float], size: tuple[int, int], a
     return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in grid]
 
 
-def _columns(series: Series, limits: tuple[float, float], width: int, height: int) -> list[tuple[int, int] | None]:
-    """For each column the dots from lowest to highest; columns between two points lie on the line between them."""
+def _columns(series: ChartSeries, limits: tuple[float, float], width: int, height: int) -> list[tuple[int, int] | None]:
+    """The lowest and highest dot of each column. Columns between two points are interpolated; a gap is None."""
     low, high = limits
     span = high - low
 

@@ -1,4 +1,4 @@
-"""A report on a terminal: the verdict in one line, then findings worst first, then what else there is to know."""
+"""A report on a terminal: the verdict in one line, then the findings, worst first, then remarks and notes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from rich.table import Table
 from rich.text import Text
 
 from rlvitals.records import alarm_of
-from rlvitals.render.charts import Series, chart, short
+from rlvitals.render.charts import ChartSeries, chart, short
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number, setting
+from rlvitals.render.screen import heading, two_columns
 from rlvitals.terminal import visible
 
 WHOLE_FINDINGS = 4
-"""Findings with evidence, advice and chart; the others have a line each."""
+"""Findings printed with evidence, advice and chart; each of the others gets one line."""
 SHOWN_MISSING = 8
 CHART_WIDTH = 68
 MOST_EVENTS = 8
-"""Reports and recoveries of one alarm that are listed."""
+"""Longest list of reports and recoveries of one alarm; a longer one is shortened."""
 MOST_SURE = 0.99
-"""No finding is called certain: of those at 0.95, one in ten is wrong (docs/design/calibration.md)."""
+"""Highest confidence shown: of findings with confidence 0.95, one in ten is wrong (docs/design/calibration.md)."""
 QUOTED = 100
-"""Characters of a rollout that are quoted."""
+"""Length of a quotation from a rollout, in characters."""
 
 STYLES = {"act": "bold red", "watch": "bold yellow", "healthy": "bold green", "cannot judge": "bold magenta"}
 SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
@@ -37,7 +38,7 @@ _GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
 
 @dataclass(frozen=True, slots=True)
 class RuleFindings:
-    """What one rule reported, at its worst, with its other findings."""
+    """The worst finding of one alarm, and its other findings."""
 
     finding: dict[str, Any]
     others: tuple[dict[str, Any], ...]
@@ -49,8 +50,8 @@ class RuleFindings:
 
 
 def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
-    """One case for each alarm (a rule, or a rule about one slice), in the order of its worst finding; the findings
-    come worst first.
+    """One case for each alarm (a rule, or a rule about one slice), ordered by its worst finding. `findings` must be
+    sorted, worst first.
     """
     said: dict[str, list[dict[str, Any]]] = {}
     for finding in findings:
@@ -59,7 +60,7 @@ def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
 
 
 class ReportView:
-    """One report. Symbols, charts and widths follow the console it is printed on."""
+    """One report. Symbols, charts and widths depend on the console it is printed on."""
 
     def __init__(self, facts: dict[str, Any], *, verbose: bool = False, names: bool = False) -> None:
         self._facts = facts
@@ -76,8 +77,8 @@ class ReportView:
             yield ""
             yield from _case(case, facts["series"], options)
         if found[whole:]:
-            yield _heading("Other findings (--verbose prints them in full)")
-            lines = _grid()
+            yield heading("Other findings (--verbose prints them in full)")
+            lines = two_columns()
             for case in found[whole:]:
                 since = Text(f"  since step {case.finding['onset_step']}", style="dim")
                 lines.add_row(
@@ -92,41 +93,41 @@ class ReportView:
         facts = self._facts
         remarks = list(normal(facts["normal"]))
         if remarks and self._verbose:
-            yield _heading("Noticed, and no reason to worry")
+            yield heading("Noticed, and no reason to worry")
             yield from _bullets(remarks)
         elif remarks:
             yield Text(f"\n{remarks_counted(remarks)} (--verbose lists them)", style="dim")
         missing = facts["cannot_judge"]
         if missing:
-            yield _heading("Could not be judged")
-            # What the run's framework has no name for is mostly of no concern to it.
+            yield heading("Could not be judged")
+            # A metric that the run's framework has no name for rarely matters for the run.
             near = [item for item in missing if item["is_in_framework"] or not facts["framework"]]
             shown = missing if self._verbose else near[:SHOWN_MISSING]
             yield from _bullets(_missing(item) for item in shown)
             if len(shown) < len(missing):
-                left = f"{len(missing) - len(shown)} more metrics" if shown else f"for want of {len(missing)} metrics"
+                left = f"{len(missing) - len(shown)} more metrics" if shown else f"{len(missing)} metrics are missing"
                 yield Text(f"  {'and ' if shown else ''}{left}; --verbose lists them", style="dim")
             yield Text("  logged under another name? --map NAME=CONCEPT", style="dim")
         if self._names and facts["names"]:
-            yield _heading("What the names were taken for")
+            yield heading("How the names were interpreted")
             yield _taken(facts["names"])
         elif by_words(facts["names"]):
-            yield _heading("Names understood by their words (--names lists all, --map NAME=CONCEPT settles one)")
+            yield heading("Names understood by their words (--names lists all, --map NAME=CONCEPT settles one)")
             yield from _bullets([by_words(facts["names"])])
         if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
-            yield _heading("Worth knowing about the log")
+            yield heading("Worth knowing about the log")
             yield from _bullets(notes)
 
 
 HINDSIGHT = "If it had been stopped"
-"""The heading over what continuing has cost, in every report and on every screen."""
+"""The heading above the cost of continuing, in every report and on every screen."""
 
 
 def hindsight_lines(facts: dict[str, Any]) -> Iterator[RenderableType]:
-    """What continuing has cost, which checkpoint to revert to, and the settings beside those of the nearest healthy
-    run.
+    """The cost of continuing, the checkpoint to revert to, and the settings compared with those of the nearest
+    healthy run.
     """
-    yield _heading(HINDSIGHT)
+    yield heading(HINDSIGHT)
     yield from _bullets(facts["told"])
     rows, note = nearest_rows(facts)
     if not rows:
@@ -142,7 +143,7 @@ def hindsight_lines(facts: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def nearest_rows(facts: dict[str, Any]) -> tuple[list[list[str]], str]:
-    """A run's settings beside those of the nearest healthy run, what differs alone: heads and rows of a table, and how
+    """A table of the settings that differ from those of the nearest healthy run, header row first, and a note on how
     many are left out.
     """
     nearest = facts["nearest"]
@@ -166,7 +167,7 @@ class SlicesView:
         facts = self._facts
         yield verdict_line(facts["whole"], ascii_only=options.ascii_only)
         yield Padding(Text(f"{facts['source']}\n{_about(facts['whole'])}", style="dim"), (0, 0, 0, 2))
-        yield _heading(f"By {facts['by']}: findings about the slice's own metrics")
+        yield heading(f"By {facts['by']}: findings about the slice's own metrics")
         table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
         table.add_column("", no_wrap=True)
         table.add_column("slice", overflow="fold")
@@ -216,12 +217,12 @@ class FolderView:
 
 
 def gravest_first(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A folder's reports in the order in which they want to be looked at."""
+    """Reports sorted by verdict, the most severe first."""
     return sorted(reports, key=lambda report: _GRAVEST_FIRST.index(report["verdict"]))
 
 
 def counted(reports: list[dict[str, Any]]) -> str:
-    """How many there are of each verdict."""
+    """The number of reports with each verdict."""
     verdicts = [report["verdict"] for report in reports]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _GRAVEST_FIRST if verdict in verdicts)
 
@@ -232,8 +233,8 @@ def verdict_line(facts: dict[str, Any], *, ascii_only: bool) -> Text:
 
 
 def announcement(finding: dict[str, Any], *, ascii_only: bool) -> RenderableType:
-    """A finding of a run that is being followed, as it comes."""
-    grid = _grid()
+    """A new finding of a run that is being followed."""
+    grid = two_columns()
     grid.add_row(_severity(finding["severity"], ascii_only), Text(finding["title"], style="bold"))
     grid.add_row("", Text(f"{when(finding)}; {finding['kind']}", style="dim"))
     if finding["advice"]:
@@ -242,8 +243,8 @@ def announcement(finding: dict[str, Any], *, ascii_only: bool) -> RenderableType
 
 
 def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
-    """When it started, when it was reported and recovered, in the order of the steps; `others` are the other reports of
-    the same alarm.
+    """When a finding started, was reported and recovered, ordered by step. `others` are the other reports of the same
+    alarm.
     """
     reports = sorted((finding, *others), key=lambda report: report["step"])
     reported = [(report["step"], report["severity"]) for report in reports]
@@ -261,14 +262,14 @@ def when(finding: dict[str, Any], others: Iterable[dict[str, Any]] = ()) -> str:
 
 
 def asked_line(asked: Mapping[str, Any]) -> str:
-    """What somebody asked of the trainer, and what became of it."""
+    """A request to the trainer, and its answer."""
     text = f" ({asked['answer_text']})" if asked["answer_text"] else ""
     what = asked["action"].replace("_", " ")
     return f"step {asked['step']:,}: {what}, {asked['reason']}: {asked['answer'] or 'not answered'}{text}"
 
 
 def kind(finding: dict[str, Any]) -> str:
-    """What kind of trouble it is, by which rule, and how often that rule is right."""
+    """The kind of a finding, with its slice, rule, cause and confidence."""
     rule = "" if finding["rule"] == finding["kind"] else f" (rule {finding['rule']})"
     of = f" of {finding['slice']}" if finding["slice"] else ""
     cause = f", cause: {finding['cause'].replace('_', ' ')}" if finding["cause"] else ""
@@ -276,7 +277,7 @@ def kind(finding: dict[str, Any]) -> str:
 
 
 def cited_text(place: dict[str, Any], *, ascii_only: bool = False) -> str:
-    """A place in a rollout: where, what the rollout earned, and the words."""
+    """A place in a rollout: its location, the rollout's reward and the quoted text."""
     quote = visible(place["quote"])
     quote = quote if len(quote) <= QUOTED else quote[: QUOTED - 1] + ("..." if ascii_only else "…")
     where = f"step {place['step']} group {place['group']} rollout {place['rollout']}"
@@ -288,10 +289,10 @@ def cited_text(place: dict[str, Any], *, ascii_only: bool = False) -> str:
 
 def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
     finding = case.finding
-    head = _grid()
+    head = two_columns()
     head.add_row(_severity(finding["severity"], options.ascii_only), Text(finding["title"], style="bold"))
     yield head
-    facts = _grid("dim")
+    facts = two_columns("dim")
     facts.add_row("when", Text(when(finding, case.others)))
     facts.add_row("kind", Text(kind(finding)))
     if said := evidence(finding):
@@ -307,7 +308,7 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
     yield Padding(facts, (0, 0, 0, 2))
     for name in finding["metrics"]:
         if name in series:
-            drawn = Series.from_dict(series[name])
+            drawn = ChartSeries.from_dict(series[name])
             lines = chart(
                 drawn,
                 drawn.onset(finding["onset_step"], finding["row"]),
@@ -321,7 +322,7 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
 
 
 def _about(facts: dict[str, Any]) -> str:
-    """Where the verdict comes from."""
+    """What was judged: rows, steps, format, algorithm and framework."""
     parts = [f"{number(facts['rows'])} {'row' if facts['rows'] == 1 else 'rows'}"]
     if facts["first_step"] is not None:
         parts.append(f"steps {facts['first_step']} to {facts['last_step']}")
@@ -332,12 +333,12 @@ def _about(facts: dict[str, Any]) -> str:
 
 
 def remarks_counted(remarks: list[str]) -> str:
-    """What stands for remarks that are folded away."""
+    """The line shown in place of remarks that are hidden."""
     return f"{len(remarks)} remark{'' if len(remarks) == 1 else 's'}, no reason to worry"
 
 
 def normal(findings: list[dict[str, Any]]) -> Iterator[str]:
-    """Each remark once, with where it was first made."""
+    """Each remark once, with the step of its first finding in the list."""
     seen = set()
     for finding in findings:
         alarm = alarm_of(finding["rule"], finding["slice"])
@@ -351,18 +352,18 @@ def _missing(item: dict[str, Any]) -> str:
 
 
 def unseen(kinds: Iterable[str]) -> str:
-    """What cannot be found, in words."""
+    """The kinds of failure that cannot be detected, in words."""
     return ", ".join(kind.replace("_", " ") for kind in kinds)
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Several phrases as one sentence; with semicolons where a phrase contains commas."""
+    """Several phrases joined by commas, or by semicolons if a phrase contains a comma or semicolon."""
     phrases = [text.rstrip(".;, ") for text in texts]
     return ("; " if any("," in phrase or ";" in phrase for phrase in phrases) else ", ").join(phrases)
 
 
 def by_words(names: Iterable[dict[str, Any]]) -> str:
-    """What was taken for what without the catalogue or the user saying so, in a line."""
+    """The names whose meaning was inferred, not given by the catalogue or the user, on one line."""
     told = (
         f"{taken['signal'].replace('_', ' ')} is {taken['name']}{_HOW_SURE[taken['sureness']]}"
         for taken in names
@@ -375,7 +376,7 @@ _HOW_SURE = {"high": "", "fair": " (probably)", "guess": " (a guess)"}
 
 
 def sum_of(parts: dict[str, float | None]) -> Iterator[str]:
-    """The reward as the sum of its parts, where that is known."""
+    """The reward as the weighted sum of its parts, if the weights are known."""
     terms = [name if weight == 1 else f"{short(weight)} * {name}" for name, weight in parts.items() if weight]
     if terms:
         yield f"the reward adds up: {' + '.join(terms)}"
@@ -400,17 +401,6 @@ def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
         yield grid
 
 
-def _grid(labels: str = "") -> Table:
-    grid = Table.grid(padding=(0, 2), pad_edge=False)
-    grid.add_column(style=labels, no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")
-
-
 def _badge(verdict: str, ascii_only: bool) -> Text:
     return Text(f"{(_PLAIN_SYMBOLS if ascii_only else _SYMBOLS)[verdict]} {verdict.upper()}", style=STYLES[verdict])
 
@@ -421,5 +411,5 @@ def _severity(severity: str, ascii_only: bool) -> Text:
 
 
 def below(path: str, folder: str) -> str:
-    """A path as seen from its folder."""
+    """A path relative to its folder."""
     return path.removeprefix(folder).lstrip("/\\") or path

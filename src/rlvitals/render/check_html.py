@@ -1,6 +1,6 @@
 """A report as one self-contained page: no script, no request, charts as SVG, every text of the log escaped.
 
-Its pieces (the document, verdicts, findings) serve `report_html` too.
+`report_html` uses its pieces too (the document, verdicts, findings).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
-from rlvitals.render.charts import Series, short
+from rlvitals.render.charts import ChartSeries, short
 from rlvitals.render.check import (
     HINDSIGHT,
     RuleFindings,
@@ -34,7 +34,7 @@ from rlvitals.render.svg import Frame, stretches
 from rlvitals.terminal import visible
 
 CHART_WIDTH, CHART_HEIGHT, MARGIN = 420, 130, 58
-"""As narrow as the panels of a report: on a phone its letters can still be read."""
+"""As narrow as the panels of a report, so that its text is readable on a phone."""
 
 _WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 _SYMBOLS = {"critical": "✖", "warning": "!", "info": "·"}
@@ -80,13 +80,13 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
 
 
 def page(facts: dict[str, Any]) -> str:
-    """The whole page: of one report, or of a folder's."""
+    """The page for one report, or for a folder of reports."""
     parts = _folder(facts) if facts.get("reports") is not None else _report(facts)
     return document(f"{facts['verdict']}: {facts['source']}", parts)
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:
-    """A file of HTML that loads nothing and runs nothing. The body's parts are HTML already, the title is not."""
+    """An HTML document that loads nothing and runs no script. The parts of `body` are HTML; `title` is plain text."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
@@ -119,7 +119,7 @@ def _folder(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
-    """One report; with a name it is one of several."""
+    """One report. A `name` is given if the page has several."""
     title = verdict_words(facts["verdict"])
     yield f"<h2>{title} {escape(name)}</h2>" if name else f"<h1>{title}</h1>"
     yield f"<p>{escape(facts['reason'])}</p>"
@@ -137,8 +137,8 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
 
 
 def hindsight_parts(facts: dict[str, Any]) -> Iterator[str]:
-    """What continuing has cost, which checkpoint to revert to, and the settings beside those of the nearest healthy
-    run.
+    """The cost of continuing, the checkpoint to revert to, and the settings compared with those of the nearest
+    healthy run.
     """
     yield bullets(map(visible, facts["told"]))
     rows, note = nearest_rows(facts)
@@ -154,7 +154,7 @@ def hindsight_parts(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def remarks(facts: dict[str, Any]) -> Iterator[str]:
-    """What else a report says: harmless things, what could not be judged, what was odd about the log."""
+    """The rest of a report: harmless remarks, what could not be judged, how names were interpreted, notes."""
     if told := list(normal(facts["normal"])):
         yield f"<details><summary>{remarks_counted(told)}</summary>{bullets(told)}</details>"
     if facts["cannot_judge"]:
@@ -165,7 +165,7 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
             yield f"<tr><td>{escape(unseen(item['kinds']))}</td><td>{said}</td></tr>"
         yield "</table>"
     if facts["names"]:
-        yield "<h2>What the names were taken for</h2><details><summary>"
+        yield "<h2>How the names were interpreted</h2><details><summary>"
         yield f"{escape(visible(by_words(facts['names']))) or 'The catalogue knows all of them.'}</summary><table>"
         for taken in facts["names"]:
             cells = (taken["signal"], taken["name"], taken["concept"], f"{taken['sureness']}: {taken['why']}")
@@ -177,7 +177,7 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") -> Iterator[str]:
-    """One finding with its evidence; `asked` tells what was asked of the trainer, and its answer."""
+    """One finding with its evidence. `asked` describes the request to the trainer and its answer."""
     finding = case.finding
     severity = finding["severity"]
     yield "<article>"
@@ -204,18 +204,18 @@ def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") ->
     yield "</dl>"
     for name in finding["metrics"]:
         if name in series:
-            drawn = Series.from_dict(series[name])
+            drawn = ChartSeries.from_dict(series[name])
             yield svg(drawn, name, finding["onset_step"], drawn.onset(finding["onset_step"], finding["row"]))
     yield "</article>"
 
 
-def svg(series: Series, name: str, onset_step: int, onset: float | None) -> str:
+def svg(series: ChartSeries, name: str, onset_step: int, onset: float | None) -> str:
     """One series with its range, and a dashed line where the finding began."""
     limits = series.range
     if limits is None:
         return f'<p class="faint">{escape(name)}: no finite value</p>'
     low, high = limits
-    frame = Frame(CHART_WIDTH, CHART_HEIGHT, MARGIN, (0.0, 1.0), limits)  # above its top stands when it began
+    frame = Frame(CHART_WIDTH, CHART_HEIGHT, MARGIN, (0.0, 1.0), limits)  # the onset label is above the top edge
     parts = [
         frame.axis(),
         f'<text x="{MARGIN - 6}" y="{frame.top + 4}" text-anchor="end">{short(high)}</text>',

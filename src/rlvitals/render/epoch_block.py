@@ -1,6 +1,6 @@
 """The summary printed after each epoch, line by line as the RLHF tracker's guide shows it.
 
-Owns the sections, the labels and their widths. A section without a number is left out; a zero is a number.
+Owns the sections, the labels and their widths. A section without values is left out; zero is a value.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _FAMILIES = {
     "system": "Performance",
     "memory": "Performance",
 }
-"""Where a further metric belongs, by its family in the catalogue; the others are of the training."""
+"""The section of a metric that `_SECTIONS` does not list, by its family in the catalogue. Other families belong to
+Training Metrics."""
 
 
 def epoch_block(epoch: int, metrics: Mapping[str, float | str], seconds_left: float | None = None) -> str:
@@ -103,18 +104,18 @@ def _formed(form: str, value: float) -> str:
 
 
 def _further(value: float) -> str:
-    """A number of unknown size: a reward of 0.0713 and 12,000 tokens both want to be read."""
+    """A number of unknown scale: a reward of 0.0713 and 12,000 tokens must both be readable."""
     return f"{value:.4f}" if 0.001 <= abs(value) < 1000 and not float(value).is_integer() else number(value)
 
 
 @lru_cache(maxsize=1000)
 def section_of(name: str) -> str:
-    """The title of the section a further metric is shown in.
+    """The title of the section for a metric that `_SECTIONS` does not list.
 
     >>> [section_of(name) for name in ("eval_loss", "grad_norm", "time/rollout", "my/own")]
     ['Evaluation Metrics', 'Training Metrics', 'Performance', 'Training Metrics']
     """
-    from rlvitals import catalog  # tens of milliseconds, so not before a further metric is shown
+    from rlvitals import catalog  # takes tens of milliseconds, so only when needed
 
     if is_held_out(name):
         return "Evaluation Metrics"
@@ -126,7 +127,7 @@ _ALL = frozenset(name for section in _SECTIONS.values() for name in section)
 
 
 def time_left(epoch_times: list[float], remaining: int | None) -> float | None:
-    """Seconds to the last epoch, at the mean pace of those measured; None where it is unknown.
+    """Seconds until the last epoch ends, from the mean duration of the measured epochs; None if it is unknown or 0.
 
     >>> time_left([330.0, 334.0, 336.2], 7)
     2333.8

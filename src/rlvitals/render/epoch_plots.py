@@ -1,8 +1,8 @@
-"""The three pictures of a training's epochs: loss and reward, KL and entropy, the evaluation scores.
+"""The three pictures of a run's epochs: loss and reward, KL and entropy, the evaluation scores.
 
-Epochs in, matplotlib figures out. No pyplot, so no window system and no state shared with the user's own figures;
-matplotlib is imported when the first figure is made. Every series is drawn over its own epochs: what was not logged is
-no point, and a number that is none (NaN, infinity) breaks the line and leaves a cross at the bottom.
+The functions take epochs and return matplotlib figures. They do not use pyplot, so they need no window system and share
+no state with the user's own figures. matplotlib is imported when the first figure is made. Each series is drawn over
+the epochs at which it was logged. NaN or infinity breaks the line and is marked with a cross at the bottom.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlvitals.errors import MissingDependency
+from rlvitals.errors import needs
 from rlvitals.render.numbers import number
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ DPI = 150
 GREY = "#5f6a6a"
 
 MOST_MARKERS = 30
-"""With more points the markers of a line run into each other; they are thinned, the line is not."""
+"""With more points the markers of a line would overlap, so only some points get a marker. The line keeps all points."""
 
 WIDE = 300.0
-"""A positive series whose largest value is so many times its median is drawn on a logarithmic axis: one spike must not
-flatten all the rest."""
+"""A positive series whose largest value is more than this many times its median gets a logarithmic axis: one spike must
+not flatten the other values."""
 
 Epochs = Sequence[tuple[int, Mapping[str, float]]]
 """(epoch, its numbers), in order."""
 
 
-class Series(NamedTuple):
+class EpochSeries(NamedTuple):
     """How one metric is drawn."""
 
     name: str
@@ -42,24 +42,24 @@ class Series(NamedTuple):
     colour: str
     marker: str
     best: str = ""
-    """`highest` or `lowest`: that point is named."""
+    """`highest` or `lowest`: the point that is marked as the best; empty for none."""
 
 
-LOSS = Series("loss", "Loss", RED, "o", "lowest")
-REWARD = Series("reward", "Reward", GREEN, "s", "highest")
-KL = Series("kl_divergence", "KL Divergence", BLUE, "^")
-ENTROPY = Series("entropy", "Entropy", PURPLE, "D")
+LOSS = EpochSeries("loss", "Loss", RED, "o", "lowest")
+REWARD = EpochSeries("reward", "Reward", GREEN, "s", "highest")
+KL = EpochSeries("kl_divergence", "KL Divergence", BLUE, "^")
+ENTROPY = EpochSeries("entropy", "Entropy", PURPLE, "D")
 SCORES = (
-    Series("bertscore", "BERTScore", RED, "o"),
-    Series("codebleu", "CodeBLEU", BLUE, "s"),
-    Series("bleu", "BLEU", GREEN, "^"),
-    Series("rouge", "ROUGE", ORANGE, "D"),
-    Series("ruby", "RUBY", PURPLE, "v"),
+    EpochSeries("bertscore", "BERTScore", RED, "o"),
+    EpochSeries("codebleu", "CodeBLEU", BLUE, "s"),
+    EpochSeries("bleu", "BLEU", GREEN, "^"),
+    EpochSeries("rouge", "ROUGE", ORANGE, "D"),
+    EpochSeries("ruby", "RUBY", PURPLE, "v"),
 )
 
 
-class Points(NamedTuple):
-    """One metric's points, and the epochs at which it was not a number."""
+class EpochPoints(NamedTuple):
+    """One metric's points, and the epochs at which it was not finite."""
 
     epochs: list[int]
     values: list[float]
@@ -68,12 +68,12 @@ class Points(NamedTuple):
 
 
 def pictures(epochs: Epochs) -> dict[str, bytes]:
-    """Name -> PNG, of those pictures that have something to show. Raises MissingDependency without matplotlib."""
+    """Name -> PNG, for the pictures that have data. Raises MissingDependency without matplotlib."""
     return {name: png(figure) for name, figure in figures(epochs).items()}
 
 
 def figures(epochs: Epochs) -> dict[str, Figure]:
-    """Name -> figure, of those that have something to show."""
+    """Name -> figure, for the figures that have data."""
     found: dict[str, Figure | None] = {
         "training_progress": _two_panels(
             epochs, "Training Progress", {"Loss over Epochs": LOSS, "Reward over Epochs": REWARD}
@@ -91,18 +91,20 @@ def png(figure: Figure) -> bytes:
     return picture.getvalue()
 
 
-def points_of(epochs: Epochs, name: str) -> Points:
-    """The points of one metric over its own epochs.
+def points_of(epochs: Epochs, name: str) -> EpochPoints:
+    """The points of one metric at the epochs that logged it.
 
     >>> points_of([(1, {"bleu": 0.1}), (2, {}), (3, {"bleu": float("nan")})], "bleu")
-    Points(epochs=[1, 3], values=[0.1, nan], broken=[3])
+    EpochPoints(epochs=[1, 3], values=[0.1, nan], broken=[3])
     """
     told = [(epoch, float(numbers[name])) for epoch, numbers in epochs if name in numbers]
     values = [value if math.isfinite(value) else math.nan for _, value in told]
-    return Points([epoch for epoch, _ in told], values, [epoch for epoch, value in told if not math.isfinite(value)])
+    return EpochPoints(
+        [epoch for epoch, _ in told], values, [epoch for epoch, value in told if not math.isfinite(value)]
+    )
 
 
-def _two_panels(epochs: Epochs, title: str, panels: Mapping[str, Series]) -> Figure | None:
+def _two_panels(epochs: Epochs, title: str, panels: Mapping[str, EpochSeries]) -> Figure | None:
     if not any(series.name in numbers for _, numbers in epochs for series in panels.values()):
         return None
     figure = _figure((12, 8))
@@ -131,19 +133,17 @@ def _scores(epochs: Epochs) -> Figure | None:
     _dress(axis, "", "Score")
     if any(points.broken for points in shown.values()):
         axis.set_title("x: no number", loc="right", fontsize=11, color=GREY)
-    # Beside the panel: five lines leave no free corner to rely on.
+    # Beside the panel: with five lines, no corner inside is sure to be free.
     axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=11, borderaxespad=0.0)
     _finish(figure, axis, "Evaluation Metrics", epochs)
     return figure
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    try:
+    with needs("drawing plots", "plots"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
-    except ImportError as error:
-        raise MissingDependency("drawing plots", "plots") from error
 
     edges = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
     figure = Figure(figsize=size, layout=edges, facecolor="white")
@@ -151,7 +151,7 @@ def _figure(size: tuple[float, float]) -> Figure:
     return figure
 
 
-def _draw(axis: Axes, series: Series, points: Points) -> None:
+def _draw(axis: Axes, series: EpochSeries, points: EpochPoints) -> None:
     count = len(points.epochs)
     finite = [value for value in points.values if not math.isnan(value)]
     axis.plot(
@@ -167,7 +167,7 @@ def _draw(axis: Axes, series: Series, points: Points) -> None:
         label=f"{series.label}  {_score(finite[-1])}" if finite else series.label,
     )
     if points.broken:
-        # In the panel's own height, so that the cross is at the bottom whatever the values are.
+        # In axes coordinates, so that the cross is at the bottom whatever the values are.
         axis.plot(
             points.broken,
             [0.03] * len(points.broken),
@@ -177,7 +177,7 @@ def _draw(axis: Axes, series: Series, points: Points) -> None:
             markersize=8,
             markeredgewidth=2,
             color=series.colour,
-            label="_no number",  # left out of the legend
+            label="_no number",  # the underscore keeps it out of the legend
         )
     if _is_wide(finite):
         axis.set_yscale("log")
@@ -188,7 +188,7 @@ def _score(value: float) -> str:
 
 
 def _marked(values: list[float]) -> list[int]:
-    """The places that get a marker: all of a few, some of many, and always one that no line reaches."""
+    """The positions that get a marker: all of a few points, some of many, and always a point between two gaps."""
     every = max(1, math.ceil(len(values) / MOST_MARKERS))
     walled = [math.nan, *values, math.nan]
     return [
@@ -203,8 +203,8 @@ def _is_wide(values: list[float]) -> bool:
     return len(ordered) > 2 and ordered[0] > 0 and ordered[-1] > WIDE * ordered[len(ordered) // 2]
 
 
-def _note(axis: Axes, series: Series, points: Points) -> None:
-    """What to take from the panel, in its title line: next to the point it would lie over the curve."""
+def _note(axis: Axes, series: EpochSeries, points: EpochPoints) -> None:
+    """Mark the best point. Its value is in the title line: a label at the point would cover the curve."""
     told = [(value, epoch) for epoch, value in zip(points.epochs, points.values, strict=True) if not math.isnan(value)]
     notes = ["x: no number"] if points.broken else []
     if told and series.best:

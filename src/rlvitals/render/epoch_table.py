@@ -1,4 +1,4 @@
-"""A run's epochs as a table, with the verdict and how the numbers were made below it."""
+"""A run's epochs as a table, with the verdict and notes on how the numbers were computed below it."""
 
 from __future__ import annotations
 

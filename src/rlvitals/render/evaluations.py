@@ -1,4 +1,4 @@
-"""Evaluations of an agent as text: the statistics after one, the trend over a run, several runs side by side."""
+"""Evaluations of an agent as text: statistics of one evaluation, the trend over a run, several runs side by side."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.text import Text
 from rlvitals.render.numbers import number
 
 SHOWN_FIELDS = 8
-"""Numbers of evaluations that are not an agent's."""
+"""Columns besides `step` for evaluations without an agent's statistics."""
 
 
 def rubric_lines(stats: Mapping[str, Any]) -> list[str]:
-    r"""What an evaluation found, in the words of the document. What there is no average of is a dash.
+    r"""The statistics of one evaluation as lines of text. A missing average is a dash.
 
     >>> stats = dict(total_samples=4, attempted_answer=3, found_correct_email=2, read_correct_email=1,
     ...     total_repeated_searches=1, total_searches=9, total_unique_searches=8, avg_turns_correct=3.0,
@@ -54,7 +54,7 @@ def rubric_lines(stats: Mapping[str, Any]) -> list[str]:
 
 
 def trend_line(stats: Mapping[str, Any]) -> str:
-    """One evaluation in the trend, as the document's script prints it.
+    """One evaluation as a line of the trend.
 
     >>> trend_line({"step": 10, "accuracy": 0.85, "found_correct_email": 87, "read_correct_email": 82,
     ...     "total_samples": 100, "total_repeated_searches": 15})
@@ -71,7 +71,7 @@ def trend_line(stats: Mapping[str, Any]) -> str:
 
 
 def render_evaluations(facts: Mapping[str, Any]) -> RenderableType:
-    """The trend of one run, or one metric of several side by side."""
+    """The trend of one run, or several runs side by side."""
     return Group(*(_one(facts["runs"][0]) if len(facts["runs"]) == 1 else _many(facts)))
 
 
@@ -88,7 +88,7 @@ def _one(run: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _ends(run: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """What became of the accuracy from the first evaluation on, and of the comparison with it."""
+    """The first, best and last accuracy, and the newest comparison with the control."""
     first, best, last = run["first"], run["best"], run["last"]
     if best is not None:
         yield Text(
@@ -128,7 +128,7 @@ def _many(facts: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) -> Table:
-    """One metric, a row for every step."""
+    """One metric of several runs, a row for every step."""
     table = _table(["step", *letters])
     by_step = [{stats["step"]: stats.get(metric) for stats in run["evaluations"]} for run in runs]
     for step in sorted({step for each in by_step for step in each}):
@@ -137,7 +137,7 @@ def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) ->
 
 
 def _fields_table(letters: list[str], runs: list[dict[str, Any]]) -> Table:
-    """One evaluation each, as checkpoints have it: a row for every number."""
+    """Runs with one evaluation each, as checkpoints have: a row for every number."""
     table = _table(["", *letters])
     table.columns[0].justify = "left"
     single = [run["evaluations"][0] for run in runs]

@@ -1,4 +1,4 @@
-"""The evidence of a finding in words: what a number of a rule is called, and which numbers are worth telling."""
+"""The evidence of a finding as text: how each number of a rule is worded, and which numbers are shown."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ _SAID_OF = {
     "progress": "{} of the planned steps",
     "gain": "gained {}", "drop": "fell by {}", "risen": "risen by {}", "percent": "{} %",
 }  # fmt: skip
-"""How a number of the evidence is worded, in this order; the title of a finding explains what is not named here."""
+"""The wording of each number of the evidence, in the order shown. A number without an entry is shown under its name."""
 
 _SAID_OF_TEXTS = {
     "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
     "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
     "growth_z": "the rise is {} times what chance explains",
 }  # fmt: skip
-"""The same of a pattern in the texts of rollouts."""
+"""The same for patterns in the texts of rollouts."""
 
 _OF_EVERY_FINDING = frozenset({"value", "level", "base", "noise", "points"})
-"""Shown even where the title has the same number."""
+"""Shown even if the title contains the same number."""
 
 _NUMBER = re.compile(r"([-+]?\d[\d,]*)(?:\.(\d+))?(?:e([-+]?\d+))?(\s?%)?")
-"""A number in a title: its whole part, decimals, exponent and sign of percent."""
+"""A number in a title: its whole part, decimals, exponent and percent sign."""
 
 _FOLLOWING = {"times", "ratio", "rise", "fall", "share"}
-"""Those that follow from the level and the start beside them; the title has them."""
+"""Numbers that follow from the level and the start; left out if the evidence has both."""
 
 
 def evidence(finding: Mapping[str, Any]) -> str:
-    """The evidence as one line: the metric, where it is and where it began, then what else the rule used. What the
-    title already says is left out.
+    """The evidence as one line: the metric, its level now and at the start, then the other numbers that the rule used.
+    Of these, numbers that the title contains are left out.
     """
     told = finding["evidence"]
     left_out = {"metric"} | (_FOLLOWING if "level" in told and "base" in told else set())
     if "level" in told:
         left_out.add("value")
     title = finding.get("title", "")
-    said_of = _SAID_OF_TEXTS | _SAID_OF | _SAID_OF_TEXTS if "hits" in told else _SAID_OF  # those of texts first
+    said_of = _SAID_OF_TEXTS | _SAID_OF | _SAID_OF_TEXTS if "hits" in told else _SAID_OF  # those for texts come first
     order = {name: place for place, name in enumerate(said_of)}
     words = []
     for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
         value = told[name]
         if name in ("noise", "points") and value == 0:
-            continue  # nothing finite was seen
+            continue  # there was no finite value
         if name not in _OF_EVERY_FINDING and _is_said(value, title):
             continue
         if isinstance(value, int | float):
@@ -76,7 +76,7 @@ def evidence(finding: Mapping[str, Any]) -> str:
 
 
 def _is_said(value: object, title: str) -> bool:
-    """Whether a title has the value: a text word for word, a number rounded, or as a percentage."""
+    """Whether a title contains the value: a text word for word, a number rounded or as a percentage."""
     if isinstance(value, str):
         return value in title
     if not isinstance(value, int | float):

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from rlvitals.catalog import Explanation, slices
 from rlvitals.render.numbers import band
+from rlvitals.render.screen import heading, two_columns
 
 DIRECTIONS = {
     "up": "higher is better",
@@ -52,7 +52,7 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
     yield ""
     yield Padding(Text(explanation.what), (0, 0, 0, 2))
     yield ""
-    facts = _grid()
+    facts = two_columns("dim", pad_edge=True)
     if explanation.labels:
         facts.add_row("slice", Text(slices.text(explanation.labels)))
     if explanation.formula:
@@ -65,14 +65,14 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
     for source in explanation.sources:
         yield from _source(source, titles)
     if explanation.bands:
-        yield _heading("Typical range")
-        bands = _grid()
+        yield heading("Typical range")
+        bands = two_columns("dim", pad_edge=True)
         for item in explanation.bands:
             said = f"{band(item.low, item.high)}  ({item.source})" if item.source else band(item.low, item.high)
             bands.add_row(item.scope or "any run", Text(f"{said}; {item.note}" if item.note else said))
         yield bands
     if explanation.symptoms:
-        yield _heading("When it is off")
+        yield heading("When it is off")
         for symptom in explanation.symptoms:
             yield Padding(
                 Text.assemble(("* ", "yellow"), (_sentence(symptom.when), "bold"), " ", _sentence(symptom.means)),
@@ -80,15 +80,15 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
             )
             yield Padding(Text.assemble(("-> ", "green"), _sentence(symptom.do)), (0, 0, 0, 4))
     if explanation.notes:
-        yield _heading("Notes")
+        yield heading("Notes")
         yield Padding(Text(explanation.notes), (0, 0, 0, 2))
     if explanation.aliases:
-        yield _heading("Elsewhere called")
+        yield heading("Elsewhere called")
         yield _names(explanation.aliases, titles, all_names)
 
 
 def _source(source: dict[str, Any], titles: dict[str, str]) -> Iterator[RenderableType]:
-    """How one framework computes the very name that was asked for, if there is something to tell."""
+    """How one framework computes the requested name; nothing if there are no details."""
     rows: list[tuple[str, str]] = [(key, source[key]) for key in ("when", "definition", "trap") if key in source]
     caveat = source.get("caveat")
     if caveat:
@@ -96,15 +96,15 @@ def _source(source: dict[str, Any], titles: dict[str, str]) -> Iterator[Renderab
         rows.append(("caveat", f"{caveat['kind']}{factor}: {caveat.get('note', '')}".rstrip(": ")))
     if not rows:
         return
-    yield _heading(f"{source['name']} in {titles.get(source['framework'], source['framework'])}")
-    grid = _grid()
+    yield heading(f"{source['name']} in {titles.get(source['framework'], source['framework'])}")
+    grid = two_columns("dim", pad_edge=True)
     for key, text in rows:
         grid.add_row(key, Text(text, style="yellow" if key in ("trap", "caveat") else ""))
     yield grid
 
 
 def _names(aliases: dict[str, list[str]], titles: dict[str, str], all_names: bool) -> RenderableType:
-    grid = _grid()
+    grid = two_columns("dim", pad_edge=True)
     shown = list(aliases.items()) if all_names else list(aliases.items())[:8]
     for framework, names in shown:
         grid.add_row(titles.get(framework, framework), Text(", ".join(names)))
@@ -114,17 +114,6 @@ def _names(aliases: dict[str, list[str]], titles: dict[str, str], all_names: boo
         if hidden
         else grid
     )
-
-
-def _grid() -> Table:
-    grid = Table.grid(padding=(0, 2), pad_edge=True)
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")
 
 
 def _sentence(text: str) -> str:

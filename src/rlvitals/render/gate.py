@@ -1,5 +1,5 @@
-"""What a gate says: a table for people, Markdown for a pull request, JUnit's XML for CI. All from the facts of
-`views.gate.GateReport.to_dict`.
+"""A gate's report: a table for the terminal, Markdown for a pull request, JUnit XML for CI. All three are made from
+the facts of `views.gate.GateReport.to_dict`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
 
 
 def _amount(value: float, one: Mapping[str, Any], *, signed: bool = False) -> str:
-    """A difference: per cent, or a number of points."""
+    """A difference: a share in per cent (from 10 on as a multiple, `12x`), or an amount in the measure's unit."""
     if not one["is_share"]:
         return f"{value:+.1f}" if signed else f"{value:.1f}"
     if abs(value) >= 10:
@@ -138,7 +138,7 @@ def _markdown(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def gate_error_markdown(error: str) -> str:
-    """The text where the runs could not be compared."""
+    """The Markdown for runs that could not be compared."""
     return f"## ✖ The runs could not be compared\n\n{plain(error)}\n"
 
 
@@ -158,7 +158,7 @@ def _code(text: str) -> str:
 
 
 def gate_junit(facts: dict[str, Any]) -> bytes:
-    """A test case for each measure, check and limit, as Jenkins, GitLab and GitHub's reporters read it."""
+    """A JUnit test case for each measure, check and limit, readable by Jenkins, GitLab and GitHub's reporters."""
     cases: list[tuple[str, str, str, str]] = []
     for one in facts["tests"]:
         _, own, mean, change, limit, found = _cells(one)
@@ -175,7 +175,7 @@ def gate_junit(facts: dict[str, Any]) -> bytes:
 
 
 def gate_error_junit(error: str) -> bytes:
-    """A single case that says why there was nothing to compare."""
+    """A single test case with the reason why the runs could not be compared."""
     return _junit([("gate", "the runs can be compared", "error", error)])
 
 

@@ -15,7 +15,7 @@ from rlvitals.render.numbers import number
 
 _TRENDS = {"all_errors": "errors", "false_positives": "false positives", "false_negatives": "false negatives"}
 SURE = 0.01
-"""A bias or a drift is called one below this probability of chance."""
+"""A bias or a drift is reported if its p-value is below this."""
 
 
 class AuditView:
@@ -42,7 +42,7 @@ class AuditView:
 
 
 def headline(facts: dict[str, Any]) -> str:
-    """The judge in a sentence."""
+    """The audit in one line: agreement with the gold labels, biases and drift."""
     agrees = facts["agreement"]["share"]
     told = ["no gold labels to compare with" if agrees is None else f"agrees with the gold labels in {agrees:.1%}"]
     for key, words in (("position", "prefers a position"), ("length", "depends on length")):

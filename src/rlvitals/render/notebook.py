@@ -1,5 +1,5 @@
-"""How a run shows itself in a notebook: a small card. Colours are the notebook's own, light or dark; the verdict has a
-symbol and a coloured edge. Every text of the run is escaped.
+"""A run as a small card in a notebook. It uses the notebook's colours, light or dark; the verdict has a symbol and a
+coloured edge. Every text of the run is escaped.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ _EDGES = {"act": "#c62828", "watch": "#b8860b", "healthy": "#2e8b57"}
 _WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 
 
-class Sign(NamedTuple):
+class CardSign(NamedTuple):
     """One metric of the card."""
 
     name: str
     value: float | None
     course: Sequence[tuple[float, float]] = ()
-    """A few points of it."""
+    """A few (x, y) points of the metric, for the sparkline."""
     change: str = ""
     """How it has changed, in words."""
 
 
 def run_card(
-    name: str, about: Sequence[str], verdict: tuple[str, str] | None, signs: Sequence[Sign], findings: Sequence[Finding]
+    name: str,
+    about: Sequence[str],
+    verdict: tuple[str, str] | None,
+    signs: Sequence[CardSign],
+    findings: Sequence[Finding],
 ) -> str:
-    """The whole card. `verdict` is one with its reason; None if the run was not judged."""
+    """The whole card. `verdict` is the verdict and its reason; None if the run was not judged."""
     edge = _EDGES.get(verdict[0], "#888888") if verdict else "#888888"
     words = f"{_WORDS[verdict[0]]}: {_said(verdict[1])}" if verdict else ""
     rows = "".join(

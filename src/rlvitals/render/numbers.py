@@ -13,7 +13,7 @@ LONGEST_SETTING = 200
 
 
 def number(value: float | int | None) -> str:
-    """A number to about four significant digits, whole ones in full up to 15; a dash where there is none.
+    """A number to about four significant digits, whole numbers in full up to 15 digits; a dash for None.
 
     >>> [number(x) for x in (0.61999, 5e-7, 12345678, 3.0, None, float("nan"), -1e300)]
     ['0.62', '5e-07', '12,345,678', '3', '-', 'nan', '-1e+300']
@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(timestamp: float) -> str:
-    """A point in time, local, to the minute; a dash where there is none, or none that a calendar has."""
+    """A point in time, local, to the minute; a dash if there is none or no calendar date exists for it."""
     if not timestamp or not math.isfinite(timestamp):
         return "-"
     try:

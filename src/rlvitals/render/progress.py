@@ -1,6 +1,6 @@
 """A progress bar as text: the bar's line, the line of live numbers below it, and both as one plain line for a log.
 
-Owns the form; what is drawn when and where is in `capture.progress`.
+Owns the format; `capture.progress` decides what is drawn, when and where.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNBOUNDED = 10_000
 """More columns than any line needs."""
 
 LEAST_CELLS = 5
-"""A bar shorter than this says nothing: it is left out instead."""
+"""A bar with fewer cells is not readable and is left out."""
 
 
 def bar_line(
@@ -32,8 +32,8 @@ def bar_line(
     ascii: bool = False,
     unit: str = "batch",
 ) -> str:
-    """The bar and its counts. The bar has `size` cells; with `width` the line has so many columns instead, and `room`
-    is what the terminal has at most.
+    """The bar and its counts. The bar has `size` cells; if `width` is given, the whole line has `width` columns
+    instead. The line is never longer than `room`, the width of the terminal.
 
     >>> bar_line("Epoch 3/10", 100, 100, 332.0)
     'Epoch 3/10 |████████████████████| 100/100 [05:32<00:00, 3.32s/batch]'
@@ -72,7 +72,7 @@ def field_line(fields: Mapping[str, str], *, room: int = UNBOUNDED, ascii: bool 
 
 
 def field_text(name: str, value: object) -> str:
-    """One live number: a learning rate by its power of ten, whole numbers whole, others to four places.
+    """One live number: a learning rate in exponent notation, integers in full, others to four places or compact.
 
     >>> field_text("lr", 1e-5), field_text("processed", 160), field_text("avg_reward", 0.72344), field_text("kl", 3e-7)
     ('1.00e-05', '160', '0.7234', '3e-07')
@@ -87,7 +87,7 @@ def field_text(name: str, value: object) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, and hours where there are some.
+    """Minutes and seconds, with hours if there are any.
 
     >>> clock(332.4), clock(3725)
     ('05:32', '1:02:05')

@@ -1,7 +1,8 @@
-r"""Readings of runs in the Prometheus text format, version 0.0.4: what a scraper or the node exporter reads.
+r"""Readings of runs in the Prometheus text format, version 0.0.4, for a scraper or the node exporter.
 
-`RUN_FAMILIES` is the list of what is exported of a run; `docs/fleets.md` has it as a table. Labels are `project` and
-`run` and a closed list where a family has more, so the number of series is bounded by the number of runs.
+`RUN_FAMILIES` lists the metrics exported for each run; `docs/fleets.md` has the same list as a table. Each sample of a
+run has the labels `project` and `run`. Further labels have a fixed set of values, except in `rlvitals_run_info`, which
+has one sample per run. The number of series therefore grows only with the number of runs.
 
 >>> escaped('a "b"\n\\')
 'a \\"b\\"\\n\\\\'
@@ -23,14 +24,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 VERDICT_NUMBERS: Mapping[Verdict, int] = {"cannot judge": -1, "healthy": 0, "watch": 1, "act": 2}
 
 LONGEST_NAME = 120
-"""Characters of a run's name in a label; a run's path is never cut, since two might become one."""
+"""The most characters of a run's name in a label. Paths are not cut, since two runs could get the same labels."""
 
 Sample = tuple[str, float]
-"""Further labels, ready to be written, and the value."""
+"""Further labels, already escaped and formatted, and the value."""
 
 
-class Family(NamedTuple):
-    """One metric of the text: its name, type and help, and its samples of one run."""
+class MetricFamily(NamedTuple):
+    """One metric: its name, type and help text, and a function that returns its samples for one run."""
 
     name: str
     type: str
@@ -48,40 +49,40 @@ def _info(run: RunReading) -> list[Sample]:
 
 
 RUN_FAMILIES = (
-    Family("rlvitals_run_info", "gauge", "A recorded run; its name, algorithm and framework are labels.", _info),
-    Family(
+    MetricFamily("rlvitals_run_info", "gauge", "A recorded run; its name, algorithm and framework are labels.", _info),
+    MetricFamily(
         "rlvitals_run_status", "gauge", "1 for the status the run has, 0 for the others.",
         lambda run: [(labels({"status": status}), float(run.status == status)) for status in STATUSES],
     ),
-    Family(
+    MetricFamily(
         "rlvitals_run_verdict", "gauge", "The verdict: 0 healthy, 1 watch, 2 act, -1 cannot judge.",
         lambda run: _one(VERDICT_NUMBERS[run.verdict]),
     ),
-    Family("rlvitals_run_step", "gauge", "The step of the newest training row.", lambda run: _one(run.step)),
-    Family("rlvitals_run_planned_steps", "gauge", "The number of steps planned.", lambda run: _one(run.total_steps)),
-    Family("rlvitals_run_rows_total", "counter", "Training rows recorded.", lambda run: _one(run.rows)),
-    Family("rlvitals_run_attempt", "gauge", "The number of the current start of the run.", lambda r: _one(r.attempt)),
-    Family(
+    MetricFamily("rlvitals_run_step", "gauge", "The step of the newest training row.", lambda run: _one(run.step)),
+    MetricFamily("rlvitals_run_planned_steps", "gauge", "The number of steps planned.", lambda r: _one(r.total_steps)),
+    MetricFamily("rlvitals_run_rows_total", "counter", "Training rows recorded.", lambda run: _one(run.rows)),
+    MetricFamily("rlvitals_run_attempt", "gauge", "The number of the current start.", lambda run: _one(run.attempt)),
+    MetricFamily(
         "rlvitals_run_started_timestamp_seconds", "gauge", "When the run was first started, as Unix time.",
         lambda run: _one(run.started),
     ),
-    Family(
+    MetricFamily(
         "rlvitals_run_last_row_timestamp_seconds", "gauge", "When the newest row was logged, as Unix time.",
         lambda run: _one(run.last_row),
     ),
-    Family(
+    MetricFamily(
         "rlvitals_run_tokens_per_second", "gauge", "Tokens per second, as the run logs them.",
         lambda run: _one(run.tokens_per_s),
     ),
-    Family(
+    MetricFamily(
         "rlvitals_run_open_findings", "gauge", "Findings that have not recovered, by severity.",
         lambda run: [(labels({"severity": name}), float(run.open_findings.get(name, 0))) for name in SEVERITIES],
     ),
-    Family(
+    MetricFamily(
         "rlvitals_run_findings_total", "counter", "Findings raised, by severity.",
         lambda run: [(labels({"severity": name}), float(run.raised_findings.get(name, 0))) for name in SEVERITIES],
     ),
-    Family(
+    MetricFamily(
         "rlvitals_run_vital_sign", "gauge", "The newest value of a vital sign, by the id of the rlvitals catalogue.",
         lambda run: [(labels({"sign": sign}), value) for sign, value in run.vitals.items()],
     ),
@@ -96,18 +97,18 @@ FOLDER_FAMILIES = {
 
 
 class FolderReading(NamedTuple):
-    """What a served folder tells of itself."""
+    """Readings of a served folder."""
 
     project: str
     runs: int
     left_out: Mapping[str, int]
-    """By reason."""
+    """Number of runs by reason."""
     seconds: float
     version: str
 
 
 def run_text(runs: Sequence[RunReading]) -> str:
-    """The families of runs, each with its help and type. No two runs may have the same project and path."""
+    """The metric families of runs, each with its help and type. Each pair of project and path must be unique."""
     heads = [labels({"project": run.project, "run": run.run}) for run in runs]
     lines: list[str] = []
     for family in RUN_FAMILIES:
@@ -122,7 +123,7 @@ def run_text(runs: Sequence[RunReading]) -> str:
 
 
 def folder_text(folder: FolderReading, runs: Sequence[RunReading]) -> str:
-    """A served folder and its runs."""
+    """The metric families of a served folder and of its runs."""
     own = labels({"project": folder.project})
     samples: dict[str, list[Sample]] = {
         "rlvitals_runs": [(own, folder.runs)],
@@ -140,18 +141,18 @@ def folder_text(folder: FolderReading, runs: Sequence[RunReading]) -> str:
 
 
 def labels(given: Mapping[str, str]) -> str:
-    """Labels as they stand between the braces."""
+    """Labels in the form used between the braces of a sample."""
     return ",".join([_label(name, value) for name, value in given.items()])
 
 
 @lru_cache(maxsize=16_384)
 def _label(name: str, value: str) -> str:
-    """Kept: every scrape writes the same ones."""
+    """One label. Cached, since every scrape writes the same labels."""
     return f'{name}="{escaped(value)}"'
 
 
 def escaped(text: str) -> str:
-    """A label's value: nothing in it ends the quotes or the line, and all of it is valid UTF-8."""
+    """A label's value with quotes, backslashes and line breaks escaped, as valid UTF-8."""
     text = text.encode("utf-8", "replace").decode()
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 

@@ -1,4 +1,4 @@
-"""What a report holds, and its tables as plain text: the page and the Markdown differ in their markup alone."""
+"""The content of a report and its tables as plain text. The HTML page and the Markdown only add their markup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_TRANSCRIPT = 6000
 
 @dataclass(frozen=True, slots=True)
 class ShownRollout:
-    """A rollout with where it is and the group it is from."""
+    """A rollout with its position and its group."""
 
     step: int
     group_number: int
@@ -33,14 +33,14 @@ class ShownRollout:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where to find it, for `rlvitals rollouts`."""
+        """Its position, for `rlvitals rollouts`, with its reward, outcome and prompt."""
         facts = {"step": self.step, "group": self.group_number, "rollout": self.number}
         return facts | {"reward": self.rollout.reward, "outcome": self.rollout.outcome, "prompt": self.group.prompt}
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What there is to tell of a run, as plain facts. What a run does not have is None or empty."""
+    """The facts that a report shows about a run. Parts that the run does not have are None or empty."""
 
     name: str
     about: dict[str, Any]
@@ -48,7 +48,7 @@ class RunReport:
     check: dict[str, Any]
     """The doctor's report: `Report.to_dict()`."""
     asked: dict[str, str]
-    """What was asked of the trainer because of a rule, and its answer."""
+    """By alarm, the requests made to the trainer, and its answers."""
     tiles: list[TileFacts]
     step_bar: list[StepCell]
     curves: Picture | None
@@ -65,13 +65,13 @@ class RunReport:
     attempts: list[Attempt]
     compared: dict[str, Any] | None
     compared_curves: Picture | None
-    """None where no metric compares."""
+    """None if no metric can be compared."""
     made: float
     """Unix seconds."""
     written_by: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with stable keys. Of curves it names what is drawn; the points are the run's own."""
+        """Plain data with stable keys. Of curves it has the names, the numbers of points and the last values."""
         plain = ("name", "about", "check", "asked", "tiles", "step_bar", "values", "epochs", "evaluations", "config",
                  "environment", "compared", "made", "written_by")  # fmt: skip
         return {key: getattr(self, key) for key in plain} | {
@@ -82,18 +82,18 @@ class RunReport:
         }
 
 
-class Table(NamedTuple):
-    """Cells as plain text; what comes from a log is still to be escaped."""
+class ReportTable(NamedTuple):
+    """Cells as plain text. Texts from a log are not escaped yet."""
 
     headers: list[str]
     rows: list[list[str]]
     note: str = ""
     words: int = 1
-    """So many columns from the left hold words, the others numbers."""
+    """Number of columns from the left that hold words; the others hold numbers."""
 
 
 def about_words(report: RunReport) -> list[str]:
-    """Where the verdict comes from, in a few phrases."""
+    """Short phrases about the run: rows, steps, status, algorithm, framework, start and attempts."""
     about = report.about
     told = [f"{number(about['rows'])} {'row' if about['rows'] == 1 else 'rows'}"]
     if about["first_step"] is not None:
@@ -108,7 +108,7 @@ def about_words(report: RunReport) -> list[str]:
     return told
 
 
-def values_table(report: RunReport) -> Table | None:
+def values_table(report: RunReport) -> ReportTable | None:
     """Last and best value of each metric."""
     if not report.values:
         return None
@@ -119,11 +119,11 @@ def values_table(report: RunReport) -> Table | None:
     ]  # fmt: skip
     left = report.values_left_out
     note = f"and {number(left)} more metrics" if left else ""
-    return Table(["metric", "last", "at step", "best", "at step", "points"], rows, note)
+    return ReportTable(["metric", "last", "at step", "best", "at step", "points"], rows, note)
 
 
-def epochs_table(facts: Mapping[str, Any]) -> Table:
-    """The epochs, the newest of many."""
+def epochs_table(facts: Mapping[str, Any]) -> ReportTable:
+    """The last epochs, up to `MOST_EPOCHS`."""
     shown = [name for name in COLUMNS if any(name in epoch["metrics"] for epoch in facts["epochs"])]
     rows = []
     for epoch in facts["epochs"][-MOST_EPOCHS:]:
@@ -133,18 +133,18 @@ def epochs_table(facts: Mapping[str, Any]) -> Table:
     notes = [f"epochs inferred from {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
     if (count := len(facts["epochs"])) > MOST_EPOCHS:
         notes.insert(0, f"the last {MOST_EPOCHS} of {number(count)} epochs")
-    return Table(["epoch", "steps", "rows", *(COLUMNS[name] for name in shown)], rows, "; ".join(notes), words=0)
+    return ReportTable(["epoch", "steps", "rows", *(COLUMNS[name] for name in shown)], rows, "; ".join(notes), words=0)
 
 
-def evaluations_table(facts: Mapping[str, Any]) -> Table:
-    """The evaluations over the steps, the newest of many, with the numbers most of them have."""
+def evaluations_table(facts: Mapping[str, Any]) -> ReportTable:
+    """The last evaluations, up to `MOST_EVALUATIONS`, with the numbers that most of them have."""
     listed = facts["evaluations"]
     counts: dict[str, int] = {}
     for stats in listed:
         for name, value in stats.items():
             if _is_number(value) and name != "step":
                 counts[name] = counts.get(name, 0) + 1
-    names = sorted(facts.get("names", counts), key=lambda name: -counts[name])[: MOST_COLUMNS - 1]  # scores first
+    names = sorted(facts.get("names", counts), key=lambda name: -counts[name])[: MOST_COLUMNS - 1]  # ties: scores first
     rows = [
         [number(stats["step"]), *[number(value) if _is_number(value := stats.get(name)) else "-" for name in names]]
         for stats in listed[-MOST_EVALUATIONS:]
@@ -154,26 +154,26 @@ def evaluations_table(facts: Mapping[str, Any]) -> Table:
         notes.append(f"the last {MOST_EVALUATIONS} of {number(len(listed))} evaluations")
     if len(counts) > len(names):
         notes.append(f"{len(counts) - len(names)} more numbers each")
-    return Table(["step", *names], rows, "; ".join(notes), words=0)
+    return ReportTable(["step", *names], rows, "; ".join(notes), words=0)
 
 
-def differences_table(compared: Mapping[str, Any]) -> Table | None:
-    """Settings that are not the same in all runs."""
+def differences_table(compared: Mapping[str, Any]) -> ReportTable | None:
+    """Settings that differ between the runs."""
     differences = compared["config_differences"]
     if not differences:
         return None
     rows = [[key, *map(setting, values)] for key, values in list(differences.items())[:MOST_SETTINGS]]
-    return Table(["setting", *run_names(compared)], rows, words=1 + len(compared["runs"]))
+    return ReportTable(["setting", *run_names(compared)], rows, words=1 + len(compared["runs"]))
 
 
-def nearest_table(hindsight: dict[str, Any]) -> Table | None:
-    """A run's settings beside those of the nearest healthy run: what differs."""
+def nearest_table(hindsight: dict[str, Any]) -> ReportTable | None:
+    """Settings of a run that differ from those of the nearest healthy run."""
     rows, note = nearest_rows(hindsight)
-    return Table(rows[0], rows[1:], note, words=3) if rows else None
+    return ReportTable(rows[0], rows[1:], note, words=3) if rows else None
 
 
-def compared_table(compared: Mapping[str, Any]) -> Table | None:
-    """Best and last values side by side; what is not the same quantity is left out and said."""
+def compared_table(compared: Mapping[str, Any]) -> ReportTable | None:
+    """Last and best values side by side. A note names metrics left out because they are different quantities."""
     rows, refused = [], []
     for row in compared["metrics"]:
         if row["verdict"] == "different":
@@ -189,27 +189,27 @@ def compared_table(compared: Mapping[str, Any]) -> Table | None:
     if not rows:
         return None
     note = f"left out, not the same quantity: {', '.join(refused[:8])}" if refused else ""
-    return Table(["metric", *run_names(compared), "they part at step"], rows[:60], note)
+    return ReportTable(["metric", *run_names(compared), "they part at step"], rows[:60], note)
 
 
 def run_names(compared: Mapping[str, Any]) -> list[str]:
-    """What to call each run: its name, or its path where two have the same."""
+    """The runs' names, or their paths if two runs have the same name."""
     names = [run["name"] for run in compared["runs"]]
     return names if len(set(names)) == len(names) else [run["path"] for run in compared["runs"]]
 
 
-def config_table(report: RunReport) -> Table | None:
+def config_table(report: RunReport) -> ReportTable | None:
     """The settings, the user's first."""
     if not report.config:
         return None
     keys = sorted(report.config, key=lambda key: key.startswith("rlvitals."))
     rows = [[key, setting(report.config[key])] for key in keys[:MOST_SETTINGS]]
     left = len(keys) - len(rows)
-    return Table(["setting", "value"], rows, f"and {number(left)} more" if left else "", words=2)
+    return ReportTable(["setting", "value"], rows, f"and {number(left)} more" if left else "", words=2)
 
 
-def environment_table(report: RunReport) -> Table:
-    """Where the run was made."""
+def environment_table(report: RunReport) -> ReportTable:
+    """The run's source, its environment, and what changed with each further attempt."""
     rows = [["source", report.about["source"]]]
     for key, value in report.environment.items():
         said = ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, Mapping) else str(value)
@@ -218,11 +218,11 @@ def environment_table(report: RunReport) -> Table:
         changed = ", ".join(f"{key}: {setting(was)} -> {setting(now)}" for key, (was, now) in _pairs(attempt.changed))
         begun = "" if attempt.from_step is None else f"from step {number(attempt.from_step)}"
         rows.append([f"attempt {attempt.number}", "; ".join(filter(None, (begun, changed))) or "resumed"])
-    return Table(["", ""], rows, words=2)
+    return ReportTable(["", ""], rows, words=2)
 
 
 def told_rollout(rollout: Rollout) -> str:
-    """A rollout's transcript, cut where it is very long; control characters are visible."""
+    """A rollout's transcript, cut to `LONGEST_TRANSCRIPT` characters, with control characters made visible."""
     told = transcript(rollout, full=True)
     left = len(told) - LONGEST_TRANSCRIPT
     return told if left <= 0 else f"{told[:LONGEST_TRANSCRIPT]}\n[+{number(left)} characters]"

@@ -19,9 +19,9 @@ from rlvitals.render.check_html import (
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
+    ReportTable,
     RunReport,
     ShownRollout,
-    Table,
     about_words,
     compared_table,
     config_table,
@@ -72,7 +72,7 @@ footer { margin-top: 3rem; color: var(--faint); }
 
 
 def page(report: RunReport) -> str:
-    """The whole file."""
+    """The report as a complete HTML file."""
     title = f"{report.check['verdict']}: {visible(report.name)}"
     return document(title, _body(report), PANEL_STYLE + _STYLE)
 
@@ -134,7 +134,7 @@ def _vitals(report: RunReport) -> Iterator[str]:
 
 
 def _step_bar(cells: Sequence[StepCell]) -> Iterator[str]:
-    """The run from left to right, coloured where findings are."""
+    """The run's steps from left to right, coloured by the severity of their findings."""
     if not cells:
         return
     troubled = sum(cell["severity"] in ("warning", "critical") for cell in cells)
@@ -235,11 +235,11 @@ def _compared(report: RunReport) -> Iterator[str]:
         yield from _table(table)
 
 
-def _table(table: Table | None, style: str = "") -> Iterator[str]:
+def _table(table: ReportTable | None, style: str = "") -> Iterator[str]:
     if table is None:
         return
     kinds = ["" if place < table.words else ' class="n"' for place in range(len(table.headers))]
-    # What may be wider than the window can be scrolled with the keys too.
+    # Focusable, so that a table wider than the window can also be scrolled with the keyboard.
     told = _said(", ".join(filter(None, table.headers)))
     reach = "" if style else f' tabindex="0" role="group" aria-label="table of {told}"'
     yield f'<div class="wide"{reach}><table class="{style}">'
@@ -255,7 +255,7 @@ def _table(table: Table | None, style: str = "") -> Iterator[str]:
         yield f'<p class="faint">{_said(table.note)}</p>'
 
 
-def _folded(table: Table | None) -> Iterator[str]:
+def _folded(table: ReportTable | None) -> Iterator[str]:
     if table is not None:
         yield f"<details><summary>{number(len(table.rows))} settings</summary>"
         yield from _table(table, "config")

@@ -1,7 +1,7 @@
-"""A run's report as Markdown for a pull request: short, what is long folded, nothing of the run taken for markup.
+"""A run's report as Markdown for a pull request. Long parts are folded; texts of the run never act as markup.
 
-Texts of a run go into code (where GitHub and GitLab neither render nor link nor notify anybody), or have every
-letter that could mean something escaped.
+Texts of a run are written as code, where GitHub and GitLab neither render nor link them and notify nobody.
+Elsewhere every character with a meaning in Markdown is escaped.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
+    ReportTable,
     RunReport,
     ShownRollout,
-    Table,
     about_words,
     compared_table,
     config_table,
@@ -40,11 +40,11 @@ SPARK_LETTERS = 24
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)[.)])")
 _NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{_BLOCKS} ]+")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "@": "@&#8203;", "#": "#&#8203;"}
-"""A space without width behind @ and #: people and issues are looked for in what has been rendered."""
+"""@ and # get a zero-width space, since mentions and issue numbers are searched for in the rendered text."""
 
 
 def markdown(report: RunReport) -> str:
-    """The whole text."""
+    """The report as Markdown."""
     return "\n".join(_parts(report)) + "\n"
 
 
@@ -92,7 +92,7 @@ def _tiles(tiles: Sequence[TileFacts]) -> Iterator[str]:
         value = f"{_STATUS[tile['status']]} {number(tile['value'])}".strip()
         rows.append([tile["name"], value, moved, typical, spark(tile["spark"])])
     yield ""
-    yield from _table(Table(["vital sign", "now", "change", "typical", "course"], rows))
+    yield from _table(ReportTable(["vital sign", "now", "change", "typical", "course"], rows))
 
 
 def _findings(report: RunReport) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _compared(facts: dict[str, Any] | None) -> Iterator[str]:
         yield from _table(table)
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: ReportTable) -> Iterator[str]:
     words = max(table.words, 1)
     yield "| " + " | ".join(map(plain, table.headers)) + " |"
     yield "|" + "|".join("---" if place < words else "---:" for place in range(len(table.headers))) + "|"
@@ -157,7 +157,7 @@ def _cell(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""A text that means nothing but itself, on one line.
+    r"""A text on one line, escaped so that no part of it acts as markup.
 
     >>> plain("*kl* <b> @you #1")
     '\\*kl\\* &lt;b> @&#8203;you #&#8203;1'
@@ -166,7 +166,7 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A text as code, whatever backticks it holds.
+    """A text as inline code, with a fence longer than any run of backticks in it.
 
     >>> code("kl"), code("a`b")
     ('`kl`', '``a`b``')
@@ -177,7 +177,7 @@ def code(text: str) -> str:
 
 
 def spark(points: Sequence[Sequence[float | None]]) -> str:
-    """A line of blocks from the lowest to the highest value; a space where nothing is known.
+    """A sparkline of at most `SPARK_LETTERS` blocks; a space stands for missing values.
 
     >>> spark([[1, 0.0], [2, 1.0], [3, None], [4, 0.5]])
     '▁█ ▅'

@@ -1,4 +1,4 @@
-"""Lists of rollouts: the steps that have some, a step's groups, single ones that were asked for, two steps compared."""
+"""Lists of rollouts: the steps with rollouts, a step's groups, the rollouts of a query, two steps compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPT_SHOWN = 60
 
 
 def render_steps(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One line a step."""
+    """One line per step."""
     if not rows:
         return Text("no rollouts were recorded")
     table = _table("step", "groups", "kept", "filtered", "rollouts", "early", "mean reward", right=7)
@@ -34,7 +34,7 @@ def render_steps(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def render_groups(step: int, groups: Iterable[tuple[int, Group, Mapping[str, int]]]) -> RenderableType:
-    """A step's groups: mean and spread of the rewards, how they came out, whether they are trained on."""
+    """A step's groups: mean and standard deviation of the rewards, outcomes, whether they are trained on."""
     table = _table("group", "mean", "std", "rollouts", "early", "outcomes", "trained on", "prompt", right=5)
     for place, group, outcomes in groups:
         table.add_row(
@@ -51,7 +51,7 @@ def render_groups(step: int, groups: Iterable[tuple[int, Group, Mapping[str, int
 
 
 def render_hits(hits: Sequence[Any]) -> RenderableType:
-    """Rollouts that were asked for, one line each."""
+    """The rollouts that match a query, one line each."""
     if not hits:
         return Text("no rollout is like that")
     table = _table("step", "group", "rollout", "reward", "turns", "outcome", "ended", "prompt", right=5)
@@ -64,7 +64,7 @@ def render_hits(hits: Sequence[Any]) -> RenderableType:
 def render_changes(
     before: int, after: int, changes: Iterable[Any], outcomes: Callable[[Group], Mapping[str, int]]
 ) -> RenderableType:
-    """The prompts of two steps: mean reward then and now, how they came out."""
+    """The prompts of two steps: mean reward and outcomes at each step."""
     table = _table(f"step {before}", f"step {after}", "change", "then", "now", "prompt", right=3)
     for change in changes:
         old, new = change.before, change.after
@@ -76,7 +76,7 @@ def render_changes(
 
 
 def text_changes(before: int, old: Group, after: int, new: Group, *, full: bool = False) -> str:
-    """The best rollouts of one prompt at two steps, line by line: `-` was there, `+` is new."""
+    """A diff of the best rollouts of one prompt at two steps: `-` marks removed lines, `+` new lines."""
     told = (_best_told(old, full), _best_told(new, full))
     lines = difflib.unified_diff(told[0], told[1], f"step {before}", f"step {after}", n=1, lineterm="")
     heads = [f"Step {step}, {group_heading(1, group)}".replace("Group 1", "the prompt's group", 1)

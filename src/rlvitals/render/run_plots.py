@@ -1,7 +1,7 @@
-"""Pictures of runs: panels of curves in, a PNG out. Knows nothing of files; matplotlib is imported when it draws.
+"""Draws panels of curves as an image. Reads and writes no files; matplotlib is imported only when drawing.
 
-Nothing is hidden: long series keep their extremes as an envelope, NaNs are marked where they were logged, abandoned
-rows are shown faintly. Colours are distinguished by colour-blind people too, and never carry a meaning alone.
+Long series are drawn as an envelope that keeps their extremes. NaNs are marked where they were logged. Abandoned rows
+are drawn as dotted grey lines. The palette suits colour-blind readers; dashes and markers also distinguish the lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvitals.errors import MissingDependency
+from rlvitals.errors import needs
 from rlvitals.render.curves import Envelope, axis_scale, envelope, is_smooth, rolling_mean
 from rlvitals.terminal import visible
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Smooth = int | Literal["auto"]
-"""Points a smoothed value is averaged over; 0 for none."""
+"""Number of points in the moving average; 0 for no smoothing."""
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette."""
@@ -37,9 +37,9 @@ SEVERITY = {"critical": ("#B2182B", "-"), "warning": ("#B8860B", "--")}
 GREY = "#666666"
 TYPICAL = "#7A8B99"
 FEW = 60
-"""Up to so many points each one gets a mark."""
+"""Up to this number of points, each point gets a marker."""
 MANY = 1200
-"""From so many points on the curve is drawn as an envelope."""
+"""Above this number of points, the curve is drawn as an envelope."""
 SMOOTHED_FROM = 80
 DPI = 110
 PANEL_SIZE = (4.7, 2.75)
@@ -47,14 +47,14 @@ MOST_LEGENDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One curve."""
 
     label: str
     x: Array
     y: Array
     is_sparse: bool = False
-    """Evaluations: a mark on every point, and no smoothing."""
+    """True for evaluations: every point gets a marker and the line is not smoothed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Mark:
     number: int
     """Its number in the list below the panels."""
     is_about: bool = True
-    """Whether the panel's metric is what it is about; otherwise it is only hinted at."""
+    """Whether the finding is about the panel's metric; if not, its line is drawn faintly and without a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class Panel:
 
     title: str
     name: str
-    """What it was logged as."""
-    lines: list[Line]
-    ghosts: list[Line] = field(default_factory=list)
+    """The name it was logged under."""
+    lines: list[PlotLine]
+    ghosts: list[PlotLine] = field(default_factory=list)
     band: tuple[float | None, float | None] | None = None
     marks: list[Mark] = field(default_factory=list)
 
@@ -91,20 +91,18 @@ class Picture:
     x_label: str
     panels: list[Panel]
     boundaries: list[tuple[float, str]] = field(default_factory=list)
-    """Where another attempt took over, and which."""
+    """Where each later attempt starts, and its label."""
     remarks: list[tuple[str, str]] = field(default_factory=list)
-    """Lines below the panels: a severity (or nothing) and a text."""
+    """Lines below the panels: a severity (or an empty string) and a text."""
     legend: list[str] = field(default_factory=list)
-    """What the colours stand for, where they stand for the same thing in every panel (one a run)."""
+    """Names of the lines, if a colour means the same run in every panel; otherwise empty."""
 
 
 def draw(picture: Picture, smooth: Smooth = "auto", image_format: str = "png") -> bytes:
-    """The picture as a file's bytes. Raises MissingDependency without matplotlib."""
-    try:
+    """The picture as the bytes of an image file. Raises MissingDependency if matplotlib is not installed."""
+    with needs("drawing a run", "plots"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("drawing a run", "plots") from error
     columns = _columns(len(picture.panels))
     rows = math.ceil(len(picture.panels) / columns)
     remarks = [(severity, line) for severity, text in picture.remarks for line in _wrapped(text, columns)]
@@ -127,13 +125,13 @@ def draw(picture: Picture, smooth: Smooth = "auto", image_format: str = "png") -
     _draw_words(figure, picture, remarks, head / height, foot / height)
     out = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # names may hold letters the font lacks
+        warnings.filterwarnings("ignore", message="Glyph")  # names may contain characters that the font lacks
         figure.savefig(out, format=image_format)
     return out.getvalue()
 
 
 def _columns(panels: int) -> int:
-    """As few empty places as may be, and no more than four in a row."""
+    """The number of columns: at most four, chosen to leave few empty places."""
     return {1: 1, 2: 2, 4: 2, 7: 4, 8: 4}.get(panels, 3 if panels < 10 else 4)
 
 
@@ -142,7 +140,7 @@ def _wrapped(text: str, columns: int) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """A text that matplotlib does not take for mathematics."""
+    """A text with control characters made visible and $ escaped, since matplotlib would read it as mathematics."""
     return visible(text).replace("$", r"\$")
 
 
@@ -216,9 +214,9 @@ def _draw_panel(ax: Axes, panel: Panel, picture: Picture, smooth: Smooth, limits
 
 
 class _Curve:
-    """A line with its place among the panel's lines, which gives it colour, dash and mark."""
+    """A line of a panel. Its position among the panel's lines selects its colour, dash and marker."""
 
-    def __init__(self, line: Line, place: int, letters: int) -> None:
+    def __init__(self, line: PlotLine, place: int, letters: int) -> None:
         self.x = line.x
         self.y = np.where(np.isfinite(line.y), line.y, np.nan)
         self.has_points = len(line.y) <= FEW or line.is_sparse
@@ -228,7 +226,7 @@ class _Curve:
 
 
 def _draw_line(ax: Axes, curve: _Curve, smooth: Smooth, *, is_log: bool) -> None:
-    """Few points as they are; more of them lightly with their mean over it; very many as an envelope with the mean."""
+    """Draw few points with markers, more points faintly below their moving average, and very many as an envelope."""
     if curve.has_points:
         ax.plot(curve.x, curve.y, marker=curve.mark, markersize=3, linewidth=1.2, **curve.style)
         return
@@ -243,7 +241,7 @@ def _draw_line(ax: Axes, curve: _Curve, smooth: Smooth, *, is_log: bool) -> None
         ax.plot(curve.x, curve.y, linewidth=1.1, **curve.style)
         return
     ax.plot(curve.x, curve.y, color=curve.style["color"], linewidth=0.8, alpha=0.35)
-    # On a logarithmic axis the middle of what is seen is the mean of the logarithms.
+    # On a logarithmic axis the geometric mean lies in the visual middle of the points.
     means = np.exp(rolling_mean(np.log(curve.y), window)) if is_log else rolling_mean(curve.y, window)
     ax.plot(curve.x, means, linewidth=1.6, **curve.style)
 
@@ -254,7 +252,7 @@ def _window(y: Array, smooth: Smooth) -> int:
     return max(5, len(y) // 25) if len(y) >= SMOOTHED_FROM and not is_smooth(y) else 0
 
 
-def _thinned(line: Line) -> tuple[Array, Array]:
+def _thinned(line: PlotLine) -> tuple[Array, Array]:
     if len(line.y) <= MANY:
         return line.x, np.where(np.isfinite(line.y), line.y, np.nan)
     shape = envelope(line.x, line.y)
@@ -281,7 +279,7 @@ def _set_axes(ax: Axes, values: Array, scale: str, limits: tuple[float, float]) 
     else:
         ax.text(0.5, 0.5, "no finite value", transform=ax.transAxes, ha="center", fontsize=8, color=GREY)
         ax.set_yticks([])
-    ax.set_ylim(*ax.get_ylim())  # what comes later must not stretch it
+    ax.set_ylim(*ax.get_ylim())  # what is drawn later must not change the limits
     if scale != "linear":
         ax.text(1.0, 1.02, f"{scale} axis", transform=ax.transAxes, fontsize=6.5, color=GREY, ha="right", va="bottom")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=limits[1] - limits[0] > 6))
@@ -290,7 +288,7 @@ def _set_axes(ax: Axes, values: Array, scale: str, limits: tuple[float, float]) 
 
 
 class _ValueTick:
-    """Writes a value with as many digits as tell neighbours apart."""
+    """Formats a value with enough digits to distinguish neighbouring ticks."""
 
     def __init__(self, low: float, high: float) -> None:
         largest = max(abs(low), abs(high))
@@ -311,7 +309,7 @@ def _step_tick(value: float, _: int | None = None) -> str:
 
 
 def _draw_band(ax: Axes, band: tuple[float | None, float | None]) -> None:
-    """The typical range, as far as the axis shows it: it must not stretch the axis."""
+    """Draw the typical range, cut to the axis limits so that it does not stretch the axis."""
     bottom, top = ax.get_ylim()
     low = bottom if band[0] is None else max(band[0], bottom)
     high = top if band[1] is None else min(band[1], top)
@@ -323,7 +321,7 @@ def _draw_band(ax: Axes, band: tuple[float | None, float | None]) -> None:
 
 
 def _draw_marks(ax: Axes, marks: list[Mark], limits: tuple[float, float]) -> None:
-    """Onsets as lines; those about this panel carry their number, on two levels where they would touch."""
+    """Draw onsets as lines. Those about this panel's metric have a number, on up to three levels if they are close."""
     before, level = -math.inf, 0
     for mark in sorted(marks, key=lambda mark: mark.x):
         if not limits[0] <= mark.x <= limits[1]:
@@ -342,8 +340,8 @@ def _draw_marks(ax: Axes, marks: list[Mark], limits: tuple[float, float]) -> Non
         )  # fmt: skip
 
 
-def _note_missing(ax: Axes, lines: list[Line]) -> None:
-    """A red cross on the floor for every NaN and infinity that was logged."""
+def _note_missing(ax: Axes, lines: list[PlotLine]) -> None:
+    """Count the NaNs and infinities of the first line that has any, and mark up to `FEW` of them with red crosses."""
     for line in lines:
         broken = line.x[~np.isfinite(line.y)]
         if not len(broken):

@@ -1,4 +1,4 @@
-"""What scanners found in rollouts: a line for each pattern, then each finding with the places that show it."""
+"""The results of a scan of rollouts: one line per pattern, then each finding with the passages that show it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlvitals.terminal import visible
 
 TOLD_HITS = 6
 SURE = 3.0
-"""Standard deviations from which a trend or a gain is mentioned."""
+"""From this number of standard deviations on, a trend is shown, and a gain is not marked as chance."""
 
 
 class ScanView:
-    """One scan."""
+    """The results of one scan."""
 
     def __init__(self, facts: dict[str, Any], *, verbose: bool = False) -> None:
         self._facts = facts
@@ -111,7 +111,7 @@ def _finding(
 
 
 class RubricView:
-    """What a model said of a rubric: hits, agreement with the scanners, and what it cost."""
+    """A model's answers to a rubric: hits, agreement with the scanners, and cost."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self._facts = facts

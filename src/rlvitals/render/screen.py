@@ -1,6 +1,6 @@
-"""Rich's console for texts of anybody: nothing in them is taken for markup, and no control character leaves it.
+"""Rich's console for untrusted texts: nothing in them acts as markup, and no control character is printed.
 
-Every table and text that rich draws for rlvitals goes through `Screen`; `watch` has its own filter, in `tui.app`.
+Every table and text that rich draws for rlvitals goes through `Screen`; `watch` has its own filter, in `tui.drawing`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from rlvitals.terminal import visible_lines
 
 PIPED_WIDTH = 120
-"""Columns when the output is not a terminal."""
+"""Width in columns if the output is not a terminal."""
 
 
 class Screen(Console):
-    """A console without markup, emoji codes and highlighting, whose segments are harmless."""
+    """A console without markup, emoji codes and highlighting, which makes control characters visible."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **how})
@@ -29,7 +31,7 @@ class Screen(Console):
 
 
 def harmless(segments: Iterable[Segment]) -> Iterable[Segment]:
-    """The same segments with control characters made visible; rich's own cursor moves are segments of another kind."""
+    """The segments with control characters in texts made visible. Rich's own control segments are not changed."""
     for segment in segments:
         text, style, control = segment
         if control or text == "\n" or text.isprintable():
@@ -38,6 +40,19 @@ def harmless(segments: Iterable[Segment]) -> Iterable[Segment]:
             yield Segment(visible_lines(text), style)
 
 
+def two_columns(labels: str = "", *, pad_edge: bool = False) -> Table:
+    """A table of two columns without rules: labels in the style `labels`, and texts, which are wrapped."""
+    made = Table.grid(padding=(0, 2), pad_edge=pad_edge)
+    made.add_column(style=labels, no_wrap=True)
+    made.add_column(overflow="fold")
+    return made
+
+
+def heading(text: str) -> Text:
+    """The title of a section, after a blank line."""
+    return Text(f"\n{text}", style="bold")
+
+
 def standard_output() -> Screen:
-    """The screen of stdout, of a fixed width where that is not a terminal."""
+    """A screen for stdout, with a fixed width if stdout is not a terminal."""
     return Screen(width=None if sys.stdout.isatty() else PIPED_WIDTH)

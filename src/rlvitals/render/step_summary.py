@@ -1,6 +1,6 @@
-"""What a GRPO step prints, in full or in short: the facts of the GRPO agent's document, in its order.
+"""The summary of a GRPO step, full or short, with the facts of the GRPO agent's document in its order.
 
-Owns the words; the numbers come from the trainer and from the groups. A fact that is not known is left out.
+Owns the wording. The numbers come from the trainer and from the groups. Unknown facts are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StepFacts:
     """Rollouts that ended before the turn limit, for any reason."""
     early_reasons: Mapping[str, int] = field(default_factory=dict)
     grad_norm: float | None = None
-    """Before clipping: what `clip_grad_norm_` returns."""
+    """Before clipping, as `clip_grad_norm_` returns it."""
     grad_norm_clipped: float | None = None
     tokens_trained: int | None = None
     loss: float | None = None
@@ -44,7 +44,7 @@ class StepFacts:
 
 
 def is_verbose(asked: bool | None = None) -> bool:
-    """Whether turn tables, rollout details and full summaries are printed: as asked, or as `VERBOSE=true` says."""
+    """Whether turn tables, rollout details and full summaries are printed. Without `asked`, `VERBOSE=true` decides."""
     return os.environ.get("VERBOSE", "").lower() in ("1", "true", "yes", "on") if asked is None else asked
 
 
@@ -60,9 +60,9 @@ def step_facts(
     rollout_seconds: float | None = None,
     training_seconds: float | None = None,
 ) -> StepFacts:
-    """Count the groups of a step. Counts are true also when every group is filtered: all rollouts take part.
+    """Count the groups of a step. The counts include the rollouts of filtered groups.
 
-    `grad_norm` is that before clipping, as `clip_grad_norm_` returns it; with `max_grad_norm` the one after is known.
+    `grad_norm` is the norm before clipping, as `clip_grad_norm_` returns it. `max_grad_norm` gives the norm after it.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     early = [rollout for group in groups for rollout in group.early_rollouts]
@@ -90,7 +90,7 @@ def step_facts(
 
 
 def concise(facts: StepFacts) -> str:
-    """Three lines.
+    """The short summary, in three lines.
 
     >>> print(concise(StepFacts(10, 200, groups=8, kept=6, filtered=2, rollouts=48, early=18)))
     Step 10/200
@@ -101,14 +101,14 @@ def concise(facts: StepFacts) -> str:
 
 
 def opening(facts: StepFacts) -> list[str]:
-    """The text before a step's rollouts are collected; takes the number of groups and rollouts asked for."""
+    """The text before a step's rollouts are collected. `facts` holds the planned numbers of groups and rollouts."""
     of = f"/{facts.total_steps}" if facts.total_steps is not None else ""
     each = facts.rollouts / facts.groups if facts.groups else 0
     return [f"Step {facts.step}{of}", f"Collecting {each:g} rollouts for {facts.groups} queries..."]
 
 
 def closing(facts: StepFacts) -> str:
-    """The text after it."""
+    """The text after a step's rollouts are collected."""
     kept = f"{facts.kept}/{facts.groups} kept ({facts.filtered} filtered)"
     return f"  Groups: {kept}, {facts.early}/{facts.rollouts} finished early"
 
@@ -124,7 +124,7 @@ def banner(phase: int) -> str:
 
 
 def group_details(groups: Sequence[Group], width: int = WIDTH) -> str:
-    """Every group, filtered ones too: its rollouts one by one, and the table of its turns. For after the advantages."""
+    """All groups, including filtered ones, each with its rollouts and its turn table. Call it after the advantages."""
     parts = []
     for number, group in enumerate(groups, 1):
         rollouts = [rollout_heading(place, rollout) for place, rollout in enumerate(group.rollouts, 1)]
@@ -133,7 +133,7 @@ def group_details(groups: Sequence[Group], width: int = WIDTH) -> str:
 
 
 def verbose(facts: StepFacts) -> str:
-    """The last phase's block: what was trained, and the summary of the groups."""
+    """The block of the last phase: the training numbers and the summary of the groups."""
     lines = [banner(4)]
     trained = {
         "Grad norm (before clipping)": _form(facts.grad_norm, ".4f"),

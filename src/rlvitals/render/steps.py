@@ -1,8 +1,8 @@
 """One logged step as text for a console: a compact line, a row of a table, or a line of JSON.
 
-Owns the layouts and how they fit a width. Knows no stream and no clock: what is printed, when and where, is decided in
-`capture.console`. A text is a list of pieces with roles, so that the same line can be plain or coloured. Nothing here
-imports rich: a trainer that prints plain lines does not pay for it.
+Owns the layouts and how they fit a width. `capture.console` decides what is printed, when, and to which stream. A line
+is a list of pieces with roles, so that the same line can be plain or coloured. This module does not import rich, which
+would slow down trainers that print plain lines.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rlvitals.render.numbers import duration, number
 from rlvitals.terminal import visible
 
 Role = Literal["", "title", "step", "first", "bad", "note"]
-"""What a piece of a line is, for those who colour it. `first`: the most vital sign; `bad`: a number that is none."""
+"""The kind of a piece of a line, for colouring. `first`: the first metric; `bad`: NaN, infinity, a failed run."""
 
 
-class Piece(NamedTuple):
-    """A stretch of text in one role."""
+class StyledText(NamedTuple):
+    """A piece of text with one role."""
 
     text: str
     role: Role = ""
 
 
-Line = list[Piece]
+Line = list[StyledText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,25 @@ class Column:
 
     title: str
     shows: tuple[str, ...]
-    """Catalogue ids or logged names; the first one a row has is shown."""
+    """Catalogue ids or logged names. The first one that a row has is shown."""
     width: int = 9
-    """The gap to its neighbour included."""
+    """Includes the gap to the next column."""
     decimals: int | None = None
-    """None: about three significant digits."""
+    """None for about three significant digits."""
     is_right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is shown of a step, and how often."""
+    """Which numbers of a step are shown, and how often."""
 
     columns: tuple[Column, ...] = ()
-    """Empty: the algorithm's vital signs, then whatever else is logged, as many as fit."""
+    """If empty: the algorithm's vital signs, then the other logged metrics, as many as fit."""
     step_width: int = 9
     every: int = 1
-    """Every so many steps."""
+    """Print every n-th step."""
     header_every: int = 20
-    """Lines from header to header."""
+    """Rows from one header to the next."""
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -82,17 +82,17 @@ LAYOUTS: dict[str, Layout] = {
         ),
     ),
 }
-"""By name. `kto` is the KTO guide's table to the character; one more is one more entry."""
+"""Layouts by name. `kto` matches the table of the KTO guide character by character."""
 
 MOST_METRICS = 10
-"""A line with more is a wall, however wide the terminal."""
+"""The most metrics in a line. More are hard to read, even on a wide terminal."""
 
 LONGEST_TITLE = 20
 NUMBER_WIDTH = 8
 WIDEST_ETA = "59 min 59 s"
 
 _STATISTICS = frozenset({"mean", "avg", "max", "min", "std", "var", "sum", "median", "total", "p50", "p90", "p99"})
-"""Last parts of a name that say nothing alone: `critic/score/mean` is `score/mean`, not `mean`."""
+"""Last parts of a name that are unclear alone: `critic/score/mean` is shortened to `score/mean`, not `mean`."""
 
 
 def step_text(
@@ -104,8 +104,8 @@ def step_text(
     total: int | None = None,
     encoding: str,
 ) -> StepText:
-    """What turns steps into lines, one after the other, and remembers what keeps them aligned. A layout with columns
-    is always a table; the others are where `as_table` asks for it.
+    """Create the object that formats successive steps as lines and keeps them aligned. A layout with columns is always
+    a table; other layouts are tables if `as_table` is set.
     """
     order = _Order(framework, algorithm, encoding)
     return _Table(layout, order, total, encoding) if layout.columns or as_table else _Lines(order, total)
@@ -117,7 +117,7 @@ def plain(line: Line) -> str:
 
 
 def json_line(step: int, metrics: Mapping[str, Any], encoding: str) -> str:
-    """ROLL's stdout form: one line, strict JSON behind the tag it is found by. Non-finite numbers are texts.
+    """ROLL's stdout format: one line with a tag and strict JSON. Non-finite numbers are written as strings.
 
     >>> json_line(10, {"loss": 0.62, "kl": float("nan")}, "utf-8")
     'metrics_tag: {"step":10,"metrics":{"loss":0.62,"kl":"nan"}}'
@@ -128,28 +128,28 @@ def json_line(step: int, metrics: Mapping[str, Any], encoding: str) -> str:
     }
     text = encode({"step": step, "metrics": strict}).decode().rstrip()
     if not text.isascii() and _glyph(text, "", encoding) == "":
-        text = json.dumps(json.loads(text), separators=(",", ":"))  # the same, with every other letter escaped
+        text = json.dumps(json.loads(text), separators=(",", ":"))  # escapes all non-ASCII characters
     return f"metrics_tag: {text}"
 
 
 def closing(
     status: str, step: int, total: int | None, seconds: float, *, error: str | None, encoding: str, width: int
 ) -> Line:
-    """The last line: how the run ended, where, after how long.
+    """The last line: the final status, the step, the duration, and the error if there is one.
 
     >>> plain(closing("failed", 90, 145, 61, error="RuntimeError: out of memory", encoding="utf-8", width=80))
     'failed at step 90/145 after 1 min 1 s: RuntimeError: out of memory'
     """
     said = f" at step {step}{_of(total)} after {duration(max(seconds, 0.0))}"
-    line = [Piece(status, "title" if status == "finished" else "bad"), Piece(said)]
+    line = [StyledText(status, "title" if status == "finished" else "bad"), StyledText(said)]
     room = width - cells(status + said) - 2
     if error and room > 10:
-        line.append(Piece(f": {clip(printable(error, encoding), room, encoding)}"))
+        line.append(StyledText(f": {clip(printable(error, encoding), room, encoding)}"))
     return line
 
 
 def compact(value: float) -> str:
-    """A number to about three significant digits: what tells one step from the next at a glance.
+    """A number to about three significant digits, enough to compare steps at a glance.
 
     >>> [compact(x) for x in (0.61999, -0.0045678, 5e-7, 512.34, 12345.6, float("nan"))]
     ['0.62', '-0.00457', '5e-07', '512.3', '12,345.6', 'nan']
@@ -158,7 +158,7 @@ def compact(value: float) -> str:
 
 
 def cells(text: str) -> int:
-    """The columns a text takes in a terminal; Chinese, Japanese and Korean characters take two.
+    """The width of a text in terminal columns. Chinese, Japanese and Korean characters take two.
 
     >>> cells("loss"), cells("奖励")
     (4, 4)
@@ -167,7 +167,7 @@ def cells(text: str) -> int:
 
 
 def printable(text: str, encoding: str) -> str:
-    r"""A text that moves no cursor and that the stream can hold.
+    r"""A text with control characters, and characters that the encoding lacks, written as escapes.
 
     >>> printable("loss\x1b[2J", "utf-8"), printable("奖励", "ascii")
     ('loss\\x1b[2J', '\\u5956\\u52b1')
@@ -177,7 +177,7 @@ def printable(text: str, encoding: str) -> str:
 
 
 def clip(text: str, room: int, encoding: str) -> str:
-    """At most `room` columns of a text, with a mark where it was cut."""
+    """A text cut to `room` columns, with `…` or `~` where it was cut."""
     if cells(text) <= room:
         return text
     while text and cells(text) > room - 1:
@@ -186,7 +186,7 @@ def clip(text: str, room: int, encoding: str) -> str:
 
 
 class _Lines:
-    """`step 10/145  margins 0.027  loss 0.62  ...  eta 3 min`, with names because the metrics may change."""
+    """`step 10/145  margins 0.027  loss 0.62  ...  eta 3 min`. Each line has names, since the metrics may change."""
 
     def __init__(self, order: _Order, total: int | None) -> None:
         self._order = order
@@ -202,30 +202,33 @@ class _Lines:
         head = f"{step:>{len(str(self._total or ''))}}{_of(self._total)}"
         note = f"  eta {duration(eta)}" if eta is not None else ""
         room = width - len("step ") - len(head)
-        # Its place is kept while it is unknown, or the first line would be another than the second.
+        # Space is reserved while the ETA is unknown, so that the first lines show the same metrics as later ones.
         kept_free = max(len(note), len(f"  eta {WIDEST_ETA}")) if self._total else 0
         if kept_free <= room:
             room -= kept_free
         else:
             note = ""
-        line: Line = [Piece("step "), Piece(head, "step")]
+        line: Line = [StyledText("step "), StyledText(head, "step")]
         for name in self._order.of(numbers):
             if len(line) >= 2 * MOST_METRICS:
                 break
             if name not in numbers:
                 continue
             label, text = self._order.labels[name], compact(numbers[name])
-            # Each keeps the widest it has been, so that lines stay below each other and none comes and goes.
+            # Each metric keeps its largest width so far, so that the lines stay aligned and show the same metrics.
             self._widths[name] = kept = max(self._widths.get(name, 0), len(text))
             taken = 3 + cells(label) + kept
             if taken <= room:
                 room -= taken
-                line += [Piece(f"  {label} ", "note"), Piece(text.ljust(kept), _role(numbers[name], len(line) == 2))]
-        return [[*line, Piece(note, "note")]]
+                line += [
+                    StyledText(f"  {label} ", "note"),
+                    StyledText(text.ljust(kept), _role(numbers[name], len(line) == 2)),
+                ]
+        return [[*line, StyledText(note, "note")]]
 
 
 class _Table:
-    """A header, and a row a step below it; the header comes again after a while, and when the columns change."""
+    """A header and one row per step. The header is repeated after `header_every` rows and when the columns change."""
 
     def __init__(self, layout: Layout, order: _Order, total: int | None, encoding: str) -> None:
         self._layout = layout
@@ -233,7 +236,7 @@ class _Table:
         self._order = order
         self._total = total
         self._encoding = encoding
-        self._gap = "" if layout.columns else "   "  # before the progress; columns bring theirs
+        self._gap = "" if layout.columns else "   "  # before the progress; fixed columns include their gap
         self._header = ""
         self._printed = 0
 
@@ -249,24 +252,26 @@ class _Table:
         found: list[Line] = []
         if self._printed % self._layout.header_every == 0 or header != self._header:
             self._header, self._printed = header, 0
-            found.append([Piece(header, "title")])
+            found.append([StyledText(header, "title")])
         self._printed += 1
-        line: Line = [Piece(f"{step} ".ljust(self._layout.step_width), "step")]
+        line: Line = [StyledText(f"{step} ".ljust(self._layout.step_width), "step")]
         for place, column in enumerate(columns):
             value = self._value(column, numbers)
-            text = "" if value is None else _fitted(value, column)  # missing is missing, not 0.000
-            line.append(Piece(_aligned(text, column), _role(value, place == 0)))
+            text = "" if value is None else _fitted(value, column)  # a missing value is left empty, not shown as 0.000
+            line.append(StyledText(_aligned(text, column), _role(value, place == 0)))
         if has_note and self._total:
             share = min(max(step / self._total, 0.0), 1.0)
-            line.append(Piece(f"{self._gap}{int(share * 100):3d}%  {'' if eta is None else duration(eta)}", "note"))
+            line.append(
+                StyledText(f"{self._gap}{int(share * 100):3d}%  {'' if eta is None else duration(eta)}", "note")
+            )
         return [*found, line]
 
     def _fit(self, numbers: Mapping[str, float], width: int) -> tuple[list[Column], bool]:
-        """The columns there is room for, and whether there is room for the progress too."""
+        """The columns that fit, and whether the progress fits too."""
         room = width - self._layout.step_width
         note = len(f"{self._gap}100%  {WIDEST_ETA}") if self._total else 0
         if not self._fixed:
-            # Progress first: of the metrics there are always more than fit.
+            # Space for the progress is reserved first, since there are usually more metrics than fit.
             kept_free = note if note + NUMBER_WIDTH + 2 <= room else 0
             return self._columns(numbers, room - kept_free), kept_free > 0
         columns = []
@@ -294,12 +299,12 @@ class _Table:
 
 
 StepText = _Lines | _Table
-"""`shows(numbers)`: whether a row has anything for it. `lines(step, numbers, eta, width)`: its lines, a header among
-them where one is due; `eta` in seconds."""
+"""`shows(numbers)` returns whether a row has a number to show. `lines(step, numbers, eta, width)` returns its lines,
+with a header if one is due; `eta` is in seconds."""
 
 
 class _Order:
-    """The metrics a run has shown so far, the vital signs first, each with the shortest name that is its alone."""
+    """The metrics that a run has logged so far, the vital signs first, each with its shortest unique name."""
 
     def __init__(self, framework: str | None, algorithm: str | None, encoding: str) -> None:
         self.labels: dict[str, str] = {}
@@ -307,12 +312,12 @@ class _Order:
         self._encoding = encoding
         self._ranked: list[str] = []
         self.columns: dict[str, str] = {}
-        """By concept, the name that may stand in its column."""
+        """By concept, the logged name whose number its column shows."""
 
     def of(self, numbers: Mapping[str, float]) -> list[str]:
         """Every name seen, in order."""
         if not numbers.keys() <= self.labels.keys():
-            from rlvitals import catalog  # tens of milliseconds, so not before something is shown
+            from rlvitals import catalog  # imported only when something is shown, since it takes tens of milliseconds
 
             names = list(dict.fromkeys([*self.labels, *numbers]))
             self.labels = {name: printable(label, self._encoding) for name, label in short_names(names).items()}
@@ -322,7 +327,7 @@ class _Order:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Each name's last parts, as many as tell it from all the others.
+    """For each name, as many of its last parts as distinguish it from all other names.
 
     >>> short_names(["loss", "critic/loss", "rewards/margins", "critic/score/mean"])
     {'loss': 'loss', 'critic/loss': 'critic/loss', 'rewards/margins': 'margins', 'critic/score/mean': 'score/mean'}
@@ -338,13 +343,13 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _fitted(value: float, column: Column) -> str:
-    """A number that leaves a gap to its neighbour, with fewer digits where it must."""
+    """A number that leaves a gap to the next column, with fewer digits if needed."""
     room = column.width - (2 if column.is_right else 1)
     if column.decimals is not None:
         text = f"{value:.{column.decimals}f}"
     else:
         is_short = isinstance(value, int) or not 0.001 <= abs(value) < 100
-        text = compact(value) if is_short else f"{value:#.3g}"  # below each other, zeros at the end help
+        text = compact(value) if is_short else f"{value:#.3g}"  # trailing zeros align the numbers of a column
     for digits in (3, 2, 1):
         if len(text) <= room:
             break

@@ -1,4 +1,4 @@
-"""Parts of a chart as SVG: a frame that places points, lines that stop at gaps, filled ranges. Pages colour them."""
+"""Parts of a chart as SVG: a frame that positions points, lines that stop at gaps, filled ranges. Pages set colours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scale = Literal["linear", "log", "symlog"]
 
 
 class Spot(NamedTuple):
-    """What is drawn at one place: lowest, highest, and where the line runs."""
+    """One position on the x axis: the lowest and highest value, and the value of the line."""
 
     x: float
     low: float
@@ -31,7 +31,7 @@ class Frame:
     top: int = 18
     scale: Scale = "linear"
     threshold: float = 1.0
-    """symlog: up to here the axis is linear."""
+    """On a symlog axis: values far below it are scaled almost linearly."""
 
     @property
     def right(self) -> int:
@@ -42,13 +42,13 @@ class Frame:
         return self.height - 22
 
     def x(self, value: float) -> float:
-        """Where a place lies, in the picture's units."""
+        """The horizontal position of an x value, in the picture's units."""
         first, last = self.x_range
         share = (value - first) / (last - first) if 0 < last - first < math.inf else 0.5
         return round(self.left + share * (self.right - self.left), 1)
 
     def y(self, value: float) -> float:
-        """Where a value lies; a constant one in the middle."""
+        """The vertical position of a y value; the middle if the range is empty or infinite."""
         low, high = (self._scaled(edge) for edge in self.y_range)
         span = high - low
         share = (self._scaled(value) - low) / span if 0 < span < math.inf else 0.5
@@ -62,11 +62,11 @@ class Frame:
         return value
 
     def axis(self) -> str:
-        """The line the chart stands on."""
+        """The horizontal axis line."""
         return f'<line class="axis" x1="{self.left}" y1="{self.floor}" x2="{self.right}" y2="{self.floor}"/>'
 
     def curve(self, spots: Sequence[Spot], style: str = "") -> Iterator[str]:
-        """One stretch of a series: its range where it has one, and its line."""
+        """One part of a series without gaps: its filled range, if it has one, and its line."""
         if any(spot.low < spot.high for spot in spots):
             tops = [f"{self.x(spot.x)},{self.y(spot.high)}" for spot in spots]
             bottoms = [f"{self.x(spot.x)},{self.y(spot.low)}" for spot in reversed(spots)]
@@ -74,13 +74,13 @@ class Frame:
         yield self.line(((spot.x, spot.middle) for spot in spots), f"middle{style}")
 
     def line(self, points: Iterable[tuple[float, float]], style: str) -> str:
-        """A line through points; a point alone becomes a dot."""
+        """A line through points. A single point becomes a dot."""
         placed = [f"{self.x(x)},{self.y(y)}" for x, y in points]
         return f'<polyline class="{style}" points="{" ".join(placed if len(placed) > 1 else placed * 2)}"/>'
 
 
 def stretches(x: Iterable[float], low: Iterable[float | None], high: Iterable[float | None]) -> Iterator[list[Spot]]:
-    """The parts of a series between places without a finite value; the line runs in the middle of each range."""
+    """The parts of a series between missing values. The line is in the middle of each range."""
     stretch: list[Spot] = []
     for place, lowest, highest in zip(x, low, high, strict=True):
         if lowest is None or highest is None:

@@ -1,4 +1,4 @@
-"""A panel of curves (see `run_plots.Panel`) as SVG for a page that must stand alone, and a sparkline."""
+"""A panel of curves (see `run_plots.Panel`) as SVG for a self-contained page, and a sparkline."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rlvitals.render.charts import short
 from rlvitals.render.curves import axis_scale, envelope
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
-from rlvitals.render.run_plots import COLOURS, Array, Line, Mark, Panel, Picture
+from rlvitals.render.run_plots import COLOURS, Array, Mark, Panel, Picture, PlotLine
 from rlvitals.render.svg import Frame, Scale, Spot
 from rlvitals.terminal import visible
 
 WIDTH, HEIGHT, LEFT = 420, 190, 58
 BUCKETS = 180
-"""Up to so many points a line is drawn as it is, beyond as an envelope that keeps every extreme."""
+"""Above this number of points, a line is drawn as an envelope that keeps every extreme."""
 MOST_LABELS = 4
 SPARK_WIDTH, SPARK_HEIGHT = 120, 26
 
 _DASHES = ("", "6 3", "2 2.5", "8 3 2 3", "4 2", "1 3", "")
 _DARK = {"#0072B2": "#56B4E9", "#000000": "#E6E7E9", "#56B4E9": "#9AD4F5", "#009E73": "#2CC79B"}
-"""Colours of the palette that are too dark on a dark page, and what stands for them there."""
+"""Replacements for colours of the palette on a dark page."""
 
 
 def _line_rules(colours: Sequence[str]) -> str:
@@ -85,7 +85,7 @@ def panel_figure(panel: Panel, picture: Picture) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    """What the lines stand for."""
+    """The legend: each line's style and name."""
     return "".join(
         f'<span class="key"><svg viewBox="0 0 26 8" aria-hidden="true"><polyline class="middle s{place % len(COLOURS)}"'
         f' points="1,4 25,4"/></svg>{_said(name)}</span>'
@@ -94,7 +94,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def sparkline(points: Sequence[Sequence[float | None]], label: str) -> str:
-    """A tile's few points as a small line; nothing where there are none."""
+    """A tile's points as a small line; an empty string if there are none."""
     known = [(x, y) for x, y in points if x is not None and y is not None]
     if not known:
         return ""
@@ -114,7 +114,7 @@ def _frame(places: Array, values: Array) -> Frame:
     scale: Scale = axis_scale(values)
     low, high = float(values.min()), float(values.max())
     threshold = float(np.percentile(np.abs(values), 90)) or 1.0
-    if scale == "linear":  # a little air, so that the line does not lie on the frame
+    if scale == "linear":  # a margin, so that the line does not touch the frame
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
         low, high = max(low - margin, -1.7e308), min(high + margin, 1.7e308)
     x_range = (float(places.min()), float(places.max()))
@@ -138,7 +138,7 @@ def _axes(frame: Frame, x_label: str, values: Array) -> Iterator[str]:
 
 
 def _background(panel: Panel, picture: Picture, frame: Frame) -> Iterator[str]:
-    """The typical range, as far as the axis shows it, and where another attempt took over."""
+    """The typical range, cut to the axis, and the boundaries between attempts."""
     if panel.band is not None:
         bottom, top = frame.y_range
         low = bottom if panel.band[0] is None else max(panel.band[0], bottom)
@@ -157,7 +157,7 @@ def _background(panel: Panel, picture: Picture, frame: Frame) -> Iterator[str]:
             yield f'<text x="{frame.x(x) + 2}" y="{frame.floor - 3}">{_said(words)}</text>'
 
 
-def _curve(line: Line, style: str, frame: Frame) -> Iterator[str]:
+def _curve(line: PlotLine, style: str, frame: Frame) -> Iterator[str]:
     for stretch in _spots(line):
         yield from frame.curve(stretch, style)
     if line.is_sparse:
@@ -167,8 +167,8 @@ def _curve(line: Line, style: str, frame: Frame) -> Iterator[str]:
                 yield f'<circle class="dot{style}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6">{told}</circle>'
 
 
-def _spots(line: Line) -> Iterator[list[Spot]]:
-    """The line between its gaps, thinned where it is long."""
+def _spots(line: PlotLine) -> Iterator[list[Spot]]:
+    """The parts of a line between its gaps, downsampled if the line is long."""
     if not len(line.y):
         return
     drawn = envelope(line.x, line.y, BUCKETS)
@@ -185,7 +185,7 @@ def _spots(line: Line) -> Iterator[list[Spot]]:
 
 
 def _marks(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:
-    """Onsets of findings; those about this panel carry their number, on two levels where they would touch."""
+    """Onsets of findings. Those about this panel's metric have a number, on two levels if they are close."""
     before, level = -math.inf, 0
     for mark in sorted(marks, key=lambda mark: mark.x):
         if not frame.x_range[0] <= mark.x <= frame.x_range[1]:
@@ -204,8 +204,8 @@ def _upright(frame: Frame, x: float, style: str) -> str:
     return f'<line class="{style}" x1="{at}" y1="{frame.top - 3}" x2="{at}" y2="{frame.floor}"/>'
 
 
-def _lost(lines: Sequence[Line], frame: Frame) -> Iterator[str]:
-    """How many numbers were not finite, and a cross on the floor for some of them."""
+def _lost(lines: Sequence[PlotLine], frame: Frame) -> Iterator[str]:
+    """The number of non-finite values of the first line that has any, and a cross for some of them."""
     for line in lines:
         broken = line.x[~np.isfinite(line.y)]
         if len(broken):
@@ -223,7 +223,7 @@ def _keys(panel: Panel, picture: Picture) -> str:
 
 
 def _summary(panel: Panel, values: Array) -> str:
-    """The numbers behind the picture: last, lowest, highest, and the typical range."""
+    """The last, lowest and highest values, and the typical range."""
     lasts = [number(float(line.y[-1])) for line in panel.lines if len(line.y)]
     lowest, highest = number(float(values.min())), number(float(values.max()))
     told = [f"last {' / '.join(lasts)}", f"{lowest} to {highest}" if lowest != highest else f"always {lowest}"]

@@ -1,4 +1,4 @@
-"""Runs as text: the list of them, one at a glance, several side by side."""
+"""Runs as text: a list of runs, a summary of one run, several runs side by side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_PATH = 48
 
 
 class RunsView:
-    """The list of runs. On a narrow terminal the columns that tell least are left out, and no name is folded."""
+    """The list of runs. A narrow terminal omits the least important columns, so that names need not be wrapped."""
 
     def __init__(self, runs: list[dict[str, Any]]) -> None:
         self._runs = runs
@@ -76,12 +76,12 @@ def render_rules(rules: list[dict[str, Any]]) -> RenderableType:
 
 
 def render_markdown(text: str) -> RenderableType:
-    """Our own Markdown on a terminal."""
+    """Markdown written by rlvitals, for a terminal."""
     return Markdown(text)
 
 
 def render_run(facts: dict[str, Any], *, all_metrics: bool = False) -> RenderableType:
-    """One run at a glance."""
+    """A summary of one run."""
     return Group(*_run_parts(facts, all_metrics))
 
 

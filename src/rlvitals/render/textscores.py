@@ -1,4 +1,4 @@
-"""The scores of a file of pairs as text: one row a score, and below it what each of them is."""
+"""The scores of a file of pairs as text: a table with one row per score, then the meaning of each score."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rich.text import Text
 from rlvitals.render.numbers import number
 
 SHOWN_BAD_LINES = 5
-"""Bad lines that are listed one by one."""
+"""The most bad lines that are listed; further ones are only counted."""
 
 
 def render_scores(facts: dict[str, Any]) -> RenderableType:
-    """The table, the meanings, and what was left out."""
+    """The table, the meanings of the scores, and what was left out."""
     return Group(*_parts(facts))
 
 

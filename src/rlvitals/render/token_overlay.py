@@ -1,5 +1,5 @@
-"""A rollout token by token as text: each in the colour of a number, with a legend. Without colours a small digit says
-how strong it would be. The scales are those of the dashboard (`parts/overlays.js`).
+"""A rollout as text, with each token coloured by a number, and a legend. Without colours, a small digit after a token
+stands for its colour. The scales are those of the dashboard (`parts/overlays.js`).
 
 Texts come from a model: control characters are made visible.
 """
@@ -26,7 +26,7 @@ _DIGITS = "₀₁₂₃₄₅₆₇₈₉"
 
 
 class Step(NamedTuple):
-    """A step of a scale: its style, its mark where there are no colours, and what it stands for."""
+    """A step of a scale: its style, its mark for output without colours, and its meaning."""
 
     style: str
     mark: str
@@ -42,11 +42,11 @@ class Scale(NamedTuple):
     about: str
     steps: tuple[Step, ...]
     at: Callable[[int], int | None]
-    """The step of a token; None: it has no number."""
+    """Returns the index of a token's step, or None if the token has no number."""
 
 
 def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
-    """How tokens are coloured by an overlay; None where their numbers were not recorded."""
+    """The scale that colours the tokens for an overlay; None if its numbers were not recorded."""
     trace = rollout.trace
     if trace is None:
         return None
@@ -85,8 +85,8 @@ def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
 
 
 def token_transcript(rollout: Rollout, overlay: str, *, marks: bool) -> Text | None:
-    """The tokens turn by turn with their legend; None where there is nothing to show. With `marks` digits stand for
-    colours.
+    """The tokens turn by turn with a legend; None if there is nothing to show. With `marks`, digits and brackets stand
+    for the colours.
     """
     trace, scale = rollout.trace, scale_of(rollout, overlay)
     if trace is None or scale is None:
@@ -121,7 +121,7 @@ def token_transcript(rollout: Rollout, overlay: str, *, marks: bool) -> Text | N
 
 
 def seen(trace: TokenTrace, at: int) -> str:
-    r"""A token's text with what cannot be seen made visible; its id where there is no text.
+    r"""A token's text with invisible characters made visible; its id if texts were not recorded.
 
     >>> seen(TokenTrace(texts=("a\n",)), 0), seen(TokenTrace(ids=(7,)), 0), seen(TokenTrace(texts=("",)), 0)
     ('a↵', '⟨7⟩', '·')
@@ -133,7 +133,7 @@ def seen(trace: TokenTrace, at: int) -> str:
 
 
 def _written(trace: TokenTrace, step: Callable[[int], int]) -> Callable[[int], int | None]:
-    """Of tokens that the loss takes: elsewhere a log-prob means nothing."""
+    """Restrict a scale to tokens that are in the loss, since the numbers of other tokens have no meaning."""
 
     def at(place: int) -> int | None:
         return None if trace.trained and not trace.trained[place] else step(place)
@@ -159,7 +159,7 @@ def _turning(bounds: tuple[float, float, float]) -> tuple[Step, ...]:
 
 
 def _around(value: float, bounds: Sequence[float]) -> int:
-    """The place among the steps of `_turning`.
+    """The index of a value's step among the steps of `_turning`.
 
     >>> [_around(value, (0.02, 0.1, 0.5)) for value in (-1.0, 0.0, 0.05)]
     [0, 3, 4]

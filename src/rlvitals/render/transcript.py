@@ -1,4 +1,4 @@
-"""Rollouts as text: a line about a group or a rollout, and transcripts with long texts and tool calls folded.
+"""Rollouts as text: one-line summaries of groups and rollouts, and transcripts with long texts and tool calls cut.
 
 Texts come from a model: control characters are made visible, line by line.
 """
@@ -14,17 +14,17 @@ from rlvitals.render.turn_table import signed
 from rlvitals.terminal import visible
 
 FOLDED = 160
-"""Characters that are shown of a text unless all of it is asked for."""
+"""The most characters shown of a text, unless the full text is requested."""
 
 
 def group_heading(place: int, group: Group) -> str:
-    """One line: number, id, mean and spread of the rewards, whether it is trained on."""
+    """One line: number, id, mean and standard deviation of the rewards, number of rollouts, kept or filtered."""
     name = f" {visible(group.id)}" if group.id else ""
     return f"Group {place}{name}: {moments(group)}, {len(group.rollouts)} rollouts, {decision(group)}"
 
 
 def moments(group: Group) -> str:
-    """Mean and population deviation of the rewards.
+    """Mean and population standard deviation of the rewards.
 
     >>> moments(Group(mean=0.5, std=0.25)), moments(Group())
     ('reward 0.500 ± 0.250', 'no rewards')
@@ -33,14 +33,14 @@ def moments(group: Group) -> str:
 
 
 def decision(group: Group) -> str:
-    """Kept or filtered and why; nothing where it was not decided."""
+    """Whether a group was kept, or why it was filtered; `not judged` if neither was recorded."""
     if group.kept is None:
         return "not judged"
     return "kept" if group.kept else f"filtered ({visible(group.reason) or 'low variance'})"
 
 
 def rollout_heading(place: int, rollout: Rollout) -> str:
-    """One line: what it got, how it ended, how long it was.
+    """One line: reward, advantage, outcome, why it ended, its length, and its error.
 
     >>> rollout_heading(2, Rollout(reward=1.0, outcome="correct", stop="answered", tokens=1200, trainable_tokens=300))
     '  Rollout 2: reward +1.000, correct, ended: answered, 0 turns, 1,200 tokens (300 trainable)'
@@ -63,8 +63,8 @@ def rollout_heading(place: int, rollout: Rollout) -> str:
 
 
 def transcript(rollout: Rollout, *, full: bool = False, numbers: bool = True) -> str:
-    """A rollout turn by turn. Texts, arguments and results are cut to a line each unless all is asked for; without
-    `numbers` only what was said and done.
+    """A rollout turn by turn. Texts, arguments and results are cut to one line each, unless `full` is set. Without
+    `numbers`, rewards, advantages, token counts and the rubric are left out.
     """
     lines = list(_facts(rollout)) if numbers else []
     for place, turn in enumerate(rollout.turns, 1):
@@ -73,7 +73,7 @@ def transcript(rollout: Rollout, *, full: bool = False, numbers: bool = True) ->
 
 
 def folded(text: str, *, full: bool = False, indent: str = "      ") -> str:
-    r"""A text on one line with what is left out counted, or all of it, indented.
+    r"""A text cut to one line, with the number of characters left out, or with `full` the whole text, indented.
 
     >>> folded("a" * 200, indent="")[-20:], folded("two\nlines", indent="")
     ('aaa [+40 characters]', 'two lines')

@@ -1,7 +1,7 @@
-"""The table of turn advantages: rows are rollouts, columns turns, as the GRPO agent's document shows it.
+"""The table of turn advantages, as in the GRPO agent's document: one row per rollout, one column per turn.
 
-`---` stands where a rollout had ended, or where a turn has no advantage. A table wider than the screen continues below
-itself, so many turns at a time.
+`---` means that the rollout had already ended or that the turn has no advantage. A table wider than the screen is split
+into several blocks of turns, one below the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def turn_table(group: Group, width: int = WIDTH) -> str:
 
 
 def signed(number: float | None) -> str:
-    """An advantage or a reward as the tables write it.
+    """An advantage or a reward in the format of the tables.
 
     >>> signed(0.35), signed(-0.0004), signed(None)
     ('+0.350', '-0.000', '---')

@@ -1,4 +1,4 @@
-"""Reading the texts of rollouts without a model: which patterns they show, where, and whether that is rewarded.
+"""Scan the texts of rollouts without a model: which patterns they show, where, and whether these are rewarded.
 
 from rlvitals.scan import scan
 for finding in scan(groups).findings: print(finding.title, finding.cited)

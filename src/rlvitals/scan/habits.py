@@ -1,5 +1,5 @@
-"""What goes wrong with texts of any kind: nothing but the format, no number where one was asked for, loops, another
-language, refusals, no reasoning, copies of the reference, pieces of the prompt, and groups that say the same.
+"""Scanners for texts of any kind: empty format, a missing number, repetition, another language, refusals, missing
+reasoning, copies of the reference, parts of the prompt, and groups of identical texts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from rlvitals.compute.repetition import compression_ratio, ngram_repetition
-from rlvitals.scan.reading import TEXT, Part, Reading, Span, words_of
+from rlvitals.scan.reading import TEXT, Reading, Span, TextPart, words_of
 
 
 def _words(text: str) -> frozenset[str]:
@@ -18,33 +18,39 @@ def _words(text: str) -> frozenset[str]:
 
 
 FEWEST_WORDS = 40
-"""Words that a text must have before its repetition is judged."""
+"""Minimum number of words of a text whose repetition is measured."""
 REPEATED_SHARE = 0.6
-"""Share of four-word sequences that were said before. Tables and code stay below."""
+"""Share of four-word sequences that occurred earlier in the text. Tables and code stay below this share."""
 LOOPED_CHARACTERS, LOOPED_TIMES = 100, 4
-"""Length of a tail that is one short piece again and again, and how often it must be there."""
+"""Minimum length of a tail that repeats one short piece, and the minimum number of repetitions."""
 LONGEST_PERIOD = 100
 DENSE_LENGTHS, DENSE_RATIO = (100, 400), 3.5
-"""Prose of a few hundred characters compresses less than twice."""
+"""Lengths of texts that are tested, and the compression ratio from which they count as repetitive. Prose of this length
+compresses by a factor below 2.
+"""
 BABBLED_WORDS, BABBLED_KINDS = 16, 5
-"""So many words at the end that are only so many different ones."""
+"""Number of words at the end of a text, and the maximum number of different words among them."""
 
 OTHER_SCRIPT_LETTERS, OTHER_SCRIPT_SHARE = 8, 0.05
 STOP_WORDS, STOP_WORD_SHARE = 8, 0.12
-"""How many of the frequent small words of a language make a text one of it."""
+"""Minimum count and share of a language's stop words for a text to count as this language."""
 
 COPIED_WORDS, COPIED_SHARE, SHINGLE = 25, 0.9, 6
-"""Words of a reference, and the share of its six-word sequences, that make an answer a copy."""
+"""Minimum words of a reference, the share of its word sequences that makes an answer a copy, and the words per
+sequence.
+"""
 
 LEAKED_WORDS, LEAKED_SHARE = 40, 0.6
 
 GROUP_ROLLOUTS, GROUP_WORDS, GROUP_LIKENESS = 4, 30, 0.9
-"""Rollouts of a group, words of each, and how alike they must be (shared words over all) to be nearly identical."""
+"""Minimum rollouts of a group, words of each, and similarity (shared words over all words) to count as nearly
+identical.
+"""
 
 _THOUGHT = re.compile(r"<(think|thinking|thought|reasoning|scratchpad)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 FEWEST_THOUGHTS = 3
-"""Words that reasoning must have to be any."""
+"""Minimum number of words for a reasoning block to count as reasoning."""
 
 _TAG = re.compile(r"</?[A-Za-z][\w-]{0,30}>|\\boxed\s*\{\s*\}|\*\*|```\w*|^#+\s.*$|[{}\[\]()<>:.…_*#=|-]", re.MULTILINE)
 _FORMAT = re.compile(r"</?[A-Za-z][\w-]{0,30}>|\\boxed|```|####|final answer|the answer is|answer:", re.IGNORECASE)
@@ -75,9 +81,9 @@ _ASKS_FOR_MORE = re.compile(
     r"\b(?:function|program|code|python|script|implement|sql|query|json|list|essay|story|poem|explain|describe|prove"
     r"|in terms of|expression|formula)\b|(?<![\w'\u2019])[b-hj-z](?![\w'\u2019])"
 )
-"""Prompts whose answer may have no number in it: texts, programs, and letters for unknowns."""
+"""Prompts whose answer may contain no number: they ask for texts or programs, or use letters for unknowns."""
 FEWEST_NUMBERS, LONGEST_QUESTION = 2, 2_000
-"""Numbers in a prompt that asks for another one, and its length: a long one asks for several things."""
+"""Minimum numbers in a prompt that asks for a number, and its maximum length. Longer prompts ask for several things."""
 _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million billion dozen "
@@ -108,7 +114,7 @@ _REFUSAL = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 REFUSAL_REACH = 400
-"""Characters at the beginning and at the end of the last message where a refusal stands."""
+"""Characters at the beginning and at the end of the last message that are searched for a refusal."""
 
 _TEMPLATE = re.compile(
     r"<\|(?:im_start|im_end|user|assistant|system|eot_id|start_header_id|end_header_id|endoftext|begin_of_text)\|>"
@@ -140,7 +146,7 @@ _SMALL_WORDS = {
 
 
 def only_the_format(reading: Reading) -> Iterator[Span]:
-    """The answer has the form that was asked for and nothing in it, or the words of the instruction in its place."""
+    """Find answers that have the requested format but no content, or a placeholder from the instruction as content."""
     last = reading.last
     if last is None or any(turn.calls for turn in reading.rollout.turns[-1:]):
         return
@@ -160,7 +166,7 @@ def only_the_format(reading: Reading) -> Iterator[Span]:
 
 
 def gives_no_number(reading: Reading) -> Iterator[Span]:
-    """The prompt asks for a number, and the answer has none: evasive, or nonsense."""
+    """Find answers without a number to prompts that ask for one."""
     last = reading.last
     if (
         last is None
@@ -181,7 +187,7 @@ def gives_no_number(reading: Reading) -> Iterator[Span]:
 
 @lru_cache(maxsize=256)
 def asks_for_number(prompt: str) -> bool:
-    """Whether a prompt, in small letters, asks for one number and shows others to get it from."""
+    """Whether a prompt (in lower case) asks for one number and gives others to compute it from."""
     if len(prompt) > LONGEST_QUESTION or not _ASKS_FOR_NUMBER.search(prompt) or _ASKS_FOR_MORE.search(prompt):
         return False
     return sum(1 for _ in _NUMBER.finditer(prompt)) >= FEWEST_NUMBERS
@@ -192,9 +198,7 @@ def _is_in_thought(text: str, place: int) -> bool:
 
 
 def repeats_itself(reading: Reading) -> Iterator[Span]:
-    """A message goes round in circles: most of its word sequences were said before, or its end is one piece again and
-    again; or whole turns are repeated.
-    """
+    """Find messages that repeat most of their word sequences or end in a loop, and turns that are repeated whole."""
     for part in reading.parts:
         if (start := _loop(part.text)) is not None:
             yield Span(part.turn, part.name, start, len(part.text))
@@ -216,20 +220,20 @@ def repeats_itself(reading: Reading) -> Iterator[Span]:
 
 
 def _babbles(words: list[str]) -> bool:
-    """Whether the last words are the same few again and again, in any order; numbers do not count."""
+    """Whether the last words are the same few in any order. Numbers are ignored."""
     last = [word for word in words[-2 * BABBLED_WORDS :] if word.isalpha()][-BABBLED_WORDS:]
     return len(last) == BABBLED_WORDS and len(set(last)) <= BABBLED_KINDS
 
 
 def _is_dense(text: str) -> bool:
-    """Whether a short text of letters compresses as no prose does: pieces without blanks between them, say."""
+    """Whether a short text of letters compresses better than prose does, for example repeated pieces without spaces."""
     if not DENSE_LENGTHS[0] <= len(text) <= DENSE_LENGTHS[1] or sum(map(str.isalpha, text)) < len(text) / 2:
         return False
     return (compression_ratio(text) or 0.0) >= DENSE_RATIO
 
 
 def _loop(text: str) -> int | None:
-    """Where the loop begins that a text ends in; None where it ends in none."""
+    """The position where the loop at the end of a text begins; None if the text does not end in a loop."""
     end = len(text.rstrip())
     for period in range(1, LONGEST_PERIOD + 1):
         start = end - max(LOOPED_CHARACTERS, LOOPED_TIMES * period)
@@ -237,7 +241,7 @@ def _loop(text: str) -> int | None:
             return None
         if text[end - 1] != text[end - 1 - period] or text[start + period : end] != text[start : end - period]:
             continue
-        if not text[start : start + period].strip(" \n-=_.*|~+#"):  # rules and dotted lines
+        if not text[start : start + period].strip(" \n-=_.*|~+#"):  # horizontal rules and dotted lines
             return None
         while start > 0 and text[start - 1] == text[start - 1 + period]:
             start -= 1
@@ -246,7 +250,7 @@ def _loop(text: str) -> int | None:
 
 
 def _second_time(text: str) -> int:
-    """Where a text begins to say what it has said: its first line, or sentence, that comes again."""
+    """The position of the first line or sentence that occurred before."""
     seen: dict[str, int] = {}
     for match in re.finditer(r"[^\n.!?]{8,}", text):
         said = match[0].strip().lower()
@@ -257,7 +261,7 @@ def _second_time(text: str) -> int:
 
 
 def switches_language(reading: Reading) -> Iterator[Span]:
-    """Part of a text is in a script or language that the prompt does not use."""
+    """Find parts of a text in a script or language that the prompt does not use."""
     prompt = reading.group.prompt
     for part in reading.parts:
         if part.name != TEXT:
@@ -277,8 +281,8 @@ def _asks_for(script: str, prompt: str) -> bool:
     return bool(re.search("|".join(script.split(" or ")) + "|Russian|translat|Hindi", prompt, re.IGNORECASE))
 
 
-def _other_latin(part: Part, reading: Reading) -> Iterator[Span]:
-    """A long stretch of another language in Latin letters than the prompt's."""
+def _other_latin(part: TextPart, reading: Reading) -> Iterator[Span]:
+    """Long passages in Latin letters whose language differs from the prompt's."""
     home = _language(reading.page.prompt_words)
     if home is None:
         return
@@ -289,7 +293,7 @@ def _other_latin(part: Part, reading: Reading) -> Iterator[Span]:
 
 
 def _language(words: list[str]) -> str | None:
-    """The language whose small words are far more frequent than any other's; None where none is."""
+    """The language whose stop words are far more frequent than those of any other; None without one."""
     counts = Counter({name: sum(word in small for word in words) for name, small in _SMALL_WORDS.items()})
     (first, most), (_, second) = counts.most_common(2)
     if most < STOP_WORDS or most < STOP_WORD_SHARE * len(words) or most < 2 * second:
@@ -298,7 +302,7 @@ def _language(words: list[str]) -> str | None:
 
 
 def refuses(reading: Reading) -> Iterator[Span]:
-    """The model says that it cannot or will not help."""
+    """Find refusals: the model writes that it cannot or will not help."""
     last = reading.last
     if last is None:
         return
@@ -313,7 +317,7 @@ def refuses(reading: Reading) -> Iterator[Span]:
 
 
 def does_not_reason(reading: Reading) -> Iterator[Span]:
-    """The place for reasoning is there and empty, or holds the words of the instruction."""
+    """Find reasoning blocks that are empty or contain only a placeholder from the instruction."""
     for part in reading.parts:
         if part.name != TEXT or "<" not in part.text:
             continue
@@ -326,7 +330,7 @@ def does_not_reason(reading: Reading) -> Iterator[Span]:
 
 
 def copies_the_reference(reading: Reading) -> Iterator[Span]:
-    """An answer has the reference answer in it, word for word, though the prompt does not show it."""
+    """Find answers that contain the reference answer word for word although the prompt does not show it."""
     reference = words_of(reading.group.answer)
     if len(reference) < COPIED_WORDS:
         return
@@ -344,7 +348,7 @@ def copies_the_reference(reading: Reading) -> Iterator[Span]:
 
 
 def _stretch(text: str, words: list[str]) -> tuple[int, int]:
-    """From the first place where some words of a copied text stand to the last."""
+    """The span from the first words of a copied text to its last words."""
     head = re.search(r"\W+".join(map(re.escape, words[:SHINGLE])), text, re.IGNORECASE)
     tail = re.search(r"\W+".join(map(re.escape, words[-SHINGLE:])), text, re.IGNORECASE)
     start = head.start() if head else 0
@@ -352,7 +356,7 @@ def _stretch(text: str, words: list[str]) -> tuple[int, int]:
 
 
 def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
-    """The text continues as the conversation's template does, or repeats most of a long prompt."""
+    """Find texts that continue with the chat template, or that repeat most of a long prompt."""
     for part in reading.parts:
         if part.name != TEXT:
             continue
@@ -364,7 +368,7 @@ def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
         return
     shingles = {tuple(shown[place : place + SHINGLE]) for place in range(len(shown) - SHINGLE + 1)}
     for part in reading.parts:
-        # Code that is asked for begins with what the prompt gives of it.
+        # Requested code often begins with code from the prompt.
         words = words_of(_FENCE.sub(" ", part.text)) if part.name == TEXT else []
         said = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
         if len(shingles & said) >= LEAKED_SHARE * len(shingles):
@@ -372,7 +376,7 @@ def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
 
 
 def says_the_same(reading: Reading) -> Iterator[Span]:
-    """Nearly all rollouts of the prompt are the same text."""
+    """Find groups in which all rollouts are nearly the same text."""
     if _is_uniform(reading) and (last := reading.last) is not None:
         yield Span(last.turn, TEXT, 0, len(last.text))
 
@@ -390,6 +394,6 @@ def _is_uniform(reading: Reading) -> bool:
 
 
 def _likeness(one: list[str], other: list[str]) -> float:
-    """Shared words over all words, each as often as it is there."""
+    """Shared words over all words, counted with their repetitions."""
     a, b = Counter(one), Counter(other)
     return (a & b).total() / max((a | b).total(), 1)

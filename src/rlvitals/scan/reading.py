@@ -1,6 +1,7 @@
-"""A group of rollouts as scanners read it: what the model itself wrote, part by part, and what is known of the prompt.
+"""A group of rollouts in the form that scanners read: what the model wrote, part by part, and what is known of the
+prompt.
 
-Results of tools and words of the environment are not the model's and are not scanned.
+Tool results and messages of the environment were not written by the model and are not scanned.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import re
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from rlvitals.codec import leaves
 from rlvitals.records import Group, Rollout
 
 LONGEST_PART = 100_000
-"""Characters of a part that are read; a text beyond this is a loop, which its beginning shows."""
+"""Characters of a part that are scanned. A longer text is usually a loop, which its beginning shows."""
 
 TEXT = "text"
 
@@ -36,21 +38,21 @@ _OUTPUTS = re.compile(
 )
 MOST_EXPECTED = 400
 LONGEST_PROGRAM = 2_000
-"""Characters of a message that is tried as a program."""
+"""Maximum length of a message that is parsed as a program."""
 
 
-class Part(NamedTuple):
-    """One text of a rollout, and where it is."""
+class TextPart(NamedTuple):
+    """One text of a rollout, and its position."""
 
     turn: int
-    """From 1."""
+    """Counted from 1."""
     name: str
-    """`text`, or `call 2` for the texts in its second call's arguments."""
+    """`text`, or `call 2` for the texts in the arguments of the second call."""
     text: str
 
 
 class Span(NamedTuple):
-    """A stretch of a part."""
+    """A range of characters in a part."""
 
     turn: int
     part: str
@@ -59,19 +61,19 @@ class Span(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A stretch of program code in a part."""
+    """A passage of program code in a part."""
 
-    part: Part
+    part: TextPart
     start: int
     text: str
 
     def span(self, start: int, end: int) -> Span:
-        """A stretch of the code as one of its part."""
+        """Convert a range of the code to a span of its part."""
         return Span(self.part.turn, self.part.name, self.start + start, self.start + end)
 
 
 class Reading:
-    """One rollout."""
+    """One rollout as scanners read it."""
 
     def __init__(self, rollout: Rollout, page: GroupReading) -> None:
         self.rollout, self.page = rollout, page
@@ -88,18 +90,18 @@ class Reading:
 
     @cached_property
     def words(self) -> list[str]:
-        """The words of it, in small letters."""
+        """Its words in lower case."""
         return _WORD.findall(self.whole.lower())
 
     @property
-    def last(self) -> Part | None:
+    def last(self) -> TextPart | None:
         """The last message."""
         return next((part for part in reversed(self.parts) if part.name == TEXT), None)
 
     @cached_property
     def code(self) -> list[Code]:
-        """Program code: fenced blocks and files, arguments of calls, and messages that are nothing else. What a model
-        thinks of a program is not one.
+        """Program code: fenced blocks and files, arguments of calls, and messages that contain only code. Code in
+        reasoning blocks is left out.
         """
         found: list[Code] = []
         for part in self.parts:
@@ -108,7 +110,7 @@ class Reading:
                 continue
             thoughts = [match.span(2) for match in _THOUGHT.finditer(part.text)]
             blocks = [*_FENCE.finditer(part.text), *_FILE.finditer(part.text)]
-            # A fenced block within thoughts is a draft; the answer follows them.
+            # A fenced block in the reasoning is a draft; the answer follows the reasoning.
             blocks = [block for block in blocks if not any(a <= block.start() < b for a, b in thoughts)]
             if blocks:
                 found += [Code(part, block.start(1), block[1]) for block in blocks]
@@ -121,7 +123,7 @@ class Reading:
 
 
 class GroupReading:
-    """The rollouts of one prompt, and what scanners ask of the prompt more than once."""
+    """The rollouts of one prompt, and the facts about the prompt that several scanners use."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -129,7 +131,7 @@ class GroupReading:
 
     @cached_property
     def prompt(self) -> str:
-        """The prompt in small letters."""
+        """The prompt in lower case."""
         return self.group.prompt[:LONGEST_PART].lower()
 
     @cached_property
@@ -138,7 +140,7 @@ class GroupReading:
 
     @cached_property
     def tests(self) -> list[tuple[str, str]]:
-        """Calls and results that the prompt shows, such as of `assert f(3) == 9`: arguments and value as written."""
+        """Calls and results that the prompt shows, such as `assert f(3) == 9`: arguments and value, without spaces."""
         return [
             (_squeezed(match[1]), _squeezed(match[2].split(",  ")[0].rstrip(".;`'\" ") or match[2]))
             for match in _PAIR.finditer(self.group.prompt[:LONGEST_PART])
@@ -146,7 +148,7 @@ class GroupReading:
 
     @cached_property
     def outputs(self) -> list[str]:
-        """Results that the prompt shows, a line each: of its tests, and below headings such as `Output`."""
+        """Results that the prompt shows, one per line: from its tests, and below headings such as `Output`."""
         prompt = self.group.prompt[:LONGEST_PART]
         found = [result for _, result in self.tests]
         for match in _OUTPUTS.finditer(prompt):
@@ -160,7 +162,7 @@ class GroupReading:
 
 
 def _is_program(text: str) -> bool:
-    """Whether a short text is Python that does something, as a bare `exit()` is."""
+    """Whether a short text is Python code with an effect, such as a bare `exit()`."""
     if len(text) > LONGEST_PROGRAM or not ("(" in text or "=" in text or "raise" in text):
         return False
     try:
@@ -174,7 +176,7 @@ def _is_program(text: str) -> bool:
 
 
 def squeezed(text: str) -> str:
-    """A piece of code without blanks, with one kind of quotes.
+    """A piece of code without spaces and with one kind of quotes.
 
     >>> squeezed("[1, 'a b']")
     '[1,"ab"]'
@@ -183,7 +185,7 @@ def squeezed(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in small letters."""
+    """The words of a text in lower case."""
     return _WORD.findall(text.lower())
 
 
@@ -191,22 +193,11 @@ def _squeezed(text: str) -> str:
     return "".join(text.split()).replace("'", '"')
 
 
-def _parts(rollout: Rollout) -> Iterator[Part]:
+def _parts(rollout: Rollout) -> Iterator[TextPart]:
     for number, turn in enumerate(rollout.turns, 1):
         if turn.text:
-            yield Part(number, TEXT, turn.text[:LONGEST_PART])
+            yield TextPart(number, TEXT, turn.text[:LONGEST_PART])
         for place, call in enumerate(turn.calls, 1):
-            text = "\n".join(_leaves(call.arguments))
+            text = "\n".join(str(leaf) for leaf in leaves(call.arguments) if leaf is not None)
             if text:
-                yield Part(number, f"call {place}", text[:LONGEST_PART])
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    elif value is not None:
-        yield str(value)
+                yield TextPart(number, f"call {place}", text[:LONGEST_PART])

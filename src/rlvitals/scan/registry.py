@@ -1,7 +1,7 @@
-"""Which scanners there are: ours, and those of users: a line of YAML with a pattern, or a function of Python.
+"""The available scanners: those of rlvitals, and a user's, which are YAML entries with a pattern or Python functions.
 
-A scanner of ours is a function of `exploits` or `habits` and a rule of the same name in
-`health/data/rules/texts.yaml`, which holds its words and numbers and switches it off.
+A built-in scanner is a function in `exploits` or `habits` with a rule of the same name in
+`health/data/rules/texts.yaml`. The rule has its texts and numbers and can disable it.
 
     scanners:
     - {name: says_trust_me, match: "trust me", severity: warning}
@@ -20,10 +20,10 @@ from typing import Any
 
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.guard import words_of
-from rlvitals.health.entries import Rule, Words
+from rlvitals.health.entries import FindingTexts, Rule
 from rlvitals.records import KINDS, SEVERITIES, Group, Rollout
 from rlvitals.scan import exploits, habits
-from rlvitals.scan.reading import TEXT, Part, Reading, Span
+from rlvitals.scan.reading import TEXT, Reading, Span, TextPart
 from rlvitals.yaml_reader import read_yaml_with_lines
 
 Scan = Callable[[Reading], Iterable[Span]]
@@ -41,24 +41,24 @@ HABITS = (
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """A pattern that texts may show."""
+    """A pattern that texts are searched for."""
 
     name: str
     find: Scan
-    """The spans of a rollout that show it."""
+    """Yields the spans of a rollout that show the pattern."""
     rule: Rule | None = None
-    """What a user's scanner makes of its hits; None: the rule of the same name of the rulebook does."""
+    """The rule that judges the hits of a user's scanner; None: the rulebook's rule of the same name."""
 
 
 def shipped_scanners() -> list[Scanner]:
-    """Ours."""
+    """The built-in scanners."""
     ours = [*((exploits, name) for name in EXPLOITS), *((habits, name) for name in HABITS)]
     return [Scanner(name, getattr(module, name)) for module, name in ours]
 
 
 def load_scanners(*sources: Any) -> list[Scanner]:
-    """A user's scanners: of YAML files, Python files, functions, and entries as they stand in YAML. Raises ConfigError
-    that names the file and the line.
+    """Load a user's scanners from YAML files, Python files, functions, and entries in the form of YAML. Raises
+    ConfigError that names the file and the line.
     """
     found: list[Scanner] = []
     for source in sources:
@@ -143,14 +143,14 @@ def _of_entry(entry: Mapping[str, Any], at: Callable[..., str]) -> Scanner:
     return Scanner(name, find, rule)
 
 
-def _parts_in(reading: Reading, where: str) -> list[Part]:
+def _parts_in(reading: Reading, where: str) -> list[TextPart]:
     if where == "answer":
         return [reading.last] if reading.last else []
     return [part for part in reading.parts if where == "all" or (part.name == TEXT) == (where == "text")]
 
 
 def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
-    """What is made of the hits of a user's scanner: what the user says, or as of an exploit of ours."""
+    """The rule for a user's scanner: with the user's values, or with the numbers of the built-in exploits."""
     severity, kind, share = told.get("severity"), told.get("kind", "reward_hacking"), told.get("share")
     if severity is not None and severity not in SEVERITIES:
         raise ConfigError(f"{at('severity')}: severity is one of {', '.join(SEVERITIES)}, not {severity!r}")
@@ -162,7 +162,7 @@ def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
     for key in ("title", "advice"):
         if not isinstance(told.get(key, ""), str):
             raise ConfigError(f"{at(key)}: {key} is a text, not {told[key]!r}")
-    words = Words(
+    words = FindingTexts(
         told.get("title") or f"{{share:.0%}} of the newest rollouts show {name} ({{hits:.0f}} in all)",
         ("found by a scanner of your own",),
         (told.get("advice") or "read the cited rollouts",),
@@ -177,18 +177,20 @@ def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
 _GAMED = {
     "least": 3.0, "share": 0.02, "share_critical": 0.1, "share_alone": 0.5, "gain": 0.1, "gain_z": 3.0, "growth_z": 3.0,
 }  # fmt: skip
-"""As the exploits' in texts.yaml."""
+"""The same numbers as those of the exploits in texts.yaml."""
 
 
-def _of_function(function: Callable[[Rollout, Group], Iterable[Any]], rule: Rule | None = None) -> Scanner:
-    """A user's function: of a rollout and its group, to the stretches it finds: spans, or words that stand there."""
+def _of_function(function: Callable[[Rollout, Group], Iterable[Any]]) -> Scanner:
+    """A scanner from a user's function. It gets a rollout and its group and returns what it found: spans or quoted
+    words.
+    """
     name = getattr(function, "__name__", type(function).__name__)
     told: dict[str, Any] = dict(getattr(function, "scanner", {}))
     unknown = [key for key in told if key not in _KEYS]
     where = f"the scanner {name!r}"
     if unknown:
         raise ConfigError(f"{where}: unknown key {unknown[0]!r} in its 'scanner'.{did_you_mean(unknown[0], _KEYS)}")
-    made = rule or _rule(name, told, lambda *_: where)
+    rule = _rule(name, told, lambda *_: where)
 
     def find(reading: Reading) -> Iterator[Span]:
         found = function(reading.rollout, reading.group)
@@ -196,7 +198,7 @@ def _of_function(function: Callable[[Rollout, Group], Iterable[Any]], rule: Rule
             if (span := _span(item, reading)) is not None:
                 yield span
 
-    return Scanner(name, find, made)
+    return Scanner(name, find, rule)
 
 
 def _listed(found: Any) -> Iterable[Any]:
@@ -208,7 +210,7 @@ def _listed(found: Any) -> Iterable[Any]:
 
 
 def _span(item: Any, reading: Reading) -> Span | None:
-    """Where something is that a user's function found: a span, words of the text, or True for the whole answer."""
+    """The position of what a user's function found: a span, words of the text, or True for the whole answer."""
     if isinstance(item, Span):
         return item
     if isinstance(item, str):
@@ -220,7 +222,7 @@ def _span(item: Any, reading: Reading) -> Span | None:
 
 
 def _of_python(path: Path) -> list[Scanner]:
-    """The functions of a file that the user named. It is run, as any program of theirs."""
+    """The scanners in a Python file that the user named. The file is executed."""
     name = f"rlvitals_scanners_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -229,7 +231,7 @@ def _of_python(path: Path) -> list[Scanner]:
     try:
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    except Exception as error:  # the file is a program of the user's: whatever it raises is reported in one line
+    except Exception as error:  # a user's file may raise anything: it is reported in one line
         line = _line_in(error, path)
         raise ConfigError(f"{path}{line}: it cannot be run: {words_of(error)}") from error
     functions = [

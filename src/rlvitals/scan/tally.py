@@ -1,5 +1,5 @@
-"""What scanners find, step by step: how many rollouts show a pattern, what they earn beside the others, whether they
-become more, and where they are. Memory does not grow with the length of a run.
+"""What scanners find step by step: how many rollouts show a pattern, their rewards compared with the others, whether
+their share grows, and where they are. Memory does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -21,29 +21,33 @@ from rlvitals.scan.reading import GroupReading, Reading, Span
 from rlvitals.scan.registry import Scanner, shipped_scanners
 
 FEW_ROLLOUTS, MOST_RECENT_STEPS = 64, 32
-"""The newest steps, and the first ones, are as many as hold so many rollouts."""
+"""The newest steps, and the first ones, are counted until they contain this many rollouts; the newest at most this many
+steps.
+"""
 
 KEPT_CITATIONS, TOLD_CITATIONS = 48, 6
 MOST_STEPS = 4096
-"""Steps whose shares are kept to date the onset; the oldest go first."""
+"""Steps whose shares are kept to find the onset. The oldest are dropped first."""
 
 QUOTED = 200
 SPANS_OF_ROLLOUT = 3
 FEW_MIXED = 5
-"""Hits in groups that have others as well, below which steps are compared instead of groups."""
+"""Minimum hits in groups that also have other rollouts. With fewer, rewards are compared within steps instead of
+groups.
+"""
 
 
-class Hit(NamedTuple):
+class PatternHit(NamedTuple):
     """A rollout that shows a pattern."""
 
     pattern: str
     citations: list[Citation]
-    """Its first stretches, and how many."""
+    """The first passages that show it, at most SPANS_OF_ROLLOUT."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """How one pattern has come up so far."""
+    """The counts and rewards of one pattern so far."""
 
     rollouts: int = 0
     hits: int = 0
@@ -68,7 +72,7 @@ class Tally:
         return self.other_reward / self.other_rewards if self.other_rewards else None
 
     def add(self, step: int, groups: Sequence[Group], marks: Sequence[Sequence[bool]], found: list[Citation]) -> None:
-        """Take a step: for each rollout of each group whether it shows the pattern, and places that do."""
+        """Add a step: for each rollout of each group whether it shows the pattern, and the citations."""
         count, hits = sum(map(len, marks)), sum(map(sum, marks))
         if not count:
             return
@@ -97,11 +101,11 @@ class Tally:
 
     @property
     def gain(self) -> Gain:
-        """Within groups, or within steps where groups cannot tell."""
+        """The gain within groups, or within steps where groups have too few hits."""
         return self.within_groups if self.within_groups.marked >= FEW_MIXED else self.within_steps
 
     def scanned(self, pattern: str, step: int, spread: float) -> Scanned:
-        """What rules receive after a step."""
+        """The input of the rules after a step."""
         recent_rollouts = recent_hits = 0
         for place, (_, count, hits) in enumerate(reversed(self.shares)):
             recent_rollouts, recent_hits = recent_rollouts + count, recent_hits + hits
@@ -117,7 +121,7 @@ class Tally:
         )  # fmt: skip
 
     def _chosen(self) -> tuple[Citation, ...]:
-        """Of the newest hits those that earned most, of different groups first, in the order of their steps."""
+        """The newest hits with the highest rewards, different groups first, in the order of their steps."""
         by_reward = sorted(
             self.cited, key=lambda place: (-(place.reward if place.reward is not None else -math.inf), -place.step)
         )
@@ -137,7 +141,7 @@ def _columns(rewarded: list[tuple[float, bool]]) -> tuple[list[float], list[bool
 
 
 class Scans:
-    """The scanners at work on one run. Steps come in order; the groups of a step may come in several calls."""
+    """Runs the scanners on one run. Steps come in order; the groups of a step may come in several calls."""
 
     def __init__(self, book: Rulebook | None = None, own: Sequence[Scanner] = ()) -> None:
         self.rules = TextRules(book or shipped(), [scanner.rule for scanner in own if scanner.rule is not None])
@@ -145,17 +149,17 @@ class Scans:
         self.scanners = [scanner for scanner in everything if scanner.name in self.rules.patterns]
         self.tallies = {scanner.name: Tally() for scanner in self.scanners}
         self.problems: dict[str, str] = {}
-        """Scanners that raised, and what."""
+        """Scanners that raised an error, and the error."""
         self._rewards = (0, 0.0, 0.0)  # count, mean, sum of squares around it
         self._warn_once = Once()
 
-    def hits(self, group: Group, step: int, number: int) -> list[list[Hit]]:
-        """What each rollout of a group shows; `number` is the group's, from 1."""
+    def hits(self, group: Group, step: int, number: int) -> list[list[PatternHit]]:
+        """The patterns of each rollout of a group. `number` is the number of the group, from 1."""
         page = GroupReading(group)
         return [self._hits(reading, step, number, place) for place, reading in enumerate(page.readings, 1)]
 
     def take(self, groups: Sequence[Group], step: int, first: int = 1) -> list[HealthEvent]:
-        """Scan the groups of a step; `first` is the number of the first of them."""
+        """Scan the groups of a step. `first` is the number of the first group."""
         found = [self.hits(group, step, first + place) for place, group in enumerate(groups)]
         for group in groups:
             for rollout in group.rollouts:
@@ -187,7 +191,7 @@ class Scans:
         new = mean + (reward - mean) / count
         self._rewards = count, new, squares + (reward - mean) * (reward - new)
 
-    def _hits(self, reading: Reading, step: int, number: int, place: int) -> list[Hit]:
+    def _hits(self, reading: Reading, step: int, number: int, place: int) -> list[PatternHit]:
         found = []
         for scanner in self.scanners:
             if scanner.name in self.problems:
@@ -199,7 +203,7 @@ class Scans:
                     if len(spans) >= SPANS_OF_ROLLOUT:
                         break
             if spans:
-                found.append(Hit(scanner.name, [_cited(span, reading, step, number, place) for span in spans]))
+                found.append(PatternHit(scanner.name, [_cited(span, reading, step, number, place) for span in spans]))
         return found
 
     def _put_aside(self, name: str, error: Exception) -> None:
@@ -210,7 +214,7 @@ class Scans:
 def _cited(span: Span, reading: Reading, step: int, group: int, rollout: int) -> Citation:
     text = next((part.text for part in reading.parts if (part.turn, part.name) == span[:2]), "")
     start, end = span.start, min(span.end, span.start + 2 * QUOTED)
-    if end - start < QUOTED:  # the rest of its lines tells what it is about
+    if end - start < QUOTED:  # a short passage is quoted with the rest of its lines
         line = text.find("\n", end)
         start = max(text.rfind("\n", 0, start) + 1, start - QUOTED // 2)
         end = min(line if line >= 0 else len(text), end + QUOTED // 2)
@@ -221,7 +225,7 @@ def _cited(span: Span, reading: Reading, step: int, group: int, rollout: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What was found in some rollouts."""
+    """The result of a scan."""
 
     rollouts: int
     steps: int
@@ -230,14 +234,14 @@ class Scan:
 
     @property
     def findings(self) -> list[Finding]:
-        """In the order they were raised, the most severe word on each pattern."""
+        """All findings in the order they were raised."""
         return History(self.events).findings
 
 
 def scan(
     groups: Iterable[Group], *, scanners: Sequence[Scanner] = (), rules: Rulebook | None = None
 ) -> Scan:  # fmt: skip
-    """Scan groups that are in the order of their steps. `scanners` are the user's own."""
+    """Scan groups that are sorted by step. `scanners` are the user's own."""
     scans = Scans(rules, scanners)
     events: list[HealthEvent] = []
     rollouts, steps = 0, 0

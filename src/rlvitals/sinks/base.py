@@ -1,4 +1,4 @@
-"""What a tracker is to the follower: something that takes rows, and says when it really holds them.
+"""The interface of a tracker: it takes rows, and reports when it has stored them.
 
 A sink lives in the follower's process, never in the trainer's. It may raise, hang or be slow: the follower counts,
 retries and moves on. Rows come at least once: after a crash, those after the last commit come again, and each sink sees
@@ -26,13 +26,12 @@ from rlvitals.splits import held_out_name
 from rlvitals.store.archive import log_state
 from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.layout import Forwarded, RunDir, kept_file
-from rlvitals.store.reader import read_rows
-from rlvitals.store.samples import read_samples
+from rlvitals.store.reader import read_rows, read_samples
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRow:
-    """One row of the log on its way to a tracker."""
+    """One row of the log, for a tracker."""
 
     stream: Forwarded
     row: Row
@@ -41,7 +40,7 @@ class SinkRow:
 
 @dataclass(frozen=True, slots=True)
 class SinkEvent:
-    """One line of the health log on its way to a tracker."""
+    """One line of the health log, for a tracker."""
 
     place: int
     """The byte at which its line begins: no other event of the run has the same."""
@@ -103,7 +102,7 @@ def import_vendor(module: str, tracker: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a tracker may tell of the run. Secrets are masked; host and user are left out."""
+    """What a tracker may report about the run. Secrets are masked; host and user are left out."""
 
     root: Path
     id: str
@@ -177,7 +176,7 @@ class Sink(ABC):
         """Finish in an orderly way: no more rows will come."""
 
     def abandon(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go after an error, without finishing; another one will be opened from the last commit."""
+        """Release everything after an error, without finishing; a new sink will be opened from the last commit."""
 
 
 @contextmanager

@@ -38,11 +38,11 @@ PART_SECONDS = 1.0
 """How long a follower that is to end waits for the batches on their way."""
 
 LINGER_SECONDS = 600.0
-"""How long a follower goes on trying after the run has ended and a tracker has made no progress."""
+"""How long a follower keeps trying after the run has ended and a tracker has made no progress."""
 
 
 class Forwarder:
-    """One tracker's way through the logs."""
+    """The position of one tracker in the logs."""
 
     def __init__(self, run_dir: RunDir, name: str, settings: Mapping[str, Any], *, once: bool = False) -> None:
         self.name = name
@@ -50,6 +50,8 @@ class Forwarder:
         self.is_over = False
         """Nothing more to do: the run has ended and the tracker holds all of it."""
         self.last_progress = time.monotonic()
+        self.is_waiting_for_tracker = False
+        """A call of the tracker is on its way. MLflow's first one creates a database, which can take half a minute."""
         self._dir = run_dir
         self._settings = settings
         self._lock = RunLock(cursor_place(run_dir, name))
@@ -64,10 +66,13 @@ class Forwarder:
         while not stop.is_set() and not self.is_over:
             moved, next_pause = False, min(pause * 2, LONGEST_PAUSE)
             with guarded(self._failed):  # the one place where a tracker's failures are swallowed, and counted
+                self.is_waiting_for_tracker = True
                 try:
                     moved = self.advance()
-                except RunLocked:  # another follower is at it; it may end
+                except RunLocked:  # another follower has the lock; it may end
                     self._drop_sink()
+                finally:
+                    self.is_waiting_for_tracker = False
                 next_pause = POLL_SECONDS
             pause = next_pause
             if not moved and not self.is_over:
@@ -107,13 +112,13 @@ class Forwarder:
         return True
 
     def beat(self) -> None:
-        """Show that the tracker is being looked after."""
+        """Show that the tracker has a live follower."""
         if self._has_lock:
             with contextlib.suppress(OSError):
                 self._lock.beat()
 
     def let_go(self) -> None:
-        """Give the cursor's lock back."""
+        """Release the cursor's lock."""
         if self._has_lock:
             self._has_lock = False
             self._lock.release()
@@ -202,7 +207,7 @@ class Forwarder:
         said = mask_text(str(error) or type(error).__name__, self._settings)[:1000]
         logger.warning("tracker %s: %s", self.name, said)
         if self._has_lock:
-            # Memory goes back to the last commit: what the broken sink thought does not count.
+            # Memory is reset to the last commit: changes of the broken sink do not count.
             self._cursor = self._read_cursor()
             with contextlib.suppress(OSError, RunLocked):
                 self._save("failing", said)
@@ -219,6 +224,7 @@ def follow(
     trackers: Mapping[str, Mapping[str, Any]],
     *,
     linger: float = LINGER_SECONDS,
+    slowest_call: float = 0.0,
     once: bool = False,
     progress: Callable[[], None] | None = None,
     stop: threading.Event | None = None,
@@ -226,9 +232,10 @@ def follow(
 ) -> bool:
     """Forward to all trackers until the run has ended and each holds it, or has made no progress for too long.
 
-    Returns whether all of them hold everything. `once` stops when all that is logged now is handed over, though the
-    run continues. `progress` is called several times a second. `holder` is the token of the run's lock: when another
-    one is there, a new attempt has begun, with its own follower.
+    Returns whether all of them hold everything. Too long is `linger` seconds, or `slowest_call` while a tracker has not
+    answered yet, if that is more: a tracker that fails at once is given up sooner than a slow one. `once` stops when
+    all that is logged now is handed over, though the run continues. `progress` is called several times a second.
+    `holder` is the token of the run's lock: when another one is there, a new attempt has begun, with its own follower.
     """
     stop = stop or threading.Event()
     forwarders = [Forwarder(run_dir, name, settings, once=once) for name, settings in trackers.items()]
@@ -238,6 +245,11 @@ def follow(
     ]
     for thread in threads:
         thread.start()
+
+    def is_given_up(forwarder: Forwarder) -> bool:
+        patience = max(linger, slowest_call) if forwarder.is_waiting_for_tracker else linger
+        return time.monotonic() - forwarder.last_progress > patience
+
     next_beat = 0.0
     while any(thread.is_alive() for thread in threads) and not stop.is_set():
         if time.monotonic() >= next_beat:
@@ -251,7 +263,7 @@ def follow(
         if holder is not None and recorder is not None and recorder.token != holder:
             break
         has_ended = once or recorder is None or not recorder.is_live
-        if has_ended and waiting and all(time.monotonic() - forwarder.last_progress > linger for forwarder in waiting):
+        if has_ended and waiting and all(is_given_up(forwarder) for forwarder in waiting):
             break
         for thread in threads:
             thread.join(timeout=WATCH_SECONDS / len(threads))

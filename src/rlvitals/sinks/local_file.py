@@ -78,7 +78,7 @@ class LocalFile:
             self.path.unlink()
 
     def damaged(self, what: str) -> SinkError:
-        """What to tell when rows that were handed over are not there any more."""
+        """The message if rows that were handed over are missing."""
         return SinkError(f"{self.path} {what} after rows were written to it. {self._fix}")
 
 
@@ -158,7 +158,7 @@ def _holds(path: Path, *known: bytes) -> bool:
 
 
 def unwritable(path: Path, error: OSError) -> SinkError:
-    """What to tell when the disk will not have a file."""
+    """The message if the disk refuses a file."""
     return SinkError(f"cannot write {path}: {error.strerror or error}. Free the disk, or choose another file with path")
 
 

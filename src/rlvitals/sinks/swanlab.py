@@ -3,10 +3,10 @@
 What a user sees. A resume opens a second experiment, "NAME (attempt 2)", in the same group; what it superseded stays in
 the first one. A crash of the follower in the modes `offline` and `local`: a SwanLab file cannot be continued, so when
 the next row comes the attempt is written again from the log into a fresh folder `run-RUNID-ATTEMPT-N`, and the folder
-before it is removed once the new one is on disk; one folder per attempt remains. (Killed after the very last row, the
-file holds everything and reads as crashed, for want of an end.) In the mode `online` the experiment is resumed under
-its id, and SwanLab itself passes over what it holds; it then also passes over rows that come late, below a step it
-already has of that metric.
+before it is removed once the new one is on disk; one folder per attempt remains. (If it is killed after the last row,
+the file is complete but reads as crashed, because its end is missing.) In the mode `online` the experiment is resumed
+under its id, and SwanLab skips rows that it already has; it also skips late rows, below a step that it already has of
+that metric.
 
 The steps of samples of the machine (`System/...`) count the samples.
 
@@ -81,7 +81,7 @@ class SwanLabSink(Sink):
             self._options = self._swanlab.Settings(**_options(settings.get("settings") or {}))
             mode = settings.get("mode") or self._options.mode
         except ValueError as error:
-            raise SinkError(f"tracker 'swanlab': its settings are not as SwanLab wants them: {error}") from error
+            raise SinkError(f"tracker 'swanlab': SwanLab does not accept its settings: {error}") from error
         if mode == "disabled":
             raise SinkError("tracker 'swanlab': mode 'disabled' keeps nothing. Use online, offline or local.")
         self._is_online = mode in ("online", "cloud")
@@ -182,7 +182,7 @@ class SwanLabSink(Sink):
 
 
 class _Experiment:
-    """One open SwanLab run, and the knowledge of what it really holds."""
+    """One open SwanLab run, and what it has really stored."""
 
     def __init__(self, swanlab: Any, arguments: Mapping[str, Any], *, is_online: bool) -> None:
         self._swanlab = swanlab

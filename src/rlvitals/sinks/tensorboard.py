@@ -7,7 +7,7 @@ layout of the Custom Scalars tab.
 
 After a crash a user sees every row once: the file that was being written is cut to what was committed, files nobody
 committed are removed, and a new file continues from there. (A TensorBoard that was just showing rows which are then
-taken back shows them twice until it is restarted.) After a resume TensorBoard shows the line that lives: a session
+taken back shows them twice until it is restarted.) After a resume TensorBoard shows the current line: a session
 start at the step the attempt came from makes it drop what was superseded, and superseded rows that arrive later are not
 written.
 

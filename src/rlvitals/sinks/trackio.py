@@ -8,7 +8,7 @@ Trackio's own `log` puts rows into a queue and forgets them when the process die
 (`SQLiteStorage.bulk_log`, what its own sender calls; JSONL fragments where Trackio keeps off SQLite, as on network
 disks), or with `space_id` or `server_url` to the server's `/bulk_log`, which answers when it has them. `trackio.init`
 is called only where it has something to do: a Space to make, or `auto_log_gpu`/`auto_log_cpu`, which are off unless
-asked for. Where the local files are is TRACKIO_DIR's to say.
+asked for. TRACKIO_DIR sets where the local files are.
 
 Samples of the machine are system metrics there, on the axis of time.
 
@@ -217,7 +217,7 @@ class TrackioSink(Sink):
 def _iso(timestamp: float) -> str:
     try:
         return datetime.fromtimestamp(timestamp, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):  # none, or no time of this world
+    except (ValueError, OverflowError, OSError):  # none, or an impossible time
         return datetime.now(UTC).isoformat()
 
 

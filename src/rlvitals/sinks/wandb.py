@@ -245,8 +245,8 @@ class _AttemptRun:
                 until = time.monotonic() + PATIENCE_SECONDS
             elif time.monotonic() > until:
                 raise SinkError(
-                    f"W&B has written {self._file.rows} of {self.logged.total()} rows to {self._file.path} and goes no "
-                    "further. Is the disk full?"
+                    f"W&B has written {self._file.rows} of {self.logged.total()} rows to {self._file.path} and has "
+                    "stopped. Is the disk full?"
                 )
             else:
                 time.sleep(0.01)

@@ -1,1 +1,1 @@
-"""A run's files: layout, writer, reader, index. The only code that touches them."""
+"""A run's files: layout, writer, reader, index. No other package reads or writes these files."""

@@ -1,7 +1,7 @@
-"""Finished logs, packed without losing a byte.
+"""Lossless compression of finished logs.
 
-`training_metrics.jsonl.archive` stands in for `training_metrics.jsonl`. `open_log` gives the log's own bytes from
-whichever of the two is there, so that readers need not know. How a block of lines is packed is in `packing`.
+`training_metrics.jsonl.archive` replaces `training_metrics.jsonl`. `open_log` returns the original bytes of the log
+from whichever of the two exists, so readers need not distinguish them. `packing` compresses the blocks of lines.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Block(NamedTuple):
 
 
 def open_log(log: Path) -> BinaryIO:
-    """A log's bytes for reading, from the log or its archive. Raises FileNotFoundError where there is neither, and
-    RunUnreadable where what is there cannot be read.
+    """Open a log for reading, from the log or its archive. Raises FileNotFoundError if neither exists, and
+    RunUnreadable if the file cannot be read.
     """
     place = log
     try:
@@ -53,7 +53,7 @@ def open_log(log: Path) -> BinaryIO:
 
 
 def log_state(log: Path) -> tuple[int, int, int]:
-    """Inode, size and modification time of a log, or of the archive in its place; zeros where there is neither."""
+    """Inode, size and modification time of a log, or of the archive in its place; zeros if neither exists."""
     try:
         found = os.stat(log)
         return (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -68,7 +68,7 @@ def log_state(log: Path) -> tuple[int, int, int]:
 
 
 def logs_of(run_dir: RunDir) -> list[Path]:
-    """Every log file a run has, plain or packed; findings, which are few and written by others too, are none."""
+    """The logs of a run that can be packed: metrics, phases, system samples and rollouts, packed or not."""
     streams: tuple[Stream | SideLog, ...] = ("train", "eval", "phases", "system")
     logs = [run_dir.log(stream, rank) for stream in streams for rank in (0, *run_dir.rank_numbers(stream))]
     logs += [*run_dir.rollout_logs(), *run_dir.rollout_logs("eval")]
@@ -76,18 +76,18 @@ def logs_of(run_dir: RunDir) -> list[Path]:
 
 
 def compact_logs(run_dir: RunDir) -> tuple[int, int]:
-    """Pack every log of a run that is not being recorded; returns the bytes before and after. The index is let go."""
+    """Pack the logs of a run that is not being recorded and delete its index. Returns the bytes before and after."""
     before = after = 0
     for log in logs_of(run_dir):
         sizes = compact(log) if os.path.exists(log) else (log_state(log)[1], archive_of(log).stat().st_size)
         before, after = before + sizes[0], after + sizes[1]
-    if os.path.isdir(run_dir.index):  # removing a tree waits for a FIFO that stands in its place
+    if os.path.isdir(run_dir.index):  # `rmtree` would block on a FIFO of that name
         shutil.rmtree(run_dir.index, ignore_errors=True)
     return before, after
 
 
 def expand_logs(run_dir: RunDir) -> int:
-    """Bring every packed log of a run back; returns how many there were."""
+    """Unpack every packed log of a run; returns their number."""
     packed = [log for log in logs_of(run_dir) if not os.path.exists(log)]
     for log in packed:
         expand(log)
@@ -95,8 +95,8 @@ def expand_logs(run_dir: RunDir) -> int:
 
 
 def compact(log: Path) -> tuple[int, int]:
-    """Put an archive in a log's place; returns the bytes before and after. What cannot be read back exactly stays as it
-    is.
+    """Replace a log by its archive; returns the bytes before and after. If the archive does not reproduce the log
+    exactly, the log is kept and RunUnreadable is raised.
     """
     from rlvitals.store.packing import pack, unpack
 
@@ -120,7 +120,7 @@ def compact(log: Path) -> tuple[int, int]:
 
 
 def expand(log: Path) -> int:
-    """Put the log back in its archive's place; returns its bytes."""
+    """Replace an archive by its log; returns the size of the log in bytes."""
     with open_log(log) as archive:
         data = archive.read()
     replace_file(log, data)
@@ -130,7 +130,7 @@ def expand(log: Path) -> int:
 
 
 def _check(log: Path) -> None:
-    """The archive on disk reads as the log does, byte by byte, before the log is let go of."""
+    """Compare the archive with the log byte by byte, before the log is deleted. Raises RunUnreadable if they differ."""
     with open_regular(log) as file, io.BufferedReader(ArchiveFile(archive_of(log)), 2**20) as archive:
         while block := file.read(2**20):
             if archive.read(len(block)) != block:
@@ -138,7 +138,7 @@ def _check(log: Path) -> None:
 
 
 class ArchiveFile(io.RawIOBase):
-    """An archive as the log it was made from: seekable, read-only."""
+    """Reads an archive as the original log: seekable, read-only."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class ArchiveFile(io.RawIOBase):
 
     def _block(self, number: int) -> bytes:
         if self._current[0] != number:
-            from rlvitals.store.packing import unpack  # brings numpy, which the write path does without
+            from rlvitals.store.packing import unpack  # imports numpy, which the write path must not need
 
             block = self._blocks[number]
             self._file.seek(block.offset)
@@ -227,7 +227,7 @@ class ArchiveFile(io.RawIOBase):
         self._file.seek(end - size)
         blocks = [_Block(*block) for block in parse_shallow(self._file.read(size))["blocks"]]
         start, offset = 0, len(_MAGIC)
-        for block in blocks:  # they follow each other without a gap, in the log and in the archive
+        for block in blocks:  # blocks must be contiguous in the log and in the archive
             if not all(type(part) is int and 0 <= part < 2**63 for part in block):
                 raise ValueError("a block that is none")
             if (block.start, block.offset) != (start, offset) or block.end < start or offset + block.size > end - size:

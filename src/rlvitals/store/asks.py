@@ -1,5 +1,5 @@
-"""Requests that people put on a live run: `asks/ID.json`, one file each. The run removes a file once it has put the
-request on record in its health log; from there on the health log tells what became of it.
+"""Requests that users send to a live run: `asks/ID.json`, one file each. The run writes the request to its health log
+and then removes the file. From then on the health log records the outcome.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from rlvitals.store.files import put_file, read_json
 from rlvitals.store.layout import RunDir
 
 MOST_WAITING = 100
-"""Files that are looked at in one go: whoever fills the folder does not stop the training."""
+"""Largest number of files read at once, so that a full folder does not stop the training."""
 
 MAX_BYTES = 10_000
 MAX_WORDS = 500
-"""Characters kept of who asked and why."""
+"""Characters kept of the requester's name and the reason."""
 
 SETTLED_NS = 2_000_000_000
-"""A folder's time of change is remembered once it is so old: a file that came within the same tick of the clock would
-not change it."""
+"""A folder's modification time is cached only when it is this old. A file added within the same clock tick would not
+change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What somebody asks of the trainer."""
+    """A user's request to the trainer."""
 
     action: Action
     asked_by: str
     attempt: AttemptNumber
-    """The attempt it is meant for: a run that was resumed since does not stop for it."""
+    """The attempt that the request is for. A run that was resumed since then ignores it."""
     why: str = ""
     checkpoint_step: int | None = None
     """revert: the checkpoint to revert to; None: the newest."""
@@ -47,7 +47,7 @@ class Ask:
 
 
 def put(run_dir: RunDir, ask: Ask) -> str:
-    """Put a request on a run; returns its id. Raises OSError where the folder does not take it."""
+    """Send a request to a run; returns its id. Raises OSError if the folder cannot be written."""
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
     told = asdict(ask) | {"why": ask.why[:MAX_WORDS], "asked_by": ask.asked_by[:MAX_WORDS], "id": name}
     put_file(run_dir.asks / f"{name}.json", encode({key: value for key, value in told.items() if value is not None}))
@@ -55,12 +55,12 @@ def put(run_dir: RunDir, ask: Ask) -> str:
 
 
 def is_waiting(run_dir: RunDir, name: str) -> bool:
-    """Whether the run has not taken it yet."""
+    """Whether the run has not read the request yet."""
     return (run_dir.asks / f"{name}.json").exists()
 
 
 def withdraw(run_dir: RunDir, name: str) -> bool:
-    """Take a request back; False where the run has taken it already."""
+    """Withdraw a request; False if the run has already read it."""
     try:
         (run_dir.asks / f"{name}.json").unlink()
     except FileNotFoundError:
@@ -68,18 +68,18 @@ def withdraw(run_dir: RunDir, name: str) -> bool:
     return True
 
 
-class Inbox:
-    """The requests waiting for one run, as its own process sees them. Looking costs one `stat` while nobody asks."""
+class PendingAsks:
+    """The waiting requests of one run, as seen by its own process. A check costs one `stat` while there are none."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._dir = run_dir
         self._seen: int | None = None
 
     def waiting(self) -> list[Ask]:
-        """The requests that have come, oldest first, each until `remove`. Files that hold none are removed."""
+        """The waiting requests, oldest first, each until `remove`. Invalid files are removed."""
         try:
             changed = os.stat(self._dir.asks).st_mtime_ns
-        except OSError:  # nobody has ever asked
+        except OSError:  # the folder does not exist: no request was ever sent
             return []
         if changed == self._seen:
             return []
@@ -90,7 +90,7 @@ class Inbox:
         return [ask for ask in asks.values() if ask is not None]
 
     def remove(self, name: str) -> None:
-        """The request is on record."""
+        """Remove a request that is in the health log."""
         with contextlib.suppress(OSError):
             withdraw(self._dir, name)
 

@@ -1,6 +1,6 @@
-"""The small whole files of a run: `run.json`, `config.json`, `attempts.jsonl`, one evaluation's file.
+"""The small files of a run that are written whole: `run.json`, `config.json`, `attempts.jsonl`, an evaluation's file.
 
-Whole files are replaced atomically, so a reader sees the old one or the new one.
+They are replaced atomically, so a reader sees either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlvitals.store.files import append_line, read_json, read_whole, replace_fil
 from rlvitals.store.layout import RunDir, archive_of
 
 DRAFT_SECONDS = 120.0
-"""A draft that is older belongs to nobody."""
+"""An older draft is left over from a process that is gone."""
 
 
 def sweep(run_dir: RunDir) -> None:
@@ -41,7 +41,7 @@ def write_info(run_dir: RunDir, info: RunInfo) -> None:
 def read_info(run_dir: RunDir, problems: list[str] | None = None) -> RunInfo:
     """Read the identity card. A bare log without one (older recorders) gets a minimal card.
 
-    Fields that hold something else get their defaults; a sentence on them is added to `problems`. Raises RunNotFound or
+    Fields of a wrong type get their defaults, and a sentence about them is added to `problems`. Raises RunNotFound or
     RunUnreadable.
     """
     try:
@@ -102,7 +102,7 @@ def write_config(run_dir: RunDir, config: dict[str, Any]) -> None:
 
 
 def read_config(run_dir: RunDir, problems: list[str] | None = None) -> dict[str, Any]:
-    """Read the settings back; empty when there are none. What is wrong with them is added to `problems`."""
+    """Read the settings; empty if there are none. Problems are added to `problems` as sentences."""
     what = ""
     try:
         raw = read_json(run_dir.config)
@@ -123,18 +123,18 @@ def read_config(run_dir: RunDir, problems: list[str] | None = None) -> dict[str,
 def append_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     """Add one line to the list of (re)starts."""
     line = json.dumps(asdict(attempt), separators=(",", ":")).encode() + b"\n"
-    append_line(run_dir.attempts, line, sync=True)  # rows that are on the disk must not lose the attempt they are of
+    append_line(run_dir.attempts, line, sync=True)  # rows on disk must not lose their attempt
 
 
 def write_attempts(run_dir: RunDir, attempts: Iterable[Attempt]) -> None:
-    """Write the whole list of (re)starts, in place of what was there."""
+    """Write the whole list of (re)starts and replace the old one."""
     replace_file(
         run_dir.attempts, [json.dumps(asdict(one), separators=(",", ":")).encode() + b"\n" for one in attempts]
     )
 
 
 def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[Attempt]:
-    """All (re)starts, in order. Damaged lines are left out; a sentence on them is added to `problems`."""
+    """All (re)starts, in order. Damaged lines are skipped, and a sentence about them is added to `problems`."""
     said: list[str] = []
     try:
         lines = read_whole(run_dir.attempts).splitlines()

@@ -1,5 +1,5 @@
-"""The checkpoints of trainers: folders that carry a step in their name, and which of them belong to a run that was
-resumed or that shares its folder with others. What is in them is nobody's business here.
+"""Finds the checkpoints of trainers: folders with a step in their name. Selects those that belong to a run, which may
+have been resumed or may share its folder with other runs. The content of checkpoints is not read.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _NAMED = re.compile(r"(?:checkpoint|ckpt|global_steps?|iter|step)[-_]?(?P<step>[0-9]{1,15})")
-"""Folders of transformers and our own trainers, of verl, OpenRLHF and SkyRL, of slime, of NeMo-RL and prime-rl."""
+"""The folder names of transformers, rlvitals, verl, OpenRLHF, SkyRL, slime, NeMo-RL and prime-rl."""
 
 _BELOW = ("", "checkpoints", "weights", "_actor")
-"""Where in a trainer's folder they are: itself, prime-rl's and NeMo-RL's, prime-rl's other one, OpenRLHF's."""
+"""Subfolders of a trainer's folder: none, prime-rl and NeMo-RL, prime-rl (weights), OpenRLHF."""
 
 
 def step_of(name: str) -> int | None:
@@ -31,7 +31,7 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for below in _BELOW:
         try:
-            with os.scandir(folder / below) as found_here:  # a link to itself beside them hides none
+            with os.scandir(folder / below) as found_here:  # `os.path.isdir` tolerates a link to itself
                 entries = sorted(entry.path for entry in found_here if os.path.isdir(entry.path))
         except (OSError, ValueError):
             continue
@@ -45,8 +45,9 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 def of_this_run(
     found: Mapping[int, Path], cuts: Iterable[tuple[int, float]], strangers_until: float = 0.0
 ) -> dict[int, Path]:
-    """Those of the living line. A folder that a superseded attempt left behind holds other weights, and one that was
-    last changed before the run began is another training's. `cuts` are the first step that became a ghost, and when.
+    """The checkpoints of the current attempts. Excluded are those of superseded attempts, which hold other weights, and
+    those last changed before `strangers_until`, which belong to another training. Each of `cuts` is the first step that
+    a resume superseded, and the time of the resume.
     """
     cuts = list(cuts)
     kept = {}

@@ -1,8 +1,8 @@
-"""A run of rows as columns, in memory and as one file of the index.
+"""Consecutive rows as columns, in memory and as one file of the index.
 
-A cell that was not logged is not a NaN: it holds one bit pattern that no computation produces. A file describes itself
-(its columns, its byte range in the log) and carries checksums; a file that is damaged, replaced or gone while a chunk
-is in use is made up for by parsing the log again.
+A missing cell is not an ordinary NaN: it holds one bit pattern that no computation produces. A file describes itself
+(its columns, its byte range in the log) and has checksums. If a file is damaged, replaced or deleted while its chunk is
+in use, the log is parsed again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOMENTS = ("count", "mean", "m2", "min", "max", "order")
 
 MISSING_BITS = np.uint64(0x7FF8_0000_0000_0D1E)
 MOST_CELLS = 2**27
-"""Cells of one chunk, a GiB of memory: a log in which every row has its own names would take all there is."""
+"""Cells of one chunk (1 GiB of memory). A log in which every row has new names would exhaust the memory."""
 
 _MAGIC = b"RLVINDEX1\n"
 _PREFIX = struct.Struct("<10sQI")
@@ -59,7 +59,7 @@ def is_present(column: FieldArray) -> NDArray[np.bool_]:
 
 
 def with_nan(column: NDArray[Any]) -> NDArray[Any]:
-    """A column in which what was not logged is NaN, like what was logged as one."""
+    """The column with missing cells as ordinary NaN. They can then not be distinguished from logged NaN."""
     return np.where(is_present(column), column, np.nan) if column.dtype == np.float64 else column
 
 
@@ -70,14 +70,14 @@ class StoredColumns:
     path: Path
     log: Path
     checksum: int
-    """The header's, which distinguishes a replaced file from the one that was opened."""
+    """Checksum of the header. It shows whether the file was replaced after it was opened."""
     places: dict[Key, tuple[int, int]]
     """Column -> offset, checksum."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Some rows in file order. Columns of a stored chunk are read when they are asked for."""
+    """Some rows in file order. Columns of a stored chunk are read on request."""
 
     rows: int
     start: int = 0
@@ -91,18 +91,18 @@ class Chunk:
     kinds: dict[str, str] = field(default_factory=dict)
     """How mergeable values finish, where it is not as a mean."""
     problems: Problems = field(default_factory=Problems)
-    """What was passed over; line numbers count from the chunk's first line."""
+    """What was skipped; line numbers count from the chunk's first line."""
     stored: StoredColumns | None = None
     log_state: tuple[int, int, int] = (0, 0, 0)
     """Inode, size and modification time of the log when the file was made."""
 
     @property
     def keys(self) -> Collection[Key]:
-        """Its columns, in the order they first appeared; asking for one among them costs the same however many."""
+        """The columns, in order of first appearance. A membership test takes constant time."""
         return (self.columns if self.stored is None else self.stored.places).keys()
 
     def column(self, key: Key) -> FieldArray:
-        """One column; all cells missing where the chunk does not have it. What is stored is read, and not kept here."""
+        """One column; all cells are missing if the chunk lacks it. A stored column is read each time and not cached."""
         stored = self.stored
         if stored is not None and key in stored.places:
             try:
@@ -136,7 +136,7 @@ class Chunk:
 
 
 def from_lines(lines: list[bytes], start: int) -> Chunk:
-    """Parse lines to columns. Rows of one shape are gathered whole; only odd ones are looked at cell by cell."""
+    """Parse lines to columns. Rows of the same shape are collected together; only unusual rows are read by cell."""
     chunk = Chunk(rows=0, start=start, end=start + sum(map(len, lines)) + len(lines), lines=len(lines))
     blocks: dict[_Shape, _Block] = {}
     odd: list[tuple[int, Row]] = []
@@ -215,11 +215,11 @@ _Shape = tuple[tuple[str, ...], tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Block:
-    """The rows of one shape, wherever they are: runs that log more every tenth step have two shapes in turn."""
+    """All rows of one shape, consecutive or not. A run that logs more metrics every tenth step has two shapes."""
 
     places: list[int] = field(default_factory=list)
     numbers: array[float] = field(default_factory=lambda: array("d"))
-    """Row after row in one buffer: no lists of floats are kept for the garbage collector to walk."""
+    """All rows in one buffer, because the garbage collector would traverse lists of floats."""
 
 
 def _keys(shape: _Shape) -> list[Key]:
@@ -227,7 +227,7 @@ def _keys(shape: _Shape) -> list[Key]:
 
 
 def _moments_of_means(moments: Any) -> list[float] | None:
-    """The moments of a row's mergeable means, end to end; None for anything that needs a closer look."""
+    """The moments of a row's mergeable means, concatenated; None if the row must be read by cell."""
     if type(moments) is not dict:
         return None
     numbers: list[float] = []
@@ -237,7 +237,7 @@ def _moments_of_means(moments: Any) -> list[float] | None:
         if stored[0] < 0:
             return None
         numbers += stored
-        numbers.append(0.0)  # the order, which only a last value has
+        numbers.append(0.0)  # the order, which only values of kind `last` have
     return numbers
 
 
@@ -246,7 +246,7 @@ _vetted_shapes: dict[tuple[str, ...], bool] = {}
 
 
 def _plain_shape(raw: Any) -> tuple[str, ...] | None:
-    """The names of an ordinary row of numbers; None for anything that needs a closer look."""
+    """The names of an ordinary row of numbers; None if the row must be read by cell."""
     if type(raw) is not dict or not _NUMBER_TYPES.issuperset(map(type, raw.values())):
         return None
     shape = tuple(raw)
@@ -285,7 +285,7 @@ def _put_rows(chunk: Chunk, rows: list[tuple[int, Row]]) -> None:
 
 
 def store(chunk: Chunk, path: Path, log: Path, log_state: tuple[int, int, int]) -> None:
-    """Write a chunk as one file, in place of an older one."""
+    """Write a chunk as one file, replacing an older one."""
     keys = list(chunk.keys)
     data = [np.ascontiguousarray(chunk.column(key), dtype="<f8").tobytes() for key in keys]
     header = {
@@ -309,7 +309,7 @@ def store(chunk: Chunk, path: Path, log: Path, log_state: tuple[int, int, int]) 
 
 
 def load(path: Path, log: Path) -> Chunk:
-    """Read a chunk's description; raises OSError or ValueError where the file is not one."""
+    """Read a chunk's header. Raises OSError or ValueError if the file is not a valid chunk."""
     with open_regular(path) as file:
         total = os.fstat(file.fileno()).st_size
         prefix = file.read(_PREFIX.size)
@@ -350,7 +350,7 @@ def load(path: Path, log: Path) -> Chunk:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a file of the index says of itself, as `store` writes it."""
+    """The header of an index file, as `store` writes it."""
 
     rows: Count
     start: Count
@@ -368,7 +368,7 @@ class _Header:
 
 
 def _are_texts(cells: dict[str, Any]) -> bool:
-    """Whether these are texts by the number of their row."""
+    """Whether this maps row numbers to texts."""
     return all(row.isdecimal() and isinstance(text, str) for row, text in cells.items())
 
 
@@ -380,7 +380,7 @@ def _key(column: Any) -> Key | None:
 
 
 def _guard(log: Path, end: int) -> int:
-    """A checksum of the log right before a chunk's end: another one when what stands before it has moved."""
+    """A checksum of the last bytes of the log before a chunk's end. It changes if earlier bytes were moved."""
     start = max(0, end - _GUARD_BYTES)
     with open_log(log) as file:
         file.seek(start)

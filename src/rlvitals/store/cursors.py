@@ -1,7 +1,10 @@
-"""How far each tracker is: `sinks/NAME.json`, written whole after every commit."""
+"""How far each tracker has read: `sinks/NAME.json`, replaced after every commit."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +14,12 @@ from rlvitals.errors import RunUnreadable
 from rlvitals.records import Count, Time
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.fields import record_of
-from rlvitals.store.files import read_json, replace_file, sync_folder
+from rlvitals.store.files import open_descriptor, read_json, replace_file, sync_folder
 from rlvitals.store.layout import Followed, Forwarded, RunDir, Stream
 
 State = Literal["waiting", "following", "failing", "done"]
-"""waiting: not opened yet. following: rows are handed over. failing: the last try raised. done: the run has ended, all
-is there."""
+"""waiting: not opened yet. following: rows are forwarded. failing: the last attempt raised an error. done: the run has
+ended and the tracker has everything."""
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 FORWARDED: tuple[Forwarded, ...] = (*STREAMS, "system")
@@ -25,25 +28,25 @@ FOLLOWED: tuple[Followed, ...] = (*FORWARDED, "findings")
 
 @dataclass(slots=True)
 class Cursor:
-    """One tracker's place in the logs, and what it remembers for its next opening."""
+    """One tracker's position in the logs, and the state it needs when it is opened again."""
 
     name: str
     state: State = "waiting"
     offsets: dict[str, Count] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
-    """Bytes of each log the back end is known to hold. Samples of the machine and the health log are among them
-    where it takes them."""
+    """Bytes of each log that the back end is known to hold. Machine samples and the health log are included if the
+    tracker accepts them."""
     rows: Count = 0
     samples: Count = 0
-    """Samples of the machine handed over: the place of the next one."""
+    """The number of machine samples forwarded so far: the position of the next one."""
     error: str = ""
     since: Time = 0.0
-    """When the present state began."""
+    """When the current state began."""
     memory: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CursorPlace:
-    """Where a tracker's lock and heartbeat are; one live follower for each tracker."""
+    """The location of a tracker's lock and heartbeat. Each tracker has at most one live follower."""
 
     root: Path
     lock: Path
@@ -56,12 +59,12 @@ def cursor_place(run_dir: RunDir, name: str) -> CursorPlace:
 
 
 def cursor_places(run_dir: RunDir) -> list[tuple[str, CursorPlace]]:
-    """The trackers that have a lock now, by name; a tracker that has taken no row yet has a lock and no cursor."""
+    """The trackers that have a lock now, by name. A tracker without a forwarded row has a lock and no cursor."""
     return [(path.stem, cursor_place(run_dir, path.stem)) for path in sorted(run_dir.sinks.glob("*.lock"))]
 
 
 def read_cursor(run_dir: RunDir, name: str) -> Cursor:
-    """A tracker's cursor; a fresh one where there is none or it is damaged."""
+    """A tracker's cursor; a new one if it is missing or damaged."""
     try:
         raw = read_json(run_dir.sinks / f"{name}.json")
         cursor = record_of(Cursor, raw, defaults={"name": name})
@@ -69,13 +72,23 @@ def read_cursor(run_dir: RunDir, name: str) -> Cursor:
         return Cursor(name)
     given = dict.fromkeys(STREAMS, 0) | cursor.offsets
     offsets: dict[str, int] = {stream: given[stream] for stream in FOLLOWED if stream in given}
-    return replace(cursor, name=name, offsets=offsets)  # the file's name says whose it is
+    return replace(cursor, name=name, offsets=offsets)  # the file name determines the tracker
 
 
 def write_cursor(run_dir: RunDir, cursor: Cursor) -> None:
-    """Save a cursor, whole."""
+    """Write a cursor and replace the old one."""
     replace_file(run_dir.sinks / f"{cursor.name}.json", to_json(asdict(cursor)))
     sync_folder(run_dir.sinks)
+
+
+def announce_tracker(run_dir: RunDir, name: str) -> None:
+    """Write a waiting cursor, so that a tracker whose follower is killed before its first commit is known. An existing
+    cursor stays unchanged, because an earlier attempt's follower may be writing it.
+    """
+    with contextlib.suppress(FileExistsError):
+        descriptor = open_descriptor(run_dir.sinks / f"{name}.json", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(to_json(asdict(Cursor(name, since=round(time.time(), 3)))))
 
 
 def read_cursors(run_dir: RunDir) -> list[Cursor]:
@@ -84,7 +97,7 @@ def read_cursors(run_dir: RunDir) -> list[Cursor]:
 
 
 def bytes_behind(run_dir: RunDir, cursor: Cursor) -> int:
-    """How much of the logs a tracker does not hold yet."""
+    """How many bytes of the logs a tracker does not hold yet."""
     behind = 0
     for stream in _logs_of(cursor):
         behind += max(0, log_state(run_dir.log(stream))[1] - cursor.offsets[stream])
@@ -96,7 +109,7 @@ def _logs_of(cursor: Cursor) -> list[Followed]:
 
 
 def rows_behind(run_dir: RunDir, cursor: Cursor) -> int:
-    """The same in rows: lines beyond the cursor."""
+    """How many rows (lines after the cursor) a tracker does not hold yet."""
     behind = 0
     for stream in _logs_of(cursor):
         try:

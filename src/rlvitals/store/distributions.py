@@ -1,7 +1,8 @@
-"""Distributions over the steps, `logs/distributions.jsonl`: one line a call, a sketch of its values for each name.
+"""Distributions over the steps, `logs/distributions.jsonl`: one line per call, with a sketch of the values for each
+name.
 
-A sketch is a count, the mean and 21 quantiles, from the lowest value to the highest, a twentieth of the values between
-two of them. It has the same size for ten values and for a million. Lines go through the same writer as rows.
+A sketch holds the count, the mean and 21 evenly spaced quantiles from the minimum to the maximum. It has the same size
+for ten values and for a million. Lines are written by the same writer as rows.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from rlvitals.store.reader import read_blocks
 
 LEVELS = tuple(level / 20 for level in range(21))
 MOST_VALUES = 50_000
-"""Of more values an even sample is taken: sorting them would take longer than a step may wait."""
+"""If there are more values, an even sample is used: sorting all of them would delay the step too long."""
 
 MOST_NAMES = 200
-"""Distributions of one call."""
+"""Limit on the distributions of one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What is kept of many values."""
+    """The summary that is kept of many values."""
 
     count: int
     mean: float
     quantiles: tuple[float, ...]
     """At LEVELS."""
     nonfinite: int = 0
-    """Values that were NaN or infinite, which the others do not tell of."""
+    """The number of NaN or infinite values. The other fields do not include them."""
 
     @property
     def stored(self) -> dict[str, Any]:
@@ -51,12 +52,12 @@ class Logged(NamedTuple):
 
     @property
     def stored(self) -> dict[str, Any]:
-        """As a line of the log holds it."""
+        """The distribution as a line of the log stores it."""
         return {"step": self.step, "attempt": self.attempt, self.name: self.sketch.stored}
 
 
 def sketch_of(values: Iterable[float]) -> Sketch | None:
-    """The sketch of some values; None where not one is finite.
+    """The sketch of some values; None if no value is finite.
 
     >>> made = sketch_of([3.0, 1.0, 2.0, float("nan")])
     >>> made.count, made.mean, made.quantiles[0], made.quantiles[10], made.quantiles[20], made.nonfinite
@@ -76,8 +77,8 @@ def sketch_of(values: Iterable[float]) -> Sketch | None:
 def sketch_of_histogram(
     least: float, most: float, mean: float, buckets: Iterable[tuple[float, float, float]]
 ) -> Sketch:
-    """The sketch of values of which only a histogram is known: (from, to, count) for each bucket, in order. Within a
-    bucket they count as evenly spread. Raises ValueError where it is none.
+    """The sketch of values that are known only as a histogram: (from, to, count) for each bucket, in order. Values are
+    assumed to be evenly spread within a bucket. Raises ValueError if the histogram is invalid.
 
     >>> sketch_of_histogram(0.0, 4.0, 2.0, [(-1e9, 2.0, 10), (2.0, 4.0, 10)]).quantiles[::5]
     (0.0, 1.0, 2.0, 3.0, 4.0)
@@ -98,8 +99,9 @@ def sketch_of_histogram(
 
 
 def sketch_of_buckets(buckets: Sequence[tuple[float, float, float]]) -> Sketch:
-    """The sketch of a histogram that tells nothing but its buckets: the values lie between the first and the last that
-    hold any, and their mean is that of the buckets' middles. Raises ValueError where it is none.
+    """The sketch of a histogram of which only the buckets are known. The values lie between the first and the last
+    bucket that is not empty. Their mean is computed from the buckets' midpoints. Raises ValueError if the histogram is
+    invalid.
 
     >>> sketch_of_buckets([(0.0, 1.0, 0), (1.0, 2.0, 3), (2.0, 4.0, 1)]).mean
     1.875
@@ -113,7 +115,7 @@ def sketch_of_buckets(buckets: Sequence[tuple[float, float, float]]) -> Sketch:
 
 
 def read_distributions(log: Path) -> Iterator[Logged]:
-    """Every good sketch of a log, in order; what is torn or foreign is passed over."""
+    """Every valid sketch of a log, in order. Torn and foreign lines are skipped."""
     for lines, _ in read_blocks(log, 0):
         for line in lines:
             yield from _parsed(line)
@@ -145,7 +147,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _quantile(ordered: list[float], level: float) -> float:
-    """Between the two nearest values, in proportion."""
+    """Interpolated linearly between the two nearest values."""
     place = level * (len(ordered) - 1)
     below = int(place)
     if below + 1 >= len(ordered):

@@ -1,8 +1,8 @@
-"""The files of a run's epochs: `epochs.jsonl`, the record, and the table, the history and the plots made from it.
+"""The files of a run's epochs: the record `epochs.jsonl`, and the table, the history and the plots made from it.
 
-The record gets one line a call and is never rewritten; the last word on an epoch wins. Nothing is locked: each line is
-one write at the end of the file, and whoever writes the table first reads what others have added. Files are replaced at
-once, so a viewer sees the old one or the new one.
+Each call appends one line to the record, and the record is never rewritten. The last value logged for an epoch wins. No
+lock is needed: each line is a single append, and a process reads the lines of others before it writes the table. Files
+are replaced atomically, so a reader sees either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from rlvitals.store.spreadsheet import csv_line
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")
 SCORES = ("bertscore", "codebleu", "bleu", "rouge", "ruby")
 FIXED = ("epoch", "timestamp", *TRAINING, *SCORES)
-"""The table's first columns, always there; further metrics follow in order of first appearance."""
+"""The first columns of the table, which are always there. Other metrics follow in order of first appearance."""
 
 MOST_PASSES = 5
-"""How often the files are written again because another process added a line meanwhile."""
+"""How many times the files are rewritten because another process appended a line meanwhile."""
 
 Number = float | int
 Cell = Number | str
 
 
 class Word(NamedTuple):
-    """One line of the record: what one call said of an epoch."""
+    """One line of the record: the values that one call logged for an epoch."""
 
     epoch: int
     timestamp: float
     attempt: int
-    """Counts the trackers that have written here, one after the other."""
+    """The number of the tracker that wrote the line. Each new tracker gets the next number."""
     metrics: dict[str, Cell]
     step: int | None = None
-    """The run's last step at that moment, where a run was being recorded."""
+    """The run's last step at that time, if a run was being recorded."""
 
 
 class _Head(TypedDict, total=False):
-    """What is on a line beside its metrics."""
+    """The fields of a line besides its metrics."""
 
     epoch: int
     timestamp: Time
@@ -58,7 +58,7 @@ class _Head(TypedDict, total=False):
 
 
 class EpochRow:
-    """One epoch's row as the words on it make it."""
+    """One epoch's row, combined from all lines about it."""
 
     def __init__(self, word: Word) -> None:
         self.number = word.epoch
@@ -74,13 +74,13 @@ class EpochRow:
         return {name: value for name, value in self.metrics.items() if not isinstance(value, str)}
 
     def is_told_again(self, word: Word) -> bool:
-        """Whether a later tracker tells all that the epoch's training told: it was trained again, and the scores of
-        the old weights are not the new ones'.
+        """Whether a later tracker logged all training metrics of the epoch. The epoch was then trained again, and
+        scores of the old weights do not apply to the new ones.
         """
         return word.attempt > self._attempt and bool(self._told) and self._told <= word.metrics.keys()
 
     def take(self, word: Word) -> None:
-        """A further word: late scores and corrections change their own values alone."""
+        """Apply another line about the epoch. Late scores and corrections change only their own values."""
         self.metrics.update(word.metrics)
         if word.step is not None:
             self.step = word.step
@@ -91,8 +91,8 @@ class EpochRow:
 class EpochStore:
     """The epochs of one folder: reads the record, appends to it and writes the files made from it.
 
-    Reading never raises on what a line holds; OSError is left to the caller, and nothing is lost by it: a line that
-    could not be written is kept, counts in `epochs`, and goes first the next time.
+    Reading never raises because of a line's content. OSError is raised to the caller without loss: a line that could
+    not be written is kept, counts in `epochs`, and is written first the next time.
     """
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
@@ -101,7 +101,7 @@ class EpochStore:
         self.attempt = 1
         """The number of the tracker that writes: one more than any in the record."""
         self.fsync = fsync
-        """Ask the disk itself before a file counts as written."""
+        """Whether files are synced to disk."""
         self._latest = 0
         self._offset = 0
         self._columns = dict.fromkeys(FIXED)
@@ -125,7 +125,7 @@ class EpochStore:
             return os.path.exists(self.paths.record)
 
     def load(self) -> None:
-        """Read what is there: the record, or where there is none a history file somebody else wrote."""
+        """Read the record; if there is none, read a history file that another program wrote."""
         _sweep(self.paths)
         if not os.path.exists(self.paths.record):
             for word in _foreign_history(self.paths.history):
@@ -134,11 +134,11 @@ class EpochStore:
         self.attempt = min(self._latest + 1, MAX_ATTEMPT)
 
     def read(self) -> None:
-        """Take in the lines that were added since, whoever wrote them."""
+        """Read the lines that any process has added since the last read."""
         try:
             with open_regular(self.paths.record) as file:
                 if file.seek(0, os.SEEK_END) < self._offset:
-                    self._offset = 0  # replaced by another file: its words come on top
+                    self._offset = 0  # the file was replaced: its lines are applied on top
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
@@ -151,7 +151,7 @@ class EpochStore:
         self._offset += whole
 
     def append(self, word: Word) -> None:
-        """Say something of an epoch. It counts at once; OSError tells that the disk has not taken it yet."""
+        """Log values for an epoch. They count at once. OSError means that the disk has not accepted them yet."""
         self._unwritten.append(_encode(word))
         try:
             self.write_waiting()
@@ -161,17 +161,17 @@ class EpochStore:
             raise
 
     def remember(self, word: Word) -> None:
-        """Take a word without writing it: for ranks that only follow."""
+        """Apply a line without writing it: for ranks that do not write."""
         self._take(word)
 
     def write_waiting(self) -> None:
-        """Write the lines the disk has refused so far."""
+        """Write the lines that could not be written so far."""
         if not self._unwritten:
             return
         make_folder(self.paths.folder)
         if self.epochs and not os.path.lexists(self.paths.record):
-            # A foreign history goes on here, or the folder was deleted: what is known goes first, whole and on the disk
-            # before the foreign file is replaced, which may be the only copy.
+            # The record is missing: a foreign history is continued, or the folder was deleted. Known epochs go to disk
+            # first, because the foreign history, which is replaced later, may be the only copy.
             put_file(self.paths.record, b"".join(_encode(_word_of(epoch)) for epoch in self.history))
             sync_folder(self.paths.folder)
         while self._unwritten:
@@ -179,7 +179,7 @@ class EpochStore:
             self._unwritten.pop(0)
 
     def save(self, keep_last: int | None = None) -> None:
-        """Write the table and the history, of the last epochs alone with `keep_last`."""
+        """Write the table and the history; with `keep_last`, only of the last epochs."""
         self.write_waiting()
         for _ in range(MOST_PASSES):
             self.read()
@@ -190,7 +190,7 @@ class EpochStore:
                 return
 
     def save_plot(self, name: str, picture: bytes) -> None:
-        """Put a finished picture in place of the one before."""
+        """Write a plot and replace the previous one."""
         put_file(self.paths.plot(name), picture)
 
     def _has_grown(self) -> bool:
@@ -210,7 +210,7 @@ class EpochStore:
 
 
 def decode(line: bytes) -> Word | None:
-    """One line of the record, or None for what is none.
+    """One line of the record; None if it is not valid.
 
     >>> decode(b'{"epoch":3,"timestamp":5.0,"attempt":1,"loss":0.5,"_nonfinite":"reward=nan"}').metrics
     {'loss': 0.5, 'reward': nan}
@@ -247,8 +247,8 @@ def _encode(word: Word) -> bytes:
 
 
 def table(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
-    """The epochs as CSV, one row each. What was not logged is empty; nan and inf are written so; a text that a
-    spreadsheet would take for a formula has an apostrophe before it.
+    """The epochs as CSV, one row each. Values that were not logged are empty; nan and inf are written as `nan` and
+    `inf`. A text that a spreadsheet would run as a formula gets an apostrophe before it.
     """
     columns = tuple(columns)
     lines = [csv_line(columns)]
@@ -259,8 +259,8 @@ def table(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
 
 
 def document(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
-    """The epochs as one JSON list, a line each. Every epoch has every name, with null where there is no number; those
-    that JSON cannot hold are in `_nonfinite`.
+    """The epochs as one JSON list, with a line for each. Every epoch has every name; the value is null if there is no
+    number. Numbers that JSON cannot hold are in `_nonfinite`.
     """
     columns = tuple(columns)
     rows = []
@@ -283,7 +283,7 @@ def _word_of(epoch: EpochRow) -> Word:
 
 
 def _sweep(paths: EpochDir) -> None:
-    """Remove the drafts that killed processes left behind. Recent ones may be in use."""
+    """Remove drafts of killed processes. Recent drafts may be in use."""
     for draft in [*paths.folder.glob(".*.tmp"), *paths.plots.glob(".*.tmp")]:
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
@@ -291,7 +291,7 @@ def _sweep(paths: EpochDir) -> None:
 
 
 def _foreign_history(path: Path) -> list[Word]:
-    """The epochs of a `training_metrics.json` without a record beside it, as other trackers leave one."""
+    """The epochs of a `training_metrics.json` without a record, as other trackers write it."""
     try:
         rows = read_json(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Evaluations' own files: writing, reading and dropping them; and the control that later ones are compared with."""
+"""Evaluation files: writing, reading and deleting them; and the control that later evaluations are compared with."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Control:
 
 
 def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int, *, sync: bool = False) -> str:
-    """Write an evaluation's own file; returns what went wrong with it, if anything did. `sync`: the disk knows its name
-    on return.
+    """Write an evaluation's own file. Returns an error message, or an empty text on success. With `sync`, the file's
+    name is on disk on return.
     """
     path = run_dir.eval_file(step)
     try:
@@ -44,13 +44,13 @@ def write_evaluation(run_dir: RunDir, stats: Mapping[str, Any], step: int, *, sy
 
 
 def _file_form(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """An evaluation as its file holds it: array scalars as numbers, the rest as it came."""
+    """An evaluation as stored in its file: array scalars become numbers, other values stay unchanged."""
     return {str(key): _plain(value) for key, value in stats.items()}
 
 
 def _plain(value: Any) -> Any:
     met: list[Exception] = []
-    with guarded(met.append):  # one odd value does not cost the evaluation
+    with guarded(met.append):  # one unreadable value must not lose the evaluation
         if isinstance(value, Mapping):
             return _file_form(value)
         if isinstance(value, list | tuple):
@@ -74,7 +74,7 @@ def read_evaluations(run_dir: RunDir) -> tuple[dict[int, dict[str, Any]], list[s
         try:
             stats = read_json(path)
         except FileNotFoundError:
-            continue  # dropped by the run that writes it
+            continue  # deleted meanwhile by the run that writes it
         except (OSError, ValueError) as error:
             problems.append(f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}")
             continue
@@ -86,11 +86,11 @@ def read_evaluations(run_dir: RunDir) -> tuple[dict[int, dict[str, Any]], list[s
 
 
 def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = ()) -> list[int]:
-    """Remove all but the newest files; steps to `spare` stay too. Their rows stay in the log. Returns what went."""
+    """Delete all but the newest files, except the steps in `spare`. Rows stay in the log. Returns the deleted steps."""
     files = {step: path for step, path in evaluation_files(run_dir).items() if step not in spare}
     old, dropped = list(files)[: max(0, len(files) - keep_last)], []
     try:
-        sync_folder(run_dir.eval_logs)  # the newest is on the disk under its name before older ones go
+        sync_folder(run_dir.eval_logs)  # the newest file's name must be on disk before older files are deleted
     except OSError:
         return []
     for step in old:
@@ -101,12 +101,12 @@ def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = (
 
 
 def write_control(run_dir: RunDir, control: Control) -> None:
-    """Keep the control for this run and for every run that resumes it."""
+    """Store the control for this run and for every run that resumes it."""
     put_file(run_dir.eval_control, to_json({"step": control.step, "rewards": control.rewards}))
 
 
 def read_control(run_dir: RunDir) -> Control | None:
-    """The control, or None where none was kept; raises RunUnreadable where it is damaged."""
+    """The control; None if there is none. Raises RunUnreadable if it is damaged."""
     try:
         return record_of(Control, read_json(run_dir.eval_control))
     except FileNotFoundError:

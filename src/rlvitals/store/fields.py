@@ -1,9 +1,9 @@
-"""The door between a file and our records: every field is checked against the type it is declared with.
+"""Reads records from files: every field is checked against its declared type.
 
-A run's files may be damaged, cut short, edited by hand or written by anybody. Whoever reads one as a record asks here,
-once; the code behind may then rely on the types. Numbers are finite and in the range that the type names (`Range`),
-texts are no longer than `LONGEST_TEXT`. A field that holds something else gets its default, and is named so that the
-reader can report it; a record without a field that it cannot do without is refused with a ValueError.
+A run's files may be damaged, truncated, edited by hand or written by other programs. All records are read through this
+module, so that other code may rely on the types. Numbers are finite and within the range of the type (`Range`); texts
+are at most `LONGEST_TEXT` long. A field with an invalid value gets its default and is reported by name. A record that
+lacks a required field raises ValueError.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rlvitals.records import WHOLE, Range
 R = TypeVar("R")
 
 LONGEST_TEXT = 10_000
-"""Characters of a text; the rest is cut off."""
+"""Largest number of characters of a text; the rest is cut off."""
 
 MOST_NAMED = 5
-"""Wrong fields that a sentence names."""
+"""Largest number of wrong fields that a sentence names."""
 
 _Note = Callable[[str], None]
 _Reader = Callable[[Any, str, _Note], Any]
@@ -31,10 +31,10 @@ _Reader = Callable[[Any, str, _Note], Any]
 def record_of(
     kind: type[R], raw: object, *, defaults: Mapping[str, Any] | None = None, wrong: list[str] | None = None
 ) -> R:
-    """A dataclass from a parsed JSON object. Keys it has no field for are passed over.
+    """A dataclass from a parsed JSON object. Keys it has no field for are skipped.
 
-    `defaults` stand in for fields that have no default. The names of fields that held something else are added
-    to `wrong`. Raises ValueError where `raw` is not an object, or lacks what has no default.
+    `defaults` are used for fields that have no default. The names of fields with invalid values are added to `wrong`.
+    Raises ValueError if `raw` is not an object or lacks a required field.
 
     >>> from rlvitals.records import Attempt
     >>> noted = []
@@ -53,7 +53,7 @@ def record_of(
 
 
 def checked(kind: type[Any], raw: Mapping[str, Any], wrong: list[str] | None = None) -> dict[str, Any]:
-    """What of an object has a place in a dataclass or TypedDict and is what it should be there."""
+    """The valid fields of an object, checked against a dataclass or TypedDict."""
     noted: list[str] = [] if wrong is None else wrong
     note = noted.append
     taken = {}
@@ -67,7 +67,7 @@ def checked(kind: type[Any], raw: Mapping[str, Any], wrong: list[str] | None = N
 
 
 def damage_in(file: str, wrong: Iterable[str]) -> list[str]:
-    """What to tell of fields that held something else, in a sentence; nothing where there are none.
+    """A sentence about fields with invalid values; an empty list if there are none.
 
     >>> damage_in("run.json", ["created", "status"])
     ["run.json is damaged: 'created', 'status' do not hold what they should; defaults are used instead"]
@@ -86,11 +86,11 @@ def damage_in(file: str, wrong: Iterable[str]) -> list[str]:
 
 
 class _Wrong(Exception):
-    """A value is not what its field is declared to hold."""
+    """A value does not match the type of its field."""
 
 
 class _Plan(NamedTuple):
-    """How a kind of record is read."""
+    """How to read one kind of record."""
 
     readers: dict[str, _Reader]
     needed: tuple[str, ...]

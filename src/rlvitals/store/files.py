@@ -1,12 +1,12 @@
-"""How files are opened, replaced and added to: the promises that every file of a run shares.
+"""Opens, replaces and appends to files, with the guarantees that all files of a run share.
 
-- Only regular files are read. A FIFO, a device or a directory in a file's place is an OSError, never a wait.
-- Small files are small: one that is not is an OSError too, and does not fill the memory.
-- A whole file is replaced at once, and the new bytes are on the disk before they take the name: a reader, or a power
-  cut, finds the old file or the new one.
-- Before an old copy is deleted, `sync_folder` has the disk know the new one's name.
-- A folder that is made is known to the disk: what is synced in it later cannot vanish with it.
-- A line is added in one write, on its own line.
+- Only regular files are read. A FIFO, a device or a directory instead of a file raises OSError; opening never waits.
+- Files that are read whole have a size limit. A larger file raises OSError and does not fill the memory.
+- A file is replaced atomically, and the new bytes are on disk before the rename. After a power cut, a reader finds
+  either the old file or the new one.
+- Before an old copy is deleted, `sync_folder` writes the new file's name to disk.
+- A new folder is synced to disk, so that files synced in it later cannot be lost with it.
+- A line is appended in one write, and starts on a new line.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from rlvitals.codec import parse_shallow
 from rlvitals.errors import RunUnreadable
 
 MOST_BYTES = 256 * 2**20
-"""Of a file that is read whole."""
+"""Largest size of a file that is read whole."""
 
 _STEP_BYTES = 2**16
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _CANNOT_SYNC = {errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What disks that cannot sync a folder say, or folders that may be written and not read."""
+"""Errors of disks that cannot sync a folder, or of folders that can be written but not read."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError for whatever is not a regular file; opening one never waits."""
+    """Open a file for reading. Raises OSError if it is not a regular file. Opening never waits."""
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
 def open_descriptor(path: Path, flags: int, mode: int = 0o644) -> int:
-    """`os.open` that takes regular files only."""
+    """`os.open` for regular files only."""
     descriptor = os.open(path, flags | _NO_WAIT | _BINARY, mode)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -51,7 +51,7 @@ def open_descriptor(path: Path, flags: int, mode: int = 0o644) -> int:
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a small file. Raises OSError, also where it is none."""
+    """The bytes of a small file. Raises OSError if it cannot be read or is too large."""
     with open_regular(path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -60,12 +60,12 @@ def read_whole(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """A small file of strict JSON. Raises OSError, or ValueError on anything that is none, however deep or odd."""
+    """Read a small file of strict JSON. Raises OSError, or ValueError for any invalid content."""
     return parse_shallow(read_whole(path))
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does; None where there is none."""
+    """A value that changes when the file changes; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -74,7 +74,7 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def unreadable(path: Path, error: OSError) -> RunUnreadable:
-    """What to tell of a file of a run that is there and cannot be read: what is wrong with it, and what to do."""
+    """The error for a file of a run that exists but cannot be read: what is wrong, and what to do."""
     if isinstance(error, PermissionError):
         advice = "It belongs to another user, or its folder does: ask its owner for permission to read it"
     elif error.errno == errno.ELOOP:
@@ -87,9 +87,9 @@ def unreadable(path: Path, error: OSError) -> RunUnreadable:
 
 
 def replace_file(path: Path, data: bytes | Iterable[bytes], *, is_derived: bool = False) -> None:
-    """Put a whole file in place of another, or of nothing, at once.
+    """Write a whole file atomically, in place of an old one if there is one.
 
-    `is_derived`: it can be made again and says itself whether it is whole, so the disk is not waited for.
+    `is_derived`: the file can be made again and detects its own damage, so it is not synced to disk.
     """
     draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     with contextlib.ExitStack() as undo:
@@ -109,7 +109,7 @@ def _discard(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Have the disk itself hold a file that somebody else wrote."""
+    """Sync to disk a file that other code wrote."""
     descriptor = os.open(path, (os.O_RDWR if os.name == "nt" else os.O_RDONLY) | _BINARY)
     try:
         os.fsync(descriptor)
@@ -118,8 +118,8 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk know the names in a folder, where folders can be asked for that. Raises OSError where the disk
-    fails at it: an old copy is then better kept.
+    """Sync the names in a folder to disk, where the system supports it. Raises OSError if the disk fails; the caller
+    should then keep the old copy.
     """
     if os.name == "nt":
         return
@@ -131,7 +131,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, *, above: bool = True) -> None:
-    """Make a folder and have the disk know it; and those above it that are missing, unless `above` is False."""
+    """Create a folder and sync it to disk, with its missing parents unless `above` is False."""
     if folder.is_dir():
         return
     if above and folder.parent != folder:
@@ -141,14 +141,14 @@ def make_folder(folder: Path, *, above: bool = True) -> None:
 
 
 def put_file(path: Path, data: bytes) -> None:
-    """`replace_file` in a folder that may be missing."""
+    """`replace_file` in a folder that may not exist yet."""
     make_folder(path.parent)
     replace_file(path, data)
 
 
 def replace_folder(draft: Path, place: Path) -> None:
-    """Put a whole folder in place of another, or of nothing. The old one goes when the disk has the new one under its
-    name; until then `bring_back` finds it.
+    """Put a whole folder in place of another, if there is one. The old folder is deleted when the new one is on disk
+    under its name. Until then `bring_back` can restore it.
     """
     for path in [draft, *draft.rglob("*")]:
         sync_folder(path) if path.is_dir() else sync_file(path)
@@ -162,7 +162,7 @@ def replace_folder(draft: Path, place: Path) -> None:
 
 
 def bring_back(place: Path) -> None:
-    """Undo a replacement of a folder that was cut short while nothing had its name."""
+    """Undo the replacement of a folder that was interrupted while no folder had the name."""
     with contextlib.suppress(OSError):
         if not place.exists():
             _before(place).rename(place)
@@ -173,7 +173,7 @@ def _before(place: Path) -> Path:
 
 
 def remove_paths(paths: Iterable[Path]) -> None:
-    """Remove files and whole folders, and have the disk know it: a power cut must not bring them back."""
+    """Remove files and whole folders, and sync that to disk: a power cut must not restore them."""
     gone = list(paths)
     for path in gone:
         if path.is_dir() and not path.is_symlink():
@@ -186,11 +186,11 @@ def remove_paths(paths: Iterable[Path]) -> None:
 
 
 def lines_from_end(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file from the last to the first, without their newlines. The first that is given is what stands
-    after the last newline, mostly nothing.
+    """The lines of a file from the last to the first, without their newlines. The first item is the text after the last
+    newline, which is usually empty.
     """
     position = file.seek(0, os.SEEK_END)
-    pieces: list[bytes] = []  # of the line that is being put together, its end first
+    pieces: list[bytes] = []  # parts of the current line, its end first
     while position > 0:
         start = max(0, position - _STEP_BYTES)
         file.seek(start)
@@ -205,10 +205,10 @@ def lines_from_end(file: BinaryIO) -> Iterator[bytes]:
 
 
 def append_line(path: Path, line: bytes, *, sync: bool = False) -> None:
-    """Add a line in one write. Raises OSError where the disk does not take all of it.
+    """Append a line in one write. Raises OSError if the disk does not accept all of it.
 
-    Several processes may append to one file, so nothing is ever cut off: half a line, left by a kill or a full disk,
-    stays, and the next one begins on its own line.
+    Several processes may append to one file, so nothing is ever cut off. A partial line left by a kill or a full disk
+    stays, and the next line begins on a new line.
     """
     descriptor = open_descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
@@ -220,7 +220,7 @@ def append_line(path: Path, line: bytes, *, sync: bool = False) -> None:
         if os.write(descriptor, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if sync:
-            with contextlib.suppress(OSError):  # the line is there; it must not be written a second time
+            with contextlib.suppress(OSError):  # the line was written; a second write would duplicate it
                 os.fsync(descriptor)
                 if is_first:
                     sync_folder(path.parent)

@@ -1,8 +1,8 @@
-"""`logs/findings.jsonl`, the health log: alarms raised, escalated and recovered, what was asked of the trainer and what
-it answered; a strict line each. `health.history` says what they amount to.
+"""`logs/findings.jsonl`, the health log: one strict JSON line for each alarm that is raised, escalated or recovered,
+each request to the trainer and each answer. `health.history` derives findings from these lines.
 
-Every line has `type`, `step`, `timestamp` and `attempt`. Readers pass over torn lines, unknown types and unknown keys.
-Runs of earlier versions have lines of the type `finding`, which are read as `raised`, and no word for recovery.
+Every line has `type`, `step`, `timestamp` and `attempt`. Readers skip torn lines, unknown types and unknown keys. Runs
+of earlier versions have lines of the type `finding`, which are read as `raised`, and no lines for recovery.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NONFINITE: dict[str, float | str] = {"nan": math.nan, "inf": math.inf, "-inf": 
 
 
 class _Head(TypedDict, total=False):
-    """What every line has."""
+    """The fields of every line."""
 
     type: HealthEventType | Literal["finding"]
     step: int
@@ -47,7 +47,7 @@ class _Head(TypedDict, total=False):
 
 
 class _Facts(TypedDict, total=False):
-    """What lines without a finding tell."""
+    """The fields of lines without a finding."""
 
     request: Count
     action: Action
@@ -71,7 +71,7 @@ class _Facts(TypedDict, total=False):
 
 
 def event_line(event: HealthEvent) -> bytes:
-    """An event as the file holds it."""
+    """An event as the file stores it."""
     head: dict[str, Any] = {"type": event.type, "step": event.step}
     head |= {"timestamp": int(event.timestamp * 1000) / 1000, "attempt": event.attempt}
     if event.seen_in != "rows":
@@ -82,7 +82,7 @@ def event_line(event: HealthEvent) -> bytes:
 
 
 def request_facts(request: Request) -> dict[str, Any]:
-    """What a request's line tells; its finding is on its own line and is named here by rule and step."""
+    """The fields of a request's line. Its finding has its own line and is identified by rule and step."""
     finding = request.finding
     return {
         "request": request.number,
@@ -102,19 +102,19 @@ def request_facts(request: Request) -> dict[str, Any]:
 
 
 def answer_facts(request: Request, answer: Answer, text: str) -> dict[str, Any]:
-    """What an answer's line tells."""
+    """The fields of an answer's line."""
     finding = request.finding
     facts = {"request": request.number, "action": request.action, "rule": finding.rule, "slice": finding.slice or None}
     return {**facts, "answer": answer, "text": text[:MAX_TEXT]}
 
 
 def append_event(run_dir: RunDir, line: bytes, *, sync: bool = False) -> None:
-    """Add a line. Raises OSError where the disk does not take all of it. The clock outside the trainer appends too."""
+    """Append a line. Raises OSError if not all of it can be written. The clock outside the trainer appends too."""
     append_line(run_dir.findings, line, sync=sync)
 
 
 def read_events(run_dir: RunDir, problems: list[str] | None = None) -> list[HealthEvent]:
-    """Every good line, in order. A sentence on a file that cannot be read is added to `problems`."""
+    """Every valid line, in order. If the file cannot be read, a sentence is added to `problems`."""
     try:
         lines = read_whole(run_dir.findings).split(b"\n")
     except FileNotFoundError:
@@ -129,13 +129,13 @@ def read_events(run_dir: RunDir, problems: list[str] | None = None) -> list[Heal
 
 
 def event_of(line: bytes) -> HealthEvent | None:
-    """One line; None where it is none."""
+    """One line as an event; None if it is not an event."""
     try:
         raw = parse_shallow(line)
         head = checked(_Head, raw) if isinstance(raw, dict) else {}
         if "type" not in head or "step" not in head:
             return None
-        if head["type"] == "finding":  # of an earlier version, where only the clock found stalls
+        if head["type"] == "finding":  # written by an earlier version, in which only the clock reported stalls
             head |= {"type": "raised", "seen_in": "clock" if raw.get("kind") == "stall" else "rows"}
         if head["type"] in ("raised", "escalated"):
             return HealthEvent(**head, finding=_finding(raw, head["step"]))

@@ -1,8 +1,8 @@
-"""Where a run that is being recorded is, while people rename, delete and replace directories under it.
+"""Tracks the directory of a run that is being recorded while it may be renamed, deleted or replaced.
 
-The directory is known by a descriptor, not by its name alone: one that was renamed is followed, with every file of the
-run. One that was deleted is made again under its name, unless another run has been started there meanwhile: then this
-run continues beside it, and touches nothing of the other's.
+The directory is identified by an open descriptor and not only by its name. If it was renamed, all files of the run
+follow it. If it was deleted, it is recreated under its name. If another run was started there meanwhile, this run
+continues in a directory next to it and does not touch the other run's files.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rlvitals.store.layout import LiveRunDir
 from rlvitals.store.process import renew_after_fork
 
 Found = Literal["here", "lost"]
-"""here: what is missing may be made again under the run's name. lost: the directory is somewhere, and where cannot be
-found out; nothing may be made until it is back."""
+"""here: missing files may be recreated under the run's name. lost: the directory exists under an unknown name; nothing
+may be created until it is back."""
 
 
 class Home:
@@ -36,9 +36,9 @@ class Home:
         restore: Callable[[], bool],
         notify: Callable[[str], None],
     ) -> None:
-        """`is_strangers` tells whether the directory is another run's now. `restore` puts the run's lock and small
-        files back into a directory that was made again, or says False: another run was quicker. `notify` gets a
-        sentence.
+        """`is_strangers` returns whether the directory now belongs to another run. `restore` writes the run's lock and
+        small files into a recreated directory; it returns False if another run was started there first. `notify`
+        receives each message.
         """
         self._dir, self._id = run_dir, run_id
         self._is_strangers, self._restore, self._notify = is_strangers, restore, notify
@@ -48,7 +48,7 @@ class Home:
         self._hold()
 
     def find(self) -> Found:
-        """Bring the run's paths up to date. For a writer whose file is not under its name any more."""
+        """Update the run's paths. Called by a writer whose file is no longer under its name."""
         with self._lock:
             if self._is_at_its_name():
                 if self._is_strangers():
@@ -70,8 +70,8 @@ class Home:
             return "here"
 
     def make(self, folder: Path) -> None:
-        """Make a folder of the run, and the run's own where it is gone. Raises OSError where even the directory above
-        the run is gone, as with a lost mount: then it is waited for.
+        """Create a folder of the run, and the run's directory if it is gone. Raises OSError if the parent directory is
+        gone too, for example after a lost mount; the caller retries later.
         """
         with self._lock:
             root = self._dir.root
@@ -82,8 +82,8 @@ class Home:
                 self._hold()
 
     def reclaim(self) -> None:
-        """Make the run's directory again where it is gone, its lock before anything else: no other run can begin in it
-        then. Raises OSError as `make` does.
+        """Recreate the run's directory if it is gone. The lock is written first, so that no other run can start there.
+        Raises OSError as `make` does.
         """
         with self._lock:
             self.make(self._dir.root)
@@ -109,7 +109,7 @@ class Home:
 
     def _hold(self) -> None:
         self.close()
-        with contextlib.suppress(OSError):  # Windows opens no folders, and renames none that has an open file
+        with contextlib.suppress(OSError):  # Windows cannot open folders, and does not rename a folder with open files
             self._handle = os.open(self._dir.root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
 
     def _is_at_its_name(self) -> bool:
@@ -119,7 +119,7 @@ class Home:
 
 
 def _path_of(handle: int) -> Path | None:
-    """The present name of an open directory; None where it has none or the system does not tell."""
+    """The current path of an open directory; None if it has none or the system does not provide it."""
     if handle < 0:
         return None
     with contextlib.suppress(OSError, ImportError, ValueError):
@@ -142,7 +142,7 @@ def _is_same(path: Path, handle: int) -> bool:
 
 
 def _is_deleted(handle: int) -> bool:
-    """Whether no name leads to an open directory; one that cannot be asked counts as deleted."""
+    """Whether an open directory was deleted. A directory that cannot be checked counts as deleted."""
     try:
         if os.fstat(handle).st_nlink == 0:
             return True

@@ -1,9 +1,9 @@
-"""Images over the steps, `logs/images.jsonl`: one line an image, a PNG as base64 under its name.
+"""Images over the steps, `logs/images.jsonl`: one line per image, a PNG as base64 under its name.
 
-Images are in lines and not in their own files: no name from outside becomes a path, and they are pushed, shared and
-removed as every other log is. A PNG is checked on the way in and on the way out, and kept without what is not a
-picture: texts, profiles and times in it. How many there are and how large they may be is bounded: this is not a store
-of media.
+Images are stored in lines and not in their own files. No name from outside becomes a path, and images are pushed,
+shared and removed like every other log. A PNG is checked when it is written and when it is read. Only the picture is
+kept; texts, profiles and times in the file are removed. The number and the size of images are limited: this is not a
+media store.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from rlvitals.store.lines import read_side_line
 from rlvitals.store.reader import read_blocks
 
 MOST_IMAGES = 256
-"""Images of one run."""
+"""Largest number of images of one run."""
 
 MOST_BYTES = 32 * 2**20
-"""Of all images of one run."""
+"""Largest total size of the images of one run."""
 
 LARGEST = 2**20
-"""Bytes of one image."""
+"""Largest size of one image, in bytes."""
 
 LONGEST_SIDE = 4096
 MOST_PIXELS = 2048 * 2048
-"""Pixels of one image: a few bytes may say that they are gigabytes."""
+"""Largest number of pixels of one image: a small file may decompress to gigabytes."""
 
 MOST_LETTERS = 300
-"""Characters of a caption."""
+"""Largest number of characters of a caption."""
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _CHUNK, _HEAD = struct.Struct(">I4s"), struct.Struct(">IIBBBBB")
 _CHECKSUM = struct.Struct(">I")
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-"""Bits of a sample that PNG has for each kind of colours."""
+"""The bit depths that PNG allows for each colour type."""
 _PICTURE = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 
 
 class Png(NamedTuple):
-    """A picture that was checked."""
+    """A PNG that was checked."""
 
     data: bytes
     width: int
@@ -64,18 +64,18 @@ class Image(NamedTuple):
 
     @property
     def told(self) -> dict[str, Any]:
-        """What stands under its name in a line."""
+        """The value stored under the image's name in a line."""
         told = {"width": self.png.width, "height": self.png.height, "png": base64.b64encode(self.png.data).decode()}
         return told | ({"caption": self.caption} if self.caption else {})
 
     @property
     def stored(self) -> dict[str, Any]:
-        """As a line of the log holds it."""
+        """The image as a line of the log stores it."""
         return {"step": self.step, "attempt": self.attempt, self.name: self.told}
 
 
 def checked_png(data: bytes) -> Png:
-    """A PNG without anything but its picture. Raises ValueError where it is none, damaged, or too large.
+    """A PNG reduced to its picture. Raises ValueError if the data is not a PNG, damaged, or too large.
 
     >>> checked_png(b"GIF89a")
     Traceback (most recent call last):
@@ -133,10 +133,10 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 class Room:
-    """How many more images a run may have."""
+    """Counts the images of a run against the limits."""
 
     def __init__(self, log: Path) -> None:
-        """Counts what an earlier attempt left."""
+        """Includes the images of earlier attempts."""
         self.images = self.bytes = 0
         try:
             with open_regular(log) as file:
@@ -144,10 +144,10 @@ class Room:
                     self.images += 1
                     self.bytes += len(line)
         except OSError:
-            pass  # there is none yet; one that cannot be read cannot be written, which the writer says
+            pass  # there is no log yet; the writer reports one that cannot be read
 
     def refusal(self, line: bytes) -> str:
-        """Why one more is not taken; empty where it is, and then it counts."""
+        """Why an image is refused; empty if it is accepted, and then it is counted."""
         if self.images >= MOST_IMAGES:
             return f"the run has {MOST_IMAGES} images, which are the most"
         if self.bytes + len(line) > MOST_BYTES:
@@ -158,7 +158,7 @@ class Room:
 
 
 def read_images(log: Path) -> Iterator[Image]:
-    """The images of a log, in order, as many as there may be; what is torn, foreign or no PNG is passed over."""
+    """The images of a log, in order, up to the limits. Torn and foreign lines and invalid PNGs are skipped."""
     found = size = 0
     for lines, _ in read_blocks(log, 0):
         for line in lines:

@@ -1,9 +1,9 @@
-"""The logs of a run that is brought in from a tracker, page by page: nothing twice and nothing lost, whenever it is cut
-off.
+"""Writes the logs of a run that is imported from a tracker page by page. An interrupted import can be resumed without
+duplicated or lost rows.
 
-`import.json` says how far the run has been brought in: what the source needs to continue, and how many bytes of each
-log belong to it. It is written after the logs are on the disk. What a killed import has written beyond that is cut off
-before the next one continues. A run that was changed by somebody else since then is refused.
+`import.json` records the progress: what the source needs to continue, and how many bytes of each log belong to the
+import. It is written after the logs are synced to disk. Before an interrupted import continues, the bytes written after
+the last record are cut off. A run that was changed after a finished import is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOGS: tuple[Brought, ...] = ("train", "eval", "system", "distributions")
 
 
 def read_import(run_dir: RunDir) -> dict[str, Any] | None:
-    """What `import.json` says; None where there is none. Raises RunUnreadable where it is damaged."""
+    """The content of `import.json`; None if there is none. Raises RunUnreadable if it is damaged."""
     try:
         found = read_json(run_dir.imported)
     except (FileNotFoundError, NotADirectoryError):
@@ -52,16 +52,17 @@ def _damaged(run_dir: RunDir, why: str) -> RunUnreadable:
 
 
 class ImportLogs:
-    """The logs while one import writes them. The caller holds the run's lock.
+    """The logs of one import in progress. The caller holds the run's lock.
 
-    `anew` writes them beside the old ones, which give way at the end: for a run that is fetched whole again.
+    With `anew` the whole run is fetched again: the new logs are written to drafts, which `close` puts in place of the
+    old logs.
     """
 
     def __init__(self, run_dir: RunDir, record: dict[str, Any], *, anew: bool) -> None:
         self._dir, self._anew = run_dir, anew
         self._files: dict[Brought, BinaryIO] = {}
         self._rollouts: dict[int, list[bytes]] = {}
-        """Of steps that the pages since the last commit have told of."""
+        """Groups of rollouts by step, since the last commit."""
         make_folder(run_dir.logs)
         self._refuse_changed(record)
         if anew:
@@ -70,7 +71,7 @@ class ImportLogs:
             self._cut_back(record)
 
     def add(self, log: Brought, line: bytes) -> None:
-        """Append a line; the disk is asked for it with the next commit."""
+        """Append a line. The next commit syncs it to disk."""
         file = self._files.get(log)
         if file is None:
             path = self._draft(log) if self._anew else self._dir.log(log)
@@ -78,13 +79,13 @@ class ImportLogs:
         file.write(line)
 
     def add_rollouts(self, step: int, line: bytes) -> None:
-        """Add a group of rollouts to its step. A step's file is written whole, so that a page that comes again does no
-        harm.
+        """Add a group of rollouts to its step. A commit replaces the step's whole file, so a page that is fetched twice
+        does not duplicate groups.
         """
         self._rollouts.setdefault(step, []).append(line)
 
     def commit(self, record: dict[str, Any]) -> None:
-        """Sync every line to disk, and then write `import.json`. With `anew` only the last commit counts."""
+        """Sync every line to disk, then write `import.json`. With `anew` only `close` writes `import.json`."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -96,7 +97,7 @@ class ImportLogs:
             write_import(self._dir, {**record, "bytes": self._sizes()})
 
     def close(self, record: dict[str, Any]) -> None:
-        """The last commit."""
+        """Commit, close the files and, with `anew`, replace the old logs."""
         self.commit(record)
         self.release()
         if self._anew:
@@ -110,14 +111,14 @@ class ImportLogs:
             write_import(self._dir, {**record, "bytes": self._sizes()})
 
     def release(self) -> None:
-        """Close the files and nothing else: an import was cut off."""
+        """Close the files without a commit, after an interrupted import."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
         self._files = {}
 
     def _refuse_changed(self, record: dict[str, Any]) -> None:
-        """Rows of somebody else must not be cut off: of a run that was resumed here, say."""
+        """Raise RunExists if a log changed since the import: cutting it back would lose rows of a resumed run."""
         for log in LOGS:
             path, kept = self._dir.log(log), record.get("bytes", {}).get(log, 0)
             held = path.stat().st_size if path.exists() else 0

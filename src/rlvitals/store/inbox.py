@@ -1,9 +1,9 @@
-"""Runs that other machines push into a folder: what they may write there, and where each file stands.
+"""Runs that other machines push into a folder: which files a push may write, and the state of each file.
 
-A log that grows comes in pieces, each for the place where the file ends: a piece that was written already, wholly or in
-part, is not written again, because its sender asks how far the file is. Other files come whole. A push writes files of
-a run's directory and nothing else, follows no link, and only into folders that pushes have made (`.pushed.json` says
-for which run).
+A growing log arrives in pieces, and each piece must begin where the file ends. The sender asks for that offset, so
+bytes that were already written are not written again. Other files arrive whole. A push writes only files of a run's
+directory and follows no links. It writes only into folders that pushes created; `.pushed.json` names the run of such a
+folder.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from rlvitals.store.files import (
 from rlvitals.store.layout import RunDir, is_appended, is_run_file
 
 MOST_PIECE = 512 * 1024
-"""Bytes of one piece."""
+"""Largest piece, in bytes."""
 
 MOST_DEPTH = 4
-"""Folders in a run's name."""
+"""Largest number of folders in a run's name."""
 
 MARK = ".pushed.json"
 QUOTA = 10 * 2**30
@@ -46,7 +46,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 class OutOfPlace(ConfigError):
-    """A piece that does not begin where its file ends. `size` is where that is."""
+    """A piece does not begin where its file ends. `size` is the correct offset."""
 
     def __init__(self, file: str, offset: int, size: int) -> None:
         super().__init__(f"{file} has {size} bytes; a piece for {offset} does not fit")
@@ -54,7 +54,7 @@ class OutOfPlace(ConfigError):
 
 
 class QuotaUsed(ConfigError):
-    """There is no room for more."""
+    """The quota for pushed runs is used up."""
 
 
 class Inbox:
@@ -69,11 +69,11 @@ class Inbox:
 
     @property
     def used(self) -> int:
-        """Bytes that pushed runs take."""
+        """Bytes used by pushed runs."""
         return self._used
 
     def take(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what a push says, and tell where its file stands. Raises ConfigError, RunExists or OSError."""
+        """Carry out a push and return the state of its file. Raises ConfigError, RunExists or OSError."""
         run, identity, what = _text(message, "run"), _text(message, "id", ""), _text(message, "what")
         folder = self._folder(run)
         with self._lock:
@@ -92,7 +92,7 @@ class Inbox:
                 return {"size": self._put(path, file, message)}
             if what == "remove":
                 return {"size": self._remove(path)}
-        raise ConfigError(f"{what[:40]!r} is nothing a push can ask for")
+        raise ConfigError(f"{what[:40]!r} is not an operation of a push")
 
     def _folder(self, run: str) -> Path:
         parts = run.split("/")
@@ -104,7 +104,7 @@ class Inbox:
         return self._root.joinpath(*parts)
 
     def _state(self, folder: Path, identity: str, run: str) -> dict[str, dict[str, Any]]:
-        """Size and hash of every file that is there."""
+        """Size and hash of every existing file."""
         if not os.path.lexists(folder):
             return {}
         self._check(folder, identity, run)
@@ -117,7 +117,7 @@ class Inbox:
         return found
 
     def _claim(self, folder: Path, identity: str, run: str) -> None:
-        """Make the run's folder, or see that it is the same run's."""
+        """Create the run's folder, or check that it belongs to the same run."""
         if os.path.lexists(folder):
             return self._check(folder, identity, run)
         above = self._root
@@ -175,7 +175,7 @@ class Inbox:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)  # what is confirmed is not sent again
+            os.fsync(descriptor)  # the sender does not send confirmed bytes again
         finally:
             os.close(descriptor)
         if offset == 0:
@@ -183,7 +183,7 @@ class Inbox:
         return offset + len(data)
 
     def _put(self, path: Path, file: str, message: Mapping[str, Any]) -> int:
-        """A whole file, at once; a long one in pieces, the last of which brings the hash of all."""
+        """Write a whole file. A long file arrives in pieces, and the last piece carries the hash of the whole file."""
         data, offset = _data(message), message.get("offset", 0)
         draft = path.with_name(f".{path.name}.push")
         _refuse_link(draft)
@@ -238,13 +238,13 @@ def hash_of(path: Path, end: int | None = None) -> tuple[int, str]:
 
 
 def run_files(folder: Path) -> list[str]:
-    """The names of a run's files below its folder, sorted; links are passed over."""
+    """The names of a run's files below its folder, sorted; links are skipped."""
     names = (path.relative_to(folder).as_posix() for path in _files_below(folder))
     return sorted(name for name in names if is_run_file(name))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The files a run may have: its own, and those of its folders."""
+    """The files that a run may have: those in its folder and in its subfolders."""
     run = RunDir(folder)
     for place in (folder, run.logs, run.ranks, run.rollouts, run.eval_logs, run.eval_rollouts, run.epochs.folder):
         if place.is_symlink():
@@ -254,7 +254,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _marks(root: Path, depth: int = MOST_DEPTH) -> Iterator[Path]:
-    """The marks of pushed runs below a folder."""
+    """The mark files of pushed runs below a folder."""
     if os.path.lexists(root / MARK):
         yield root / MARK
     if depth:

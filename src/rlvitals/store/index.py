@@ -1,8 +1,8 @@
-"""The log as columns: packed float64 blocks under `index/`, made from the log and refreshed at reading.
+"""The log as columns: float64 blocks under `index/`, built from the log and updated when the log is read.
 
-Safe to delete and never needed: what is not in the index yet is parsed from the log. One file per 8,192 rows, named by
-its log and number (see `chunks`); the last one is written again as it fills. There is no list of files that could
-disagree with them.
+The index is optional and safe to delete: rows that are not in it are parsed from the log. It has one file per 8,192
+rows, named after the log and a number (see `chunks`). The last file is rewritten as it fills. There is no list of the
+files, so none can become inconsistent.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from rlvitals.store.reader import Problems, read_blocks, read_tail
 
 CHUNK_ROWS = 8192
 MOST_BYTES = 64 * 2**20
-"""Columns of a log that are kept for the next question, or the last one alone where it is larger."""
+"""Size limit of the cached columns of a log. A single larger column is cached alone."""
 
 _Number = TypeVar("_Number", np.float64, np.int64)
 
 SMALLEST_INDEXED = 256
-"""Fewer rows than this beyond the index are parsed each time rather than written."""
+"""Fewer new rows than this are parsed each time and not written to the index."""
 
 
 class Columns:
-    """One log file as columns, from the index as far as it goes and from the log beyond."""
+    """One log file as columns. Rows that are not in the index come from the log."""
 
     def __init__(self, chunks: list[Chunk], torn_bytes: int = 0) -> None:
         self._chunks = chunks
         self._torn_bytes = torn_bytes
         self._cache: dict[Key, FieldArray] = {}
-        """In the order they were last asked for."""
+        """The least recently used column comes first."""
         self._cached_bytes = 0
         self._lock = threading.Lock()
         self._rows = sum(chunk.rows for chunk in chunks)
@@ -63,7 +63,7 @@ class Columns:
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the columns read so far, for those who keep many runs open."""
+        """The memory that loaded columns take, for callers that keep many runs open."""
         parts = sum(column.nbytes for chunk in self._chunks for column in list(chunk.columns.values()))
         heads: list[NDArray[np.int64]] = [
             self.__dict__[name] for name in ("steps", "attempts") if name in self.__dict__
@@ -72,7 +72,7 @@ class Columns:
 
     @property
     def problems(self) -> Problems:
-        """What had to be passed over."""
+        """The lines and values that were skipped."""
         found, lines = Problems(), 0
         for chunk in self._chunks:
             found = found.followed_by(chunk.problems, lines)
@@ -82,7 +82,7 @@ class Columns:
 
     @cached_property
     def names(self) -> list[str]:
-        """The metrics of this log, in the order they first appeared."""
+        """The metrics of this log, in order of first appearance."""
         keys = dict.fromkeys(key for chunk in self._chunks for key in chunk.keys)
         return [key for key in keys if isinstance(key, str) and key not in BASE]
 
@@ -92,8 +92,8 @@ class Columns:
 
     @property
     def mergeable_names(self) -> list[str]:
-        """The metrics with mergeable values; some may have no finished number in this log (one sample has no
-        spread).
+        """The metrics with mergeable values. Some may have no final number in this log: a single sample has no standard
+        deviation.
         """
         return list(dict.fromkeys(key[0] for chunk in self._chunks for key in chunk.keys if isinstance(key, tuple)))
 
@@ -103,7 +103,7 @@ class Columns:
         return list(dict.fromkeys(name for chunk in self._chunks for name in chunk.texts))
 
     def column(self, key: Key) -> FieldArray:
-        """One metric over all rows, in file order; `chunks.is_present` tells what was logged."""
+        """One metric over all rows, in file order; `chunks.is_present` returns which cells were logged."""
         with self._lock:
             held = self._cache.pop(key, None)
             if held is not None:
@@ -133,14 +133,14 @@ class Columns:
     def attempts(self) -> NDArray[np.int64]:
         numbers = self._gather(ATTEMPT, np.int64)
         is_one = len(numbers) > 0 and bool((numbers == numbers[0]).all())
-        return np.broadcast_to(numbers[:1].copy(), numbers.shape) if is_one else numbers  # mostly it takes no memory
+        return np.broadcast_to(numbers[:1].copy(), numbers.shape) if is_one else numbers  # saves memory
 
     @property
     def timestamps(self) -> FieldArray:
         return self.column(TIMESTAMP)
 
     def kind(self, name: str) -> str:
-        """How the mergeable values of a metric finish."""
+        """How the mergeable values of a metric are reduced to one number."""
         return next((chunk.kinds[name] for chunk in self._chunks if name in chunk.kinds), "mean")
 
     def moments(self, name: str) -> dict[str, FieldArray] | None:
@@ -161,7 +161,7 @@ class Columns:
 
 
 def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
-    """Read a log as columns, and bring its index up to date where that is worth it and possible."""
+    """Read a log as columns. Updates its index if there are enough new rows and the directory is writable."""
     state = log_state(log)
     chunks = _trusted(list(_stored(log, index_dir)), state)
     fresh: list[Chunk] = []
@@ -172,7 +172,7 @@ def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
                 fresh = [join(chunks.pop(), fresh[0]), *fresh[1:]]
             for piece in fresh:
                 chunks.append(_indexed(piece, log, index_dir, len(chunks), state) if write else piece)
-                write = write and chunks[-1] is not piece  # a disk that is full is not asked again
+                write = write and chunks[-1] is not piece  # after a failed write, stop writing
             fresh = []
     chunks += fresh
     end = chunks[-1].end if chunks else 0
@@ -186,17 +186,17 @@ def open_columns(log: Path, index_dir: Path, *, write: bool = True) -> Columns:
 
 
 def indexed_lines(log: Path, index_dir: Path) -> tuple[int, int]:
-    """How many lines of a log its index covers, and how many bytes they take."""
+    """The number of lines of a log that its index covers, and their size in bytes."""
     chunks = _trusted(list(_stored(log, index_dir)), log_state(log))
     return sum(chunk.lines for chunk in chunks), chunks[-1].end if chunks else 0
 
 
 def _indexed(chunk: Chunk, log: Path, index_dir: Path, number: int, state: tuple[int, int, int]) -> Chunk:
-    """The chunk as the index has it now, whose columns are read when they are asked for: a long log is not held in
-    memory whole.
+    """Store the chunk in the index and return the stored one, whose columns are read on request. A long log is then
+    not held in memory. Returns the chunk itself if it cannot be stored.
     """
     path = _chunk_path(log, index_dir, number)
-    # A full disk or a folder of someone else's: reading continues without an index.
+    # On a full disk, or in a read-only folder, reading continues without an index.
     with contextlib.suppress(OSError, ValueError, KeyError):
         index_dir.mkdir(exist_ok=True)
         store(chunk, path, log, state)
@@ -207,7 +207,7 @@ def _indexed(chunk: Chunk, log: Path, index_dir: Path, number: int, state: tuple
 
 
 def _parse_rest(log: Path, last: Chunk | None) -> Iterator[Chunk]:
-    """The part of the log the index does not cover. The first piece fits behind a last chunk that is not full."""
+    """The rows that the index does not cover, as chunks. The first one fills up an incomplete last chunk."""
     offset = last.end if last else 0
     room = CHUNK_ROWS - last.lines if last and last.lines < CHUNK_ROWS else CHUNK_ROWS
     pending: list[bytes] = []
@@ -228,7 +228,7 @@ def _chunk_path(log: Path, index_dir: Path, number: int) -> Path:
 
 
 def _stored(log: Path, index_dir: Path) -> Iterator[Chunk]:
-    """The chunks on disk that follow each other, up to the first that is missing or damaged."""
+    """The consecutive chunks on disk, up to the first that is missing or damaged."""
     end = number = 0
     while True:
         try:
@@ -244,10 +244,10 @@ def _stored(log: Path, index_dir: Path) -> Iterator[Chunk]:
 
 
 def _trusted(chunks: list[Chunk], state: tuple[int, int, int]) -> list[Chunk]:
-    """The stored chunks, or none of them where the log is not the one they were made from.
+    """The stored chunks, or an empty list if the log is not the one they were built from.
 
-    A log only grows. Another inode, a smaller size, or another time at the same size mean that it was edited or
-    replaced; `chunks` has looked at the bytes before each chunk's end already.
+    A log only grows. A different inode, a smaller size, or a different modification time at the same size mean that it
+    was edited or replaced. `chunks.load` has already checked the bytes before each chunk's end.
     """
     inode, size, changed = state
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Where everything in a run's directory is. No other module spells a file name."""
+"""The paths of a run's files. No other module contains a file name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from rlvitals.records import Stream as Stream  # noqa: PLC0414 - named with the logs it is of
+from rlvitals.records import Stream as Stream  # noqa: PLC0414 - re-exported next to its logs
 
 SideLog = Literal["phases", "system", "distributions", "images"]
-"""Logs beside the rows, with their own axes."""
+"""Logs besides the rows, with their own axes."""
 
 Forwarded = Stream | Literal["system"]
-"""The rows that trackers are handed."""
+"""The rows that are forwarded to trackers."""
 
 Followed = Forwarded | Literal["findings"]
 """The logs that a tracker may follow: rows, and the health log."""
@@ -22,29 +22,29 @@ _FILE_NAMES: dict[str, str] = {"train": "training_metrics", "eval": "eval_metric
 
 
 def kept_folder(path: str | os.PathLike[str]) -> Path:
-    """A folder that a process goes on writing to: the same one whatever becomes of the working directory, or of a link
-    on the way to it. Rows would stay where they are, and everything else would move.
+    """A folder that a process keeps writing to, with links resolved. It stays the same if the working directory or a
+    link changes later. Otherwise the open logs would stay in the old folder and new files would go to another one.
     """
     try:
         return Path(path).resolve()
-    except (OSError, RuntimeError):  # a loop of links: opening it raises
+    except (OSError, RuntimeError):  # a loop of links: opening the folder raises an error
         return Path(path).absolute()
 
 
 def kept_file(path: str | os.PathLike[str]) -> Path:
-    """A file or folder that somebody named and that is opened later: the same name from the root on, whatever becomes
-    of the working directory. Links are followed when it is opened.
+    """An absolute path for a file or folder that is opened later, independent of later changes of the working
+    directory. Links are followed when it is opened.
     """
     return Path(path).expanduser().absolute()
 
 
 def as_named(named: Path, kept: Path) -> Path:
-    """A kept path under the name somebody gave it, as long as that still means it: for messages."""
+    """The name that the user gave a kept path, while it still refers to that path; for messages."""
     return named if named.absolute() == kept else kept
 
 
 class _Below:
-    """A path below the root of whatever has one; it moves with the root."""
+    """A path below the root of its owner; it moves with the root."""
 
     def __init__(self, *parts: str) -> None:
         self._parts = parts
@@ -59,7 +59,7 @@ class _Rooted(Protocol):
 
 
 class RunDir:
-    """The paths of one run; touching the disk is left to others."""
+    """The paths of one run. Does not read or write files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -70,7 +70,7 @@ class RunDir:
 
     @classmethod
     def kept(cls, folder: str | os.PathLike[str]) -> Self:
-        """The run in a folder that stays this folder as long as the process lives."""
+        """The run in a folder that stays the same as long as the process runs."""
         return cls(kept_folder(folder))
 
     info = _Below("run.json")
@@ -85,18 +85,18 @@ class RunDir:
     ranks = _Below("logs", "ranks")
     rollouts = _Below("logs", "rollouts")
     eval_rollouts = _Below("eval_logs", "rollouts")
-    """Rollouts of evaluations: apart from those that were trained on, so that no count or mean mixes them."""
+    """Rollouts of evaluations, separate from training rollouts, so that no count or mean mixes the two."""
     eval_logs = _Below("eval_logs")
     eval_control = _Below("eval_logs", "control.json")
-    """What the policy that training began with was rewarded; later evaluations are compared with it."""
+    """Rewards of the policy before training; later evaluations are compared with them."""
     sinks = _Below("sinks")
     notify = _Below("notify")
-    """What each service that people are notified through has been sent."""
+    """The messages that each notification service has been sent."""
     index = _Below("index")
     imported = _Below("import.json")
-    """How far a tracker's run has been brought in."""
+    """How far the import of a tracker's run has come."""
     asks = _Below("asks")
-    """What people ask of the trainer while the run is live."""
+    """Requests of users to the trainer of a live run."""
 
     @property
     def epochs(self) -> EpochDir:
@@ -132,7 +132,7 @@ class RunDir:
         return self._rollouts_of(stream) / name
 
     def rollout_logs(self, stream: Stream = "train") -> list[Path]:
-        """Every file of rollouts, by name; an archive may stand in for one."""
+        """Every file of rollouts, by name. A file may be replaced by its archive."""
         folder = self._rollouts_of(stream)
         found = {path.with_name(path.name.removesuffix(".archive")) for path in folder.glob("step-*.jsonl*")}
         return sorted(path for path in found if path.suffix == ".jsonl")
@@ -146,7 +146,7 @@ class RunDir:
         found = []
         for path in self.ranks.glob(f"rank-*{suffix}*"):
             number = path.name.removesuffix(".archive").removeprefix("rank-").removesuffix(suffix)
-            if number.isdecimal() and _has_bytes(path):  # a rank that records rollouts alone has a log without rows
+            if number.isdecimal() and has_bytes(path):  # a rank that records only rollouts has an empty log
                 found.append(int(number))
         return sorted(set(found))
 
@@ -161,14 +161,12 @@ class RunDir:
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run is here: an identity card, or a log with something in it."""
-        return os.path.exists(self.info) or _has_bytes(self.train_log) or _has_bytes(archive_of(self.train_log))
+        """Whether the directory holds a run: an identity card, or a log that is not empty."""
+        return os.path.exists(self.info) or has_bytes(self.train_log) or has_bytes(archive_of(self.train_log))
 
     @property
     def written_paths(self) -> list[Path]:
-        """Everything rlvitals itself writes here: what overwriting a run removes. The user's own files are not among
-        it.
-        """
+        """All files that rlvitals writes here, which overwriting a run removes. The user's files are not included."""
         whole = [
             self.info,
             self.config,
@@ -195,12 +193,12 @@ class RunDir:
 
 
 class LiveRunDir(RunDir):
-    """The paths of a run that is being recorded. Everyone who writes to the run holds this one object, so that all
-    follow together when the directory is renamed.
+    """The paths of a run that is being recorded. All writers of the run share this object, so that all of them follow
+    when the directory is renamed.
     """
 
     def move_to(self, root: Path) -> None:
-        """The run is somewhere else from now on."""
+        """Set the new location of the run."""
         self._root = root
 
 
@@ -217,12 +215,12 @@ class EpochDir:
 
     @property
     def written_paths(self) -> list[Path]:
-        """Everything rlvitals itself writes there."""
+        """All files that rlvitals writes there."""
         plots = ("training_progress", "policy_metrics", "evaluation_metrics")
         return [self.record, self.table, self.history, *map(self.plot, plots)]
 
     def plot(self, name: str) -> Path:
-        """One picture.
+        """The path of one plot.
 
         >>> EpochDir(Path("out/metrics")).plot("policy_metrics").as_posix()
         'out/metrics/plots/policy_metrics.png'
@@ -241,8 +239,8 @@ _RUN_FILE = re.compile(
 
 
 def is_run_file(name: str) -> bool:
-    """Whether a path below a run's folder is one of the files that tell its story: not the index, which is derived, not
-    trackers' files, checkpoints or plots.
+    """Whether a path below a run's folder is a recorded file of the run. The index (which is derived), trackers' files,
+    checkpoints and plots are not.
 
     >>> is_run_file("logs/training_metrics.jsonl"), is_run_file("checkpoint-50/model.bin"), is_run_file("../run.json")
     (True, False, False)
@@ -251,12 +249,12 @@ def is_run_file(name: str) -> bool:
 
 
 def is_appended(name: str) -> bool:
-    """Whether a run's file only grows; the others are replaced whole."""
+    """Whether a run's file is only appended to. Other files are replaced whole."""
     return name.endswith(".jsonl")
 
 
 def archive_of(log: Path) -> Path:
-    """The archive that stands in for a log.
+    """The archive that replaces a log.
 
     >>> archive_of(Path("training_metrics.jsonl")).name
     'training_metrics.jsonl.archive'
@@ -264,7 +262,8 @@ def archive_of(log: Path) -> Path:
     return log.with_name(f"{log.name}.archive")
 
 
-def _has_bytes(path: Path) -> bool:
+def has_bytes(path: Path) -> bool:
+    """Whether there is a file that is not empty."""
     try:
         return path.stat().st_size > 0
     except OSError:

@@ -1,7 +1,7 @@
-"""Which rows of a resumed run are its story, and which were abandoned.
+"""Which rows of a resumed run are current, and which were abandoned.
 
-An attempt that resumes from step s takes the run over with its first row: what earlier attempts logged beyond s is then
-a ghost. Ghosts are kept and can be shown, and are never mixed with the line that lives.
+An attempt that resumes from step s replaces earlier attempts with its first row. Rows that earlier attempts logged
+after step s are then ghosts. Ghosts are kept and can be shown, but are never mixed with the current rows.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from rlvitals.records import Attempt
 
-if TYPE_CHECKING:  # a resume asks for the lineage on the write path, which does without numpy
+if TYPE_CHECKING:  # resuming needs the lineage on the write path, which does not import numpy
     import numpy as np
     from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """For each attempt that took over: the first step of earlier attempts that became a ghost."""
+    """For each attempt that took over: the first step of earlier attempts that was abandoned."""
 
     cuts: dict[int, int]
 
@@ -33,18 +33,18 @@ class Lineage:
         return ghosts
 
     def is_abandoned(self, attempt: int, step: int) -> bool:
-        """The same of one row."""
+        """Whether one row was abandoned."""
         return any(attempt < number and step >= cut for number, cut in self.cuts.items())
 
 
 def lineage_of(
     known: Iterable[Attempt], first_trained: Mapping[int, int], first_evaluated: Mapping[int, int]
 ) -> Lineage:
-    """Work out the lineage from the recorded attempts and the steps of each attempt's first training row and first
+    """Derive the lineage from the recorded attempts and from the steps of each attempt's first training row and first
     evaluation.
 
-    Where an attempt said which step it resumes from, that decides, unless it logged an earlier step first: then its
-    rows do.
+    If an attempt recorded the step it resumes from, that step is used. If it logged an earlier step first, its first
+    row is used instead.
     """
     said = {attempt.number: attempt.from_step for attempt in known}
     cuts = {}
@@ -52,7 +52,7 @@ def lineage_of(
         first = first_trained.get(number)
         from_step = said.get(number)
         if first is None and from_step is None:
-            first = first_evaluated[number] + 1  # an evaluation of step s is of the weights that row s led to
+            first = first_evaluated[number] + 1  # an evaluation at step s measures the weights after row s
         candidates = [step for step in (first, None if from_step is None else from_step + 1) if step is not None]
         cuts[number] = min(candidates)
     return Lineage(cuts)

@@ -1,8 +1,8 @@
 """One row, one line: the encoder and the tolerant decoder of the row format.
 
-A line is strict JSON: `{"step":10,"timestamp":1763190000.1,"attempt":1,"loss":0.62,...}`. Keys that begin with `_` are
-ours: `_m` (metric -> [count, mean, M2, min, max]), `_nonfinite` ("loss=nan kl=inf"; those metrics have no key of their
-own, so strict parsers and naive scripts both work) and `_gap` (rows lost right before this one).
+A line is strict JSON: `{"step":10,"timestamp":1763190000.1,"attempt":1,"loss":0.62,...}`. Keys that begin with `_`
+belong to rlvitals: `_m` (metric -> [count, mean, M2, min, max]), `_nonfinite` ("loss=nan kl=inf"; these metrics have no
+separate key, so strict parsers and simple scripts both work) and `_gap` (rows lost right before this one).
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ RESERVED = frozenset({"step", "timestamp", "attempt"})
 
 
 class BadLine(ValueError):
-    """A line that is not a row; the message says why in a few words."""
+    """A line that is not a row. The message gives the reason in a few words."""
 
 
 def encode_row(step: int, now: float, attempt: int, metrics: dict[str, Any]) -> bytes:
-    r"""A row that is logged now; its time is cut to milliseconds. `metrics` are as the line holds them: see
-    `stored_metrics`.
+    r"""A row that is logged now, with its time in milliseconds. `metrics` must be in stored form: see `stored_metrics`.
 
     >>> encode_row(10, 1763190000.12345, 1, {"loss": 0.5})
     b'{"step":10,"timestamp":1763190000.123,"attempt":1,"loss":0.5}\n'
     """
-    # One call, and orjson's own function: `Run.log` counts microseconds.
+    # A single call of orjson's own function: every microsecond counts in `Run.log`.
     return dumps({"step": step, "timestamp": now * 1000 // 1 / 1000, "attempt": attempt} | metrics, None, NEWLINE)
 
 
 def stored_row(row: Row, **further: Any) -> dict[str, Any]:
-    """A row that was recorded somewhere, as a line holds it: what `decode` reads back. `further` fields follow the
-    head.
+    """A recorded row in the form that `decode` reads back. `further` fields follow the head.
 
     >>> stored_row(Row(3, math.nan, 1, {"loss": 0.5, "kl": math.inf}), stream="train")
     {'step': 3, 'attempt': 1, 'stream': 'train', 'loss': 0.5, '_nonfinite': 'kl=inf'}
@@ -53,7 +51,7 @@ def stored_row(row: Row, **further: Any) -> dict[str, Any]:
 
 
 def stored_metrics(metrics: Mapping[str, Any], moments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Checked metrics as a line holds them: numbers that are not finite, and moments, have their own keys.
+    """Checked metrics in stored form: non-finite numbers and moments have separate keys.
 
     >>> stored_metrics({"loss": 0.5, "kl": float("nan")})
     {'loss': 0.5, '_nonfinite': 'kl=nan'}
@@ -70,7 +68,7 @@ def stored_metrics(metrics: Mapping[str, Any], moments: Mapping[str, Any] | None
 
 
 def metric_key(name: str) -> str:
-    """The key a metric has in a line: its name, unless that is one of ours.
+    """The key of a metric in a line: its name, unless rlvitals uses that name itself.
 
     >>> metric_key("loss"), metric_key("step"), metric_key("_m")
     ('loss', 'metric/step', 'metric/_m')
@@ -79,7 +77,7 @@ def metric_key(name: str) -> str:
 
 
 def decode(line: bytes) -> Row:
-    """One line to one row. Raises BadLine on what is not a row; a value of a wrong type is left out of a good row."""
+    """Parse one line. Raises BadLine if it is not a row. A value of a wrong type is left out of a valid row."""
     try:
         raw = parse_json(line)
     except ValueError as error:
@@ -105,7 +103,7 @@ def decode(line: bytes) -> Row:
         if kind is float:
             numbers[key] = value
         elif kind is int or kind is bool:
-            numbers[key] = _as_float(value)
+            numbers[key] = as_float(value)
         elif kind is str:
             texts[key] = value
     if type(nonfinite) is str:
@@ -132,7 +130,7 @@ def write_nonfinite(numbers: Mapping[str, float]) -> str:
 
 
 def read_nonfinite(text: str) -> dict[str, float]:
-    """Read it back; words that are no such pair are left out.
+    """Parse the stored form. Words that are not such a pair are skipped.
 
     >>> read_nonfinite("loss=nan grad%20norm=inf oops")
     {'loss': nan, 'grad norm': inf}
@@ -162,7 +160,8 @@ def _gap(mark: Any) -> int:
     return rows if type(rows) is int and 0 < rows <= MAX_STEP else 0
 
 
-def _as_float(number: int) -> float:
+def as_float(number: float) -> float:
+    """A number as a float. An integer that is too large for a float becomes infinite."""
     try:
         return float(number)
     except OverflowError:
@@ -170,7 +169,7 @@ def _as_float(number: int) -> float:
 
 
 def _time(stamp: Any) -> float:
-    """Unix seconds, also from the ISO texts other recorders write."""
+    """Unix seconds, also from the ISO timestamps that other recorders write."""
     if type(stamp) is int or type(stamp) is float:
         return float(stamp) if -MAX_TIME <= stamp <= MAX_TIME else math.nan
     if type(stamp) is str:
@@ -182,9 +181,7 @@ def _time(stamp: Any) -> float:
 
 
 def read_side_line(line: bytes) -> tuple[int, int, dict[str, Any]]:
-    """A line of a log beside the rows: its step, its attempt and what it holds by name; nothing where it is torn or
-    foreign.
-    """
+    """A line of a side log: its step, its attempt and its values by name; no values if the line is torn or foreign."""
     try:
         raw = parse_shallow(line)
     except ValueError:

@@ -1,12 +1,13 @@
-"""One live writer per run: `run.lock` says who, `heartbeat` says that it lives.
+"""One live writer per run: `run.lock` names the process, and `heartbeat` shows that it is alive.
 
-Made with plain file creation, linking and renaming, which also hold on network disks; no file locking. A lock whose
-process is known to be dead is taken over at once; one that cannot be checked from here (another host, boot or
-container) once its heartbeat is stale.
+The lock uses file creation, hard links and renames, which also work on network disks. It does not use file locking. A
+lock whose process is known to be dead is taken over at once. If the process cannot be checked from here (another host,
+boot or container), the lock is taken over when its heartbeat is stale.
 
-Taking over is decided by who creates `run.lock.after.TOKEN`, named after the dead lock: that can succeed once. Who did
-puts its own lock in place of the dead one, and only then removes the claim; so a latecomer that creates the claim again
-finds a lock it was not meant for, and steps back. A claim whose maker died is passed on the same way.
+To take over, a process creates `run.lock.after.TOKEN`, a claim named after the dead lock. Only one process can create
+it. That process replaces the dead lock with its own and then removes the claim. A late process that creates the claim
+again finds a lock with another token and starts over. If the process that made a claim is dead, its claim is taken over
+in the same way.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 60.0
 UNREADABLE_SECONDS = 0.5
 _TOKEN = re.compile(r"[\w.-]{1,100}")
-"""It becomes part of a file's name."""
+"""The token becomes part of a file name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a run, and whether it lives."""
+    """The process that holds a lock, and whether it is alive."""
 
     process: ProcessId
     token: str
@@ -48,14 +49,14 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a lock says beside its process."""
+    """The fields of a lock file besides the process."""
 
     token: str
     since: Time = 0.0
 
 
 class LockPlace(Protocol):
-    """What can be locked: a run's directory, a tracker's cursor."""
+    """A place that can be locked: a run's directory or a tracker's cursor."""
 
     @property
     def root(self) -> Path: ...
@@ -97,8 +98,8 @@ class RunLock:
         raise RunLocked(f"{self._dir.lock} keeps changing hands; other processes are starting on this run right now")
 
     def _begin(self) -> None:
-        """The first heartbeat. Where a full disk does not take it nobody holds the lock: this process would refuse
-        itself.
+        """Write the first heartbeat. If that fails (a full disk), release the lock: this process could not acquire it
+        again.
         """
         with contextlib.ExitStack() as undo:
             undo.callback(self.release)
@@ -106,7 +107,7 @@ class RunLock:
             undo.pop_all()
 
     def beat(self) -> None:
-        """Show that the writer lives. Raises OSError where the directory cannot be written."""
+        """Update the heartbeat. Raises OSError if the directory cannot be written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_descriptor(self._dir.heartbeat, flags), "wb") as file:
             file.write(f"{time.time():.3f}\n".encode())
@@ -117,13 +118,13 @@ class RunLock:
         return read is not None and read[1] == self._token
 
     def release(self) -> None:
-        """Give the lock back, if it is still ours."""
+        """Remove the lock if it is still ours."""
         if self.is_ours():
             with contextlib.suppress(OSError):
                 self._dir.lock.unlink()
 
     def restore(self) -> bool:
-        """Put the files back after the directory was deleted under a live run; False where another holds the lock."""
+        """Restore the lock after the directory of a live run was deleted; False if another process holds the lock."""
         try:
             is_ours = self._create(self._dir.lock) or self.is_ours()
         finally:
@@ -133,7 +134,7 @@ class RunLock:
         return is_ours
 
     def _create(self, name: Path) -> bool:
-        """Make a file naming this process appear whole under a name that is free; False when it is taken."""
+        """Create a complete file that names this process; False if the name is taken."""
         if not self._draft.exists():
             said = {**self._process.to_dict(), "token": self._token, "since": round(time.time(), 3)}
             self._draft.write_text(json.dumps(said) + "\n", encoding="utf-8")
@@ -157,7 +158,7 @@ class RunLock:
         return True
 
     def _succeed(self, dead: Holder, now: float) -> bool:
-        """Take a dead lock over, if nobody else is about to."""
+        """Take over a dead lock, unless another process is taking it over."""
         claims: list[Path] = []
         token = dead.token
         while True:
@@ -167,7 +168,7 @@ class RunLock:
                 break
             read = _read(claim)
             if read is None:
-                return False  # removed again, or being written: look at the lock again
+                return False  # the claim was removed or is being written: read the lock again
             if _is_live(read[0], _age(claim, now)):
                 raise RunLocked(_refusal(self._dir, Holder(read[0], read[1], True, _age(claim, now)), self._process))
             token = read[1]
@@ -179,7 +180,7 @@ class RunLock:
         return is_still_dead
 
     def _remove_unreadable(self) -> None:
-        """A lock that names nobody cannot be asked. Give a writer without hard links a moment to fill it, then remove
+        """Remove a lock that names no process. On disks without hard links its writer first gets a moment to complete
         it.
         """
         if _age(self._dir.lock) < UNREADABLE_SECONDS:
@@ -190,23 +191,23 @@ class RunLock:
 
 
 def read_holder(run_dir: LockPlace, now: float | None = None) -> Holder | None:
-    """Who holds the run's lock; None when nobody does or the file says nothing. `now` is the disk's time, if known."""
+    """The holder of the run's lock; None if it is missing or unreadable. `now` is the disk's time, if known."""
     read = _read(run_dir.lock)
     if read is None:
         return None
     process, token, since = read
-    # Making the lock is a sign of life too: the first heartbeat comes right after it.
+    # Creating the lock counts as a sign of life: the first heartbeat is written right after it.
     silent_for = min(heartbeat_age(run_dir, now), _age(run_dir.lock, now))
     return Holder(process, token, _is_live(process, silent_for), silent_for, since)
 
 
 def status_now(info: RunInfo, *, is_written: bool) -> Status:
-    """A run's status. One whose card says running, and that no live process writes, is interrupted."""
+    """A run's status. A run recorded as running without a live writer is interrupted."""
     return "interrupted" if info.status == "running" and not is_written else info.status
 
 
 def refuse_other_writer(run_dir: LockPlace) -> None:
-    """Raise RunLocked where another live process records the run."""
+    """Raise RunLocked if another live process records the run."""
     holder, own = read_holder(run_dir), this_process()
     if holder is not None and holder.is_live and holder.process != own:
         raise RunLocked(_refusal(run_dir, holder, own))
@@ -230,7 +231,7 @@ def _age(path: Path, now: float | None = None) -> float:
 
 
 def _read(path: Path) -> tuple[ProcessId, str, float] | None:
-    """Process, token and time of a lock or claim; None where the file does not say."""
+    """Process, token and time of a lock or claim; None if the file is missing or invalid."""
     try:
         raw = read_json(path)
         said = record_of(_Said, raw)

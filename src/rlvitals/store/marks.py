@@ -1,8 +1,8 @@
-"""What people say of the runs in a folder: names, tags, notes, which are archived or deleted, and boards of panels.
+"""User marks for the runs in a folder: names, tags, notes, archived or deleted runs, and boards of panels.
 
-All of it is in one small file of the folder, `.rlvitals-marks.json`; nothing of a run is ever changed by a mark. The
-file is replaced whole, under a lock that holds between servers, and what gets into it is limited in number and length.
-Which runs there are is the caller's business.
+All marks are in one small file of the folder, `.rlvitals-marks.json`; a mark never changes the run itself. The file is
+replaced atomically, under a lock that also excludes other servers. The number and length of marks are limited. This
+module does not check which runs exist.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LONGEST_BOARD = 32 * 1024
 """Bytes of a board as JSON."""
 
 MOST_BYTES = 16 * 2**20
-"""Of the whole file."""
+"""Size limit of the file."""
 
 LOCK_SECONDS = 5.0
-"""How long another server is waited for; it holds the lock for milliseconds."""
+"""How long to wait for another server, which normally holds the lock for milliseconds."""
 
 
 class AllMarks(TypedDict):
@@ -55,7 +55,7 @@ class _Place:
         self.heartbeat = folder / ".rlvitals-marks.heartbeat"
 
 
-class Marks:
+class FolderMarks:
     """The marks of one folder. Safe from several threads and several servers."""
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class Marks:
         self._read: tuple[object, AllMarks] | None = None
 
     def read(self) -> AllMarks:
-        """All marks; none where there is no file. Raises RunUnreadable where it is damaged or something else."""
+        """All marks, or none if there is no file. Raises RunUnreadable if the file does not hold valid marks."""
         try:
             descriptor = open_descriptor(self._file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except FileNotFoundError:
@@ -82,10 +82,10 @@ class Marks:
         return known[1]
 
     def put_away(self) -> set[str]:
-        """The runs that were archived or deleted, which lists leave out; none where the marks cannot be read."""
+        """The archived and deleted runs, which lists omit. Empty if the marks cannot be read."""
         try:
             runs = self.read()["runs"]
-        except RunUnreadable:  # reading the marks themselves raises
+        except RunUnreadable:  # `read` reports it; a list of runs must not fail because of the marks
             return set()
         return {run for run, said in runs.items() if said.get("archived") or said.get("deleted")}
 
@@ -101,7 +101,7 @@ class Marks:
         return self._change(change)
 
     def keep_board(self, name: str, board: Mapping[str, Any] | None) -> AllMarks:
-        """Keep a board under a name, or take it away with None. Raises ConfigError."""
+        """Save a board under a name; None removes it. Raises ConfigError."""
         name = _one_line("a board's name", name, LONGEST_NAME)
         if not name:
             raise ConfigError("a board needs a name")
@@ -110,7 +110,7 @@ class Marks:
         return self._change(lambda marks: _put(marks["boards"], name, board, MOST_BOARDS, "boards"))
 
     def forget(self, run: str) -> AllMarks:
-        """Take every mark of a run away: for one that is gone."""
+        """Remove all marks of a run that no longer exists."""
         return self._change(lambda marks: _put(marks["runs"], run, None, MOST_RUNS, "runs with marks"))
 
     def _change(self, change: Callable[[AllMarks], None]) -> AllMarks:
@@ -188,7 +188,7 @@ def _checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_line(what: str, text: str, longest: int) -> str:
-    """A text with its gaps as single spaces. Raises ConfigError for what would not be seen as it is, or is too long."""
+    """The text on one line, with single spaces. Raises ConfigError if it is too long or not printable."""
     line = " ".join(text.split())
     if len(line) > longest:
         raise ConfigError(f"{what} has at most {longest} characters")

@@ -25,7 +25,9 @@ def are_messages(value: Any) -> bool:
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text: parts are joined, what is not a text is named."""
+    """A message's content as text. Parts are joined; a part that is not text is replaced by its type, such as
+    `[image_url]`.
+    """
     if content is None:
         return ""
     if isinstance(content, str):
@@ -40,7 +42,7 @@ def text_of(content: Any) -> str:
 
 
 def parsed_arguments(arguments: Any) -> Any:
-    """A call's arguments as parsed; the text itself where it is not a JSON object.
+    """The parsed arguments of a call; the text itself if it is not a JSON object.
 
     >>> parsed_arguments('{"q": "x"}'), parsed_arguments('{"q": ')
     ({'q': 'x'}, '{"q": ')
@@ -51,14 +53,14 @@ def parsed_arguments(arguments: Any) -> Any:
         except ValueError:
             return arguments
         return parsed if isinstance(parsed, dict) else arguments
-    if isinstance(arguments, Mapping):  # a table pads the arguments of other tools with nothing
+    if isinstance(arguments, Mapping):  # a table fills the arguments of other tools with None
         return {str(key): value for key, value in arguments.items() if value is not None}
     return arguments
 
 
 @dataclass(slots=True)
 class _Open:
-    """A turn that may still get results."""
+    """A turn that may still receive tool results."""
 
     text: str
     calls: list[ToolCall]
@@ -125,7 +127,7 @@ def _calls(message: Mapping[str, Any]) -> tuple[list[ToolCall], list[Any]]:
 
 
 def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
-    """One message as it is; several with their roles."""
+    """A single message as it is; several messages with their roles."""
     if len(messages) == 1:
         return text_of(messages[0].get("content"))
     return "\n\n".join(f"{message.get('role')}: {text_of(message.get('content'))}" for message in messages)

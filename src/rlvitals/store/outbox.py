@@ -1,7 +1,7 @@
-"""What people have been sent: `notify/NAME.json` for each target, replaced whole before and after every message.
+"""The state of notifications: `notify/NAME.json` for each target, replaced before and after every message.
 
-It holds how far the health log has been read, which findings people know of and which were held back. It holds no
-address, no token and no recipient: those are in the environment alone.
+It records how far the health log has been read, which findings were sent and which were held back. It contains no
+address, token or recipient; those are only in the environment.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from rlvitals.store.files import make_folder, read_json, replace_file, sync_fold
 from rlvitals.store.layout import RunDir
 
 State = Literal["waiting", "following", "failing", "done"]
-"""waiting: nothing was read yet. following: everything could be sent. failing: the last try failed. done: the run has
-ended, and all is sent."""
+"""waiting: nothing was read yet. following: everything was sent. failing: the last attempt failed. done: the run has
+ended and everything was sent."""
 
 
 @dataclass(slots=True)
-class Told:
-    """A message that people have, and the alarms in it that have not recovered."""
+class SentMessage:
+    """A message that was sent, and the alarms in it that have not recovered."""
 
     key: str
     alarms: list[str]
     title: str = ""
     severity: Severity = "info"
     reference: str = ""
-    """The message's id at the service, where it gives one: for an edit or a reply."""
+    """The message's id at the service, if it returns one. An edit or a reply needs it."""
 
 
 @dataclass(slots=True)
-class Held:
-    """A finding that was held back because of the limit, for the next digest."""
+class HeldBack:
+    """A finding that was held back because of the message limit. The next digest contains it."""
 
     alarm: str
     severity: Severity = "info"
@@ -43,33 +43,33 @@ class Held:
     title: str = ""
     recovered_step: int | None = None
     is_known: bool = False
-    """Whether people have a message about the finding, so that only the recovery is news."""
+    """Whether a message about the finding was already sent, so that only its recovery is new."""
 
 
 @dataclass(slots=True)
 class Outbox:
-    """One target's place in the health log, and what it remembers."""
+    """The state of one target: its position in the health log, and the messages sent and held back."""
 
     name: str
     state: State = "waiting"
     offset: Count = 0
-    """Bytes of the health log that have been dealt with."""
+    """Bytes of the health log that have been processed."""
     sent_at: list[Time] = field(default_factory=list)
     """When the messages of the last hour were sent."""
     last_words_at: Time = 0.0
     """When the digest at the end of an attempt was last sent."""
-    told: list[Told] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    told: list[SentMessage] = field(default_factory=list)
+    held: list[HeldBack] = field(default_factory=list)
     held_more: Count = 0
-    """Findings held back that are counted and no longer listed."""
+    """Number of further findings held back that are not listed individually."""
     sending: str = ""
-    """The message on its way: a process that finds one here cannot know whether it has arrived."""
+    """The message being sent. A process that finds one here cannot know whether it arrived."""
     sent: Count = 0
     refused: Count = 0
-    """Messages that the service refused, and would refuse again."""
+    """Messages that the service rejected permanently."""
     error: str = ""
     since: Time = 0.0
-    """When the present state began."""
+    """When the current state began."""
 
 
 def outbox_place(run_dir: RunDir, name: str) -> CursorPlace:
@@ -83,22 +83,17 @@ def outbox_places(run_dir: RunDir) -> list[tuple[str, CursorPlace]]:
 
 
 def read_outbox(run_dir: RunDir, name: str) -> Outbox | None:
-    """A target's outbox; None where there is none, or it is damaged."""
+    """A target's outbox; None if it does not exist or is damaged."""
     try:
         outbox = record_of(Outbox, read_json(run_dir.notify / f"{name}.json"), defaults={"name": name})
     except (OSError, ValueError):
         return None
-    outbox.name = name  # the file's name says whose it is
+    outbox.name = name  # the file name identifies the target
     return outbox
 
 
 def write_outbox(run_dir: RunDir, outbox: Outbox) -> None:
-    """Save an outbox, whole."""
+    """Save an outbox, replacing the file."""
     make_folder(run_dir.notify, above=False)
     replace_file(run_dir.notify / f"{outbox.name}.json", to_json(asdict(outbox)))
     sync_folder(run_dir.notify)
-
-
-def outbox_names(run_dir: RunDir) -> list[str]:
-    """The targets that have an outbox."""
-    return sorted(path.stem for path in run_dir.notify.glob("*.json"))

@@ -1,8 +1,8 @@
-r"""Packs lines without losing a byte: numbers as columns, everything else as templates.
+r"""Packs lines without loss: numbers as columns, everything else as templates.
 
-Lines are taken apart into templates (the line with its numbers left out) and the numbers, column by column with their
-bytes sorted by place, which is what makes random doubles compress at all. A line whose numbers would not come back
-letter by letter is kept as it is.
+Each line is split into a template (the line without its numbers) and its numbers. The numbers are stored column by
+column with their bytes sorted by position; without that, random doubles hardly compress. A line whose numbers would not
+be restored exactly is stored unchanged.
 
 >>> lines = b'{"step":1,"loss":0.5}\n{"step":2,"loss":5e-7}\nnot JSON'
 >>> unpack(pack(lines)) == lines
@@ -26,12 +26,12 @@ _SIZE = struct.Struct("<Q")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)')
 _THOUSANDTHS = re.compile(rb"(0|[1-9]\d{0,14})\.(\d{3})")
 _FLOAT, _INT, _FIXED = b"\x01", b"\x02", b"\x03"
-"""Where a number was, in a template; fixed ones have three decimals, as timestamps do, and are kept as whole
-thousandths. Control characters cannot stand in JSON; a line with one is kept as it is."""
+"""Placeholders for numbers in a template. Fixed numbers have three decimals, like timestamps, and are stored as whole
+thousandths. JSON cannot contain control characters; a line with one is stored unchanged."""
 
 
 def pack(data: bytes) -> bytes:
-    """Some whole lines, packed."""
+    """Pack some whole lines."""
     templates: dict[tuple[bytes, bool], int] = {}
     order: list[int] = []
     floats: list[list[list[float]]] = []
@@ -55,7 +55,7 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    """The lines again, byte by byte."""
+    """Restore the lines byte for byte."""
     sections = _sections(packed)
     templates = [
         (text.encode("latin-1"), filled) for text, filled in parse_json(zlib.decompress(sections[0]))["templates"]
@@ -76,7 +76,7 @@ def unpack(packed: bytes) -> bytes:
 
 
 def _take_apart(line: bytes) -> tuple[bytes, list[float], list[int]]:
-    """A line as template and numbers; as a template alone where it would not come back exactly."""
+    """A line as template and numbers; as a template alone if it would not be restored exactly."""
     if _FLOAT in line or _INT in line or _FIXED in line:
         return line, [], []
     floats: list[float] = []
@@ -120,7 +120,7 @@ def _with_point(digits: bytes) -> bytes:
 
 
 def _shuffled(table: NDArray[Any], prepare: Callable[[NDArray[Any]], NDArray[Any]]) -> bytes:
-    """Rows x columns of 8-byte numbers, column by column, each with its bytes sorted by place, compressed."""
+    """Compress rows x columns of 8-byte numbers, column by column, each with its bytes sorted by position."""
     if table.size == 0:
         return b""
     columns = np.ascontiguousarray(prepare(table).T)

@@ -1,7 +1,8 @@
-"""A run's past as whoever continues with it must see it: the rows of its living line, log by log.
+"""The earlier rows of a run that a resumed attempt continues from, log by log.
 
-Ghosts (see `lineage`) are left out; so is the middle of a very long log. What has to be read does not grow with the
-log: places in it are found by halving, because one process at a time writes it and attempts only count up.
+Abandoned rows (ghosts, see `lineage`) are left out, and so is the middle of a very long log. The amount that is read
+does not grow with the log: positions are found by binary search, because one process at a time writes the log and
+attempt numbers only increase.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import read_blocks
 
 FIRST_ROWS = 500
-"""Of a long log: enough for every baseline."""
+"""Rows read from the start of a long log: enough for every baseline."""
 
 LAST_ROWS = 9_500
-"""Of a long log: two seconds of judging."""
+"""Rows read from the end of a long log: the rules need about two seconds for them."""
 
 SCAN_BYTES = 64 * 2**10
-"""So little is read line by line instead of being halved."""
+"""Ranges up to this size are read line by line instead of searched by halving."""
 
 LATE_BYTES = 2**20
-"""How far beyond the place where an attempt was superseded late rows of earlier steps are looked for."""
+"""How many bytes after the resume point are still searched for late rows of earlier steps."""
 
 _BLOCK_BYTES = 2**20
 
 
 class Stretch(NamedTuple):
-    """A byte range of a log: whole lines."""
+    """A byte range of a log that holds whole lines."""
 
     start: int
     end: int
@@ -44,7 +45,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What came before an attempt's first row."""
+    """The rows before an attempt's first row."""
 
     lineage: Lineage
     has_gap: bool
@@ -80,15 +81,15 @@ def past_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> Pas
 
 
 class LivingLine(NamedTuple):
-    """Which attempts of a run count now."""
+    """The attempts of a run that are not abandoned."""
 
     lineage: Lineage
     attempts: frozenset[int]
-    """Those with training rows that were not abandoned."""
+    """The attempts with training rows that were not abandoned."""
 
 
 def living_line(run_dir: RunDir) -> LivingLine:
-    """The lineage of a run as its logs are now, without reading them whole."""
+    """The current lineage of a run, found without reading its logs whole."""
     train = _pieces(run_dir.train_log, MAX_ATTEMPT + 1)
     evals = _pieces(run_dir.eval_log, MAX_ATTEMPT + 1)
     first = [{piece.attempt: piece.first_step for piece in reversed(pieces)} for pieces in (train, evals)]
@@ -98,7 +99,7 @@ def living_line(run_dir: RunDir) -> LivingLine:
 
 
 class _Piece(NamedTuple):
-    """What one attempt wrote to a log."""
+    """The rows that one attempt wrote to a log."""
 
     attempt: int
     first_step: int
@@ -134,7 +135,7 @@ def _pieces(log: Path, before: int) -> list[_Piece]:
 
 
 def _living(log: Path, piece: _Piece, lineage: Lineage) -> Stretch:
-    """The stretch of a piece that holds its living rows; a few ghosts may be at its end."""
+    """The range of a piece that holds its current rows. A few abandoned rows may be at its end."""
     cut = min((cut for number, cut in lineage.cuts.items() if number > piece.attempt), default=None)
     if cut is None:
         return Stretch(piece.start, piece.end)
@@ -147,7 +148,7 @@ def _living(log: Path, piece: _Piece, lineage: Lineage) -> Stretch:
 
 
 def _both_ends(log: Path, stretches: list[Stretch]) -> list[Stretch]:
-    """The first and the last rows of a log's stretches; all of them where they are few."""
+    """The first and the last rows of a log's ranges; all rows if there are few."""
     if not stretches:
         return []
     with open_log(log) as file:
@@ -171,7 +172,7 @@ def _both_ends(log: Path, stretches: list[Stretch]) -> list[Stretch]:
 
 
 def _where_last_begin(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int, int]:
-    """Where the last `count` lines of a stretch begin, and how many there are up to that many."""
+    """The offset at which the last `count` lines of a stretch begin, and how many lines were found (up to `count`)."""
     lines, position = 0, stretch.end
     while position > stretch.start:
         begin = max(stretch.start, position - _BLOCK_BYTES)
@@ -180,7 +181,7 @@ def _where_last_begin(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int
         newlines = block.count(b"\n")
         if lines + newlines > count:
             where = len(block)
-            for _ in range(count + 1 - lines):  # the newline before the first of them
+            for _ in range(count + 1 - lines):  # find the newline before the first of these lines
                 where = block.rfind(b"\n", 0, where)
             return begin + where + 1, count
         lines += newlines
@@ -189,7 +190,7 @@ def _where_last_begin(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int
 
 
 def _where_first_end(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int, int]:
-    """Where the first `count` lines of a stretch end, and how many there are up to that many."""
+    """The offset at which the first `count` lines of a stretch end, and how many lines were found (at most `count`)."""
     file.seek(stretch.start)
     place = stretch.start
     for lines in range(count):
@@ -200,7 +201,9 @@ def _where_first_end(file: BinaryIO, stretch: Stretch, count: int) -> tuple[int,
 
 
 def _first_beyond(file: BinaryIO, low: int, high: int, is_beyond: Callable[[Row], bool]) -> int:
-    """Where the first row begins that is beyond something, as all after it are; `high` where none is."""
+    """The offset of the first row for which `is_beyond` holds (it then holds for all later rows); `high` if there is
+    none.
+    """
     answer = high
     while high - low > SCAN_BYTES:
         middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""Which process is this, is that one still alive, and may it be sent a signal? Nothing here is specific to runs.
+"""Identifies processes, checks whether they are alive, and sends them signals. Nothing here is specific to runs.
 
-A pid alone says little: it is reused, and means nothing on another host or in another container. It counts only
-together with the host, the boot, the pid namespace and the process's start time. A file that names a process proves
-nothing at all: whoever can write the file can name any process.
+A pid alone is not enough: it is reused, and it has no meaning on another host or in another container. A process is
+identified by its pid together with the host, the boot, the pid namespace and the start time. A file that names a
+process is no proof, because anyone who can write the file can name any process.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rlvitals.store.fields import record_of
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, distinguished from every other one."""
+    """The identity of a process, distinct from every other process."""
 
     host: str
     pid: Annotated[int, Range(1, 2**31 - 1)]
-    """Never 0 or below: asked after or told to end, those are whole groups of processes."""
+    """Never 0 or below: signals to such numbers go to whole groups of processes."""
     boot: str = ""
-    """Identifies the boot and the pid namespace; empty where the system does not tell."""
+    """Identifies the boot and the pid namespace; empty if the system does not provide them."""
     started: str = ""
-    """When the process began, in the system's own ticks; empty where the system does not tell."""
+    """When the process began, in the system's own ticks; empty if the system does not provide it."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Any) -> ProcessId | None:
-        """Read it back; None when it is not one."""
+        """Parse a stored identity; None if it is invalid."""
         try:
             return record_of(cls, raw)
         except ValueError:
@@ -46,17 +46,17 @@ class ProcessId:
 
 
 def this_process() -> ProcessId:
-    """The process that asks."""
+    """The current process."""
     pid = os.getpid()
     return ProcessId(host=platform.node(), pid=pid, boot=_boot(), started=_stat(pid)[1])
 
 
 def is_alive(process: ProcessId) -> bool | None:
-    """Whether it runs; None when that cannot be known from here (another host, boot or container)."""
+    """Whether the process is running; None if that cannot be checked from here (another host, boot or container)."""
     if process.host != platform.node() or process.boot != _boot():
         return None
     if os.name == "nt":
-        return None  # os.kill would end the process on Windows; the heartbeat decides there
+        return None  # os.kill would end the process on Windows; the heartbeat is used there
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -64,7 +64,7 @@ def is_alive(process: ProcessId) -> bool | None:
     except PermissionError:
         pass
     state, started = _stat(process.pid)
-    if state in ("Z", "X"):  # killed, and nobody has asked for its exit code yet
+    if state in ("Z", "X"):  # the process has ended, and its parent has not read the exit code yet
         return False
     return not (process.started and started and process.started != started)
 
@@ -73,7 +73,7 @@ _lock_owners: WeakKeyDictionary[object, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def renew_after_fork(owner: object, *locks: str) -> None:
-    """Give an object new locks in every forked child: a thread that the child does not have may hold the copies."""
+    """Give an object new locks in every forked child. A thread that the child does not have may hold the old ones."""
     _lock_owners[owner] = locks
 
 
@@ -88,10 +88,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Handle:
-    """A hold on one process: a signal reaches that process or none, even when its pid is given to another one."""
+    """A handle on one process: a signal never reaches another process, even if the pid is reused."""
 
     def __init__(self, pid: int) -> None:
-        """Raises ProcessLookupError where there is no such process."""
+        """Raises ProcessLookupError if the process does not exist."""
         self._pid = pid
         self._descriptor: int | None = None
         if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
@@ -99,34 +99,34 @@ class Handle:
                 self._descriptor = os.pidfd_open(pid)
             except ProcessLookupError:
                 raise
-            except OSError:  # a kernel or sandbox without such handles: the pid has to do
+            except OSError:  # the kernel or sandbox does not support such handles: use the pid
                 pass
 
     def send(self, number: int) -> None:
-        """Send a signal. Raises ProcessLookupError where the process is gone."""
+        """Send a signal. Raises ProcessLookupError if the process has ended."""
         if self._descriptor is not None:
             signal.pidfd_send_signal(self._descriptor, number)
         else:
             os.kill(self._pid, number)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the handle."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def prove(process: ProcessId, command: Sequence[str]) -> Handle | None:
-    """A handle on a process, if the system itself confirms that it is the one named and that this user started it with
-    a command line that ends in `command`; None without that proof.
+    """A handle on a process, or None. The system must confirm that it is the named process and that this user started
+    it with a command line that ends in `command`.
 
-    Whoever can write a folder can put any process's identity into a file there, but cannot give another process of this
-    user's a command line. A path in `command` means the same folder only to a process with the same mounts.
+    Anyone who can write a folder can put any process's identity into a file there, but cannot choose the command line
+    of a process of this user. A path in `command` means the same folder only to a process with the same mounts.
     """
     if not process.boot or not process.started or not is_alive(process):
         return None
     try:
-        handle = Handle(process.pid)  # first of all: whatever is read from here on is about the process held
+        handle = Handle(process.pid)  # opened first, so that everything read below is about this process
     except OSError:
         return None
     if (
@@ -158,8 +158,8 @@ def _boot() -> str:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and start time, from the 3rd and 22nd fields of stat; empty where the system does not tell."""
-    # The command name before them may hold spaces and brackets, so count from the last bracket.
+    """State and start time, from the 3rd and 22nd fields of stat; empty if the system does not provide them."""
+    # The command name before these fields may contain spaces and brackets: count from the last bracket.
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
 

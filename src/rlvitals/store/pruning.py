@@ -1,6 +1,7 @@
-"""Which of a run's older files may go, by rule: rollouts and the files of single evaluations.
+"""Selects older files of a run that can be deleted: rollouts and the files of single evaluations.
 
-Rows stay: an evaluation's numbers are in `logs/eval_metrics.jsonl` too. Checkpoints are the trainer's, not ours.
+Logged rows are kept: an evaluation's numbers are also in `logs/eval_metrics.jsonl`. Checkpoints belong to the trainer
+and are never selected.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from rlvitals.store.layout import RunDir, archive_of
 from rlvitals.store.rollouts import RolloutFile, rollout_files
 
 THINNED_TO = 0.9
-"""The share of the limit that is left after thinning, so that not every step is one too many."""
+"""Files are thinned to this share of the limit, so that thinning is not needed again at every step."""
 
 
 def old_rollouts(run_dir: RunDir, *, keep_last: int, keep_every: int | None = None) -> list[Path]:
-    """The files of rollouts but those of the newest steps, and of every so many-th step if that is given."""
+    """The rollout files except those of the newest steps and of every `keep_every`-th step."""
     files = rollout_files(run_dir)
     old = old_steps({file.step for file in files}, keep_last, keep_every)
     logs = [file.path for file in files if file.step in old]
@@ -28,13 +29,13 @@ def old_rollouts(run_dir: RunDir, *, keep_last: int, keep_every: int | None = No
 
 
 def old_evaluations(run_dir: RunDir, *, keep_last: int, keep_every: int | None = None) -> list[Path]:
-    """The files of single evaluations but the newest; that of step 0, the control, is kept in any case."""
+    """The files of single evaluations selected by `old_steps`. Step 0, the control, is always kept."""
     files = evaluation_files(run_dir)
     return [files[step] for step in sorted(old_steps(files, keep_last, keep_every) - {0})]
 
 
 def rollouts_beyond(run_dir: RunDir, most_bytes: float, stream: Stream = "train") -> list[RolloutFile]:
-    """The files of rollouts that must go so that the rest takes no more than this; none while it does not."""
+    """The rollout files to delete if all together take more than `most_bytes`; otherwise none."""
     files = rollout_files(run_dir, stream)
     sizes: dict[int, int] = {}
     for file in files:
@@ -47,8 +48,9 @@ def rollouts_beyond(run_dir: RunDir, most_bytes: float, stream: Stream = "train"
 
 
 def thinned(sizes: Mapping[int, int], most_bytes: float) -> set[int]:
-    """The steps to keep: the newest quarter whole, of the older ones every second until all fit, the first one among
-    them. What was thinned before gets thinner, so the distance between old steps doubles.
+    """The steps to keep. The newest quarter is kept. Every second older step is dropped until the rest fits.
+    The first step is always kept. Each pass doubles the distance between older steps. If this is not enough, the oldest
+    steps of the newest quarter are dropped too.
 
     >>> sorted(thinned({step: 10 for step in range(1, 13)}, 80))
     [1, 3, 5, 7, 9, 10, 11, 12]

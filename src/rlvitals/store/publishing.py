@@ -1,7 +1,8 @@
-"""Puts a set of files where others look at them: a folder, or a URL that fsspec knows.
+"""Publishes a set of files to a folder or to a URL supported by fsspec.
 
-A file that a reader follows names to (`mark`) is written last, and files that only the old one named are removed after
-it: whoever looks meanwhile sees the old set or the new one. A folder with other files in it is left alone.
+The file that refers to the others (`mark`) is written last, and files that only the old mark referred to are removed
+after that. A reader therefore sees either the old set or the new one. A folder that holds other files is refused,
+unless `overwrite` is set.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlvitals.codec import parse_shallow
+from rlvitals.codec import leaves, parse_shallow
 from rlvitals.errors import RunError, RunExists
 from rlvitals.store.files import make_folder, put_file, read_whole, replace_folder
-from rlvitals.store.remote import FileTree, is_url
+from rlvitals.store.remote import RemotePlace, is_url
 
 KEPT = "data/"
-"""Below it, a name stands for one content."""
+"""A file name below this folder always stands for the same content."""
 
 
 def publish(files: Mapping[str, bytes], to: str, mark: str, *, overwrite: bool = False) -> int:
-    """Write files to a folder or URL; how many were written. Raises RunExists where something else is there."""
+    """Write files to a folder or URL; returns how many were written. Raises RunExists if it holds something else."""
     if is_url(to):
-        return _publish(files, _Remote(to), to, mark, overwrite)
+        there = RemotePlace(to)
+        with there.told("write"):
+            return _publish(files, there, to, mark, overwrite)
     folder = Path(to).absolute()
     try:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -37,7 +40,7 @@ def publish(files: Mapping[str, bytes], to: str, mark: str, *, overwrite: bool =
 
 
 def _put_new(files: Mapping[str, bytes], folder: Path) -> int:
-    """Whole or not at all."""
+    """Write all files or none."""
     make_folder(folder.parent)
     draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.tmp")
     try:
@@ -53,7 +56,7 @@ def _put_new(files: Mapping[str, bytes], folder: Path) -> int:
 
 
 class _Local:
-    """A folder of this machine."""
+    """A folder on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,11 +77,7 @@ class _Local:
         (self._folder / name).unlink(missing_ok=True)
 
 
-class _Remote(FileTree):
-    """A folder of a file system that fsspec knows."""
-
-
-def _publish(files: Mapping[str, bytes], place: _Local | _Remote, to: str, mark: str, overwrite: bool) -> int:
+def _publish(files: Mapping[str, bytes], place: _Local | RemotePlace, to: str, mark: str, overwrite: bool) -> int:
     there = place.names()
     before = _known(place.read(mark)) if mark in there else None
     if there and before is None and not overwrite:
@@ -96,19 +95,11 @@ def _publish(files: Mapping[str, bytes], place: _Local | _Remote, to: str, mark:
 
 
 def _known(mark: bytes | None) -> set[str] | None:
-    """The files below `KEPT` that a mark names; None where it is none of ours."""
+    """The files below `KEPT` that a mark refers to; None if rlvitals did not write the mark."""
     try:
         told = parse_shallow(mark or b"")
     except ValueError:
         return None
     if not isinstance(told, dict) or "addresses" not in told:
         return None
-    names: set[str] = set()
-    waiting = [told]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            names |= {item} if item.startswith(KEPT) and ".." not in item else set()
-        elif isinstance(item, dict | list):
-            waiting += item.values() if isinstance(item, dict) else item
-    return names
+    return {leaf for leaf in leaves(told) if isinstance(leaf, str) and leaf.startswith(KEPT) and ".." not in leaf}

@@ -1,7 +1,7 @@
 """Merges the mergeable values of several ranks, step by step, as if one process had seen all samples.
 
-Plain numbers cannot be merged (nobody knows what they count), so the run shows rank 0's; any one rank can be read by
-itself.
+Plain numbers cannot be merged because the number of samples behind them is unknown. For these the run shows the values
+of rank 0. The values of any single rank can be read separately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MergedColumn:
     numbers: FieldArray
 
     def at(self, rows: Columns) -> FieldArray:
-        """The merged numbers laid beside one rank's rows; rows of steps that no rank has stay without one."""
+        """The merged number for each row of one rank; cells of steps without a merged number are missing."""
         keys = zip(self.attempts.tolist(), self.steps.tolist(), strict=True)
         found = dict(zip(keys, self.numbers, strict=True))
         cells = missing_cells(len(rows))
@@ -42,7 +42,7 @@ def merge_metric(logs: Sequence[Columns], name: str) -> MergedColumn | None:
     parts = [_rows_with(log, name) for log in logs]
     data = {field: np.concatenate([part[field] for part in parts]) for field in parts[0]}
     kind = next((log.kind(name) for log in logs if log.moments(name) is not None), "mean")
-    # Within a step the newest comes last: that is all `last` needs, and nothing else depends on the order.
+    # Sort by order within a step, so that the newest value comes last. Only `last` depends on it.
     order = np.lexsort((data["mean"], data["order"], data[STEP], data[ATTEMPT]))
     data = {field: column[order] for field, column in data.items()}
     starts = _group_starts(data[ATTEMPT], data[STEP])
@@ -57,9 +57,7 @@ def merge_metric(logs: Sequence[Columns], name: str) -> MergedColumn | None:
 
 
 def _rows_with(log: Columns, name: str) -> dict[str, FieldArray]:
-    """The rows of one rank that have the metric. A plain number among mergeable ones has no moments: NaN stands for
-    them.
-    """
+    """The rows of one rank that have the metric. A plain number among mergeable ones has no moments; they are NaN."""
     plain, moments = log.column(name), log.moments(name)
     if moments is None:
         moments = {part: missing_cells(len(log)) for part in MOMENTS}
@@ -75,14 +73,14 @@ def _group_starts(attempts: FieldArray, steps: FieldArray) -> NDArray[np.intp]:
 
 
 def _is_undefined_by_nan(data: dict[str, FieldArray], starts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Steps where a NaN is data (a rank logged one), not the lack of a number (one sample has no spread)."""
+    """Steps where NaN is a result of the data (a rank logged NaN or infinity), not of too few samples."""
     parts = np.isnan(data["mean"]) | np.isnan(data["m2"]) | np.isnan(data["min"]) | np.isnan(data["max"])
     infinite = np.isinf(data["mean"]) | np.isinf(data["m2"])
     return np.logical_or.reduceat(parts | infinite, starts) if len(starts) else np.zeros(0, dtype=bool)
 
 
 def finish(data: dict[str, FieldArray], starts: NDArray[np.intp], kind: str) -> FieldArray:
-    """The finished number of each group of rows, from their moments; a group begins at each of `starts`."""
+    """The final number of each group of rows, from their moments. A group begins at each of `starts`."""
     if not len(starts):
         return np.zeros(0)
     sizes = np.diff([*starts, len(data["mean"])])

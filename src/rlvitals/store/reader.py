@@ -1,13 +1,13 @@
-"""Reads logs as they are: whole lines in order, bad ones counted and passed over, a torn last one reported.
+"""Reads logs: whole lines in order. Bad lines are counted and skipped, and a torn last line is reported.
 
-Row by row for the few who need rows (resuming, showing the last ones, exporting); columns are in `index`.
+It reads row by row, for code that needs rows (resuming, showing the last rows, exporting). Columns are in `index`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlvitals.records import Row
@@ -22,7 +22,7 @@ MAX_EXAMPLES = 5
 
 @dataclass(slots=True)
 class Problems:
-    """What a reader had to pass over in one log."""
+    """The lines that a reader skipped in one log."""
 
     bad_lines: int = 0
     examples: list[tuple[int, str]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Problems:
     torn_bytes: int = 0
     """Bytes of a half-written last line."""
     gap_rows: int = 0
-    """Rows the recorder itself says it had to drop."""
+    """Rows that the recorder reported as dropped."""
 
     def add(self, line_number: int, reason: str) -> None:
         self.bad_lines += 1
@@ -38,7 +38,7 @@ class Problems:
             self.examples.append((line_number, reason))
 
     def followed_by(self, other: Problems, lines: int) -> Problems:
-        """The problems of two pieces of a log, the first of which has so many lines."""
+        """The combined problems of two parts of a log. `lines` is the number of lines of the first part."""
         shifted = [(number + lines, reason) for number, reason in other.examples]
         return Problems(
             bad_lines=self.bad_lines + other.bad_lines,
@@ -49,12 +49,12 @@ class Problems:
 
     @property
     def sentences(self) -> list[str]:
-        """What there is to tell a person."""
+        """The problems as sentences for users."""
         said = []
         if self.bad_lines:
             plural = "s" if self.bad_lines > 1 else ""
             examples = "; ".join(f"line {number}: {reason}" for number, reason in self.examples)
-            said.append(f"{self.bad_lines} line{plural} passed over ({examples})")
+            said.append(f"{self.bad_lines} line{plural} skipped ({examples})")
         if self.torn_bytes:
             said.append(f"the last line is torn ({self.torn_bytes} bytes of a row that was never acknowledged)")
         if self.gap_rows:
@@ -65,7 +65,7 @@ class Problems:
 def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[list[bytes], int]]:
     """Whole lines (without newlines) from a byte offset on, a block at a time, each with the offset after it.
 
-    What stands after the last newline is not among them. `end` reads no further than that offset.
+    The text after the last newline is not included. Reading stops at the offset `end`.
     """
     try:
         file = open_log(path)
@@ -74,7 +74,7 @@ def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[
     with file:
         file.seek(start)
         offset = start
-        rest: list[bytes] = []  # of a line that ends in a later block
+        rest: list[bytes] = []  # parts of a line that ends in a later block
         left = None if end is None else end - start
         while block := file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
             if left is not None:
@@ -98,7 +98,7 @@ def read_batch(path: Path, start: int, limit: int) -> tuple[list[bytes], int]:
 
 
 def read_rows(path: Path, problems: Problems | None = None) -> Iterator[Row]:
-    """Every good row in file order. A last line without newline counts when it is a whole row."""
+    """Every valid row in file order. A last line without a newline counts if it is a complete row."""
     problems = problems if problems is not None else Problems()
     number = end = 0
     for lines, after in read_blocks(path):
@@ -153,3 +153,9 @@ def last_rows(path: Path, count: int) -> list[Row]:
             with contextlib.suppress(BadLine):
                 found.append(decode(line))
     return found[::-1]
+
+
+def read_samples(log: Path) -> Iterator[Row]:
+    """Every machine sample, with its position in the log (from 0) as its step. This axis never decreases."""
+    for place, row in enumerate(read_rows(log)):
+        yield replace(row, step=place)

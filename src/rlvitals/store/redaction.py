@@ -1,15 +1,15 @@
-"""A copy of a run that may leave the machine: without what is secret, private or asked to be left out.
+"""Writes a copy of a run that can be shared, without secrets, private names and everything the user excluded.
 
-A shared site is answered from such copies alone, so that no answer, of today or of a later version, can tell what is
-not in them. Numbers stay as they are. Of texts:
+A shared site reads only such copies, so it cannot disclose anything else. Numbers are not changed. In texts:
 
-- secrets are masked, in every text and not in settings alone;
-- host names, user names, process ids, the command line and the git remote are left out;
-- absolute paths in settings and messages keep their last part. In prompts and completions, which are the model's own,
-  only paths below a home folder are cut;
-- settings, metrics, texts and fields of rollouts whose names match a pattern are left out, and the texts of such
-  settings wherever else they occur;
-- with `texts=False` no prompt, completion, tool result or logged text is kept, and no image: it may show any text.
+- secrets are masked in every text, not only in settings;
+- host names, user names, process ids, the command line and the git remote are removed;
+- absolute paths in settings and messages are shortened to their last part. In prompts and completions only paths below
+  a home folder are shortened;
+- settings, metrics, texts and rollout fields whose names match a pattern are removed. The texts of such settings are
+  masked wherever else they occur;
+- with `texts=False` prompts, completions, tool results and logged texts are removed. Images are removed too, because
+  they may show text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import encode, parse_shallow, to_json
+from rlvitals.codec import encode, leaves, parse_shallow, to_json
 from rlvitals.masking import MASK, Masking, matches
 from rlvitals.records import Group
 from rlvitals.store.archive import open_log
@@ -37,16 +37,16 @@ from rlvitals.store.rollouts import group_line
 LEFT_OUT = "(left out)"
 
 SHORTEST_NAME = 3
-"""Characters of a host's or user's name that is searched for in texts."""
+"""Shortest host or user name, in characters, that is searched for in texts."""
 
 SHORTEST_VALUE = 6
-"""Characters of a redacted setting's text that is searched for elsewhere."""
+"""Shortest text of a redacted setting, in characters, that is searched for elsewhere."""
 
 IMAGE_BYTES, MOST_IMAGES = 200_000, 40
-"""Of the images of one run, all together."""
+"""Limits for all images of one run together."""
 
 NO_NAMES = frozenset({"localhost", "root", "user", "users", "ubuntu", "admin", "runner", "shared", "data", "home"})
-"""Names that say nothing of anybody."""
+"""Generic names that identify nobody."""
 
 _PATH = re.compile(
     r"""(?<![\w.:/~\\…])(?:~?/(?:[^\s/"'<>|:;,()\[\]{}=]+/)+|[A-Za-z]:\\(?:[^\s\\"'<>|:;,]+\\)+|\\\\(?:[^\s\\"']+\\)+)"""
@@ -57,33 +57,33 @@ _HOME = re.compile(
 )
 _USER = re.compile(r"""(?:/(?:home|Users)/|\\Users\\{1,2})([^\s/\\"']+)""")
 _TEXTS = frozenset({"prompt", "answer", "text", "result", "observation", "error", "content", "reason", "sources"})
-"""Fields of a rollout that hold somebody's words."""
+"""Fields of a rollout that hold text of a model, a user or a tool."""
 _OBJECTS = frozenset({"arguments", "meta", "rubric"})
 _ROW = frozenset({*RESERVED, MOMENTS, NONFINITE})
 _SHAPE = frozenset({*_ROW, "rollouts", "turns", "calls"})
-"""What makes a line a row, or a group: no pattern takes it away."""
+"""Fields that a row or a group must have. Patterns do not remove them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What is left out of a copy."""
+    """Decides what is removed from a copy or masked in it."""
 
     patterns: tuple[str, ...] = ()
     """Names or globs of settings, metrics, texts and fields of rollouts."""
     texts: bool = True
     """Whether texts of models, users and tools are kept."""
     values: tuple[str, ...] = ()
-    """Texts that are hidden wherever they stand, the longest first."""
+    """Texts that are masked wherever they occur, the longest first."""
     masking: Masking = field(default_factory=Masking)
     decided: dict[str, bool] = field(default_factory=dict)
-    """The names of rows that were met, and whether each is left out."""
+    """Cache: name in a row -> whether it is left out."""
 
     @classmethod
     def of(cls, run_dir: RunDir, patterns: Sequence[str] = (), *, texts: bool = True) -> Redaction:
-        """With the names and secrets that a run's own small files hold."""
+        """A redaction that masks the host names, user names and secrets found in a run's metadata."""
         info, settings = read_info(run_dir), read_config(run_dir)
         lowered = tuple(pattern.lower() for pattern in patterns)
-        said = "\n".join([info.command, *map(str, _leaves(settings)), str(run_dir.root.absolute())])
+        said = "\n".join([info.command, *map(str, leaves(settings)), str(run_dir.root.absolute())])
         hosts = {platform.node(), info.host, *(attempt.host for attempt in read_attempts(run_dir))}
         names = {*hosts, *(host.partition(".")[0] for host in hosts), *_USER.findall(said), os.environ.get("USER", "")}
         names |= {event.facts.get("asked_by", "") for event in read_events(run_dir)}
@@ -92,11 +92,11 @@ class Redaction:
         return cls(lowered, texts, tuple(sorted(words, key=lambda word: (-len(word), word))), Masking.of(settings))
 
     def leaves_out(self, *path: str) -> bool:
-        """Whether a name was asked to be left out."""
+        """Whether a name matches a pattern of the user."""
         return bool(self.patterns) and matches(self.patterns, path)
 
     def text(self, text: str, *, is_own: bool = True) -> str:
-        """A text as it may leave the machine; not `is_own` where a model or a user wrote it."""
+        """The text with private parts masked. `is_own` is False for texts that a model or a user wrote."""
         text = self.masking.text(text)
         text = _PATH.sub("…/", text) if is_own else _HOME.sub("…/", text)
         for value in self.values:
@@ -105,7 +105,7 @@ class Redaction:
         return text
 
     def settings(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
-        """Settings, however nested: what was asked to be left out is `***`, with its name."""
+        """Nested settings. A setting that matches a pattern keeps its name and has the value `***`."""
         if path and self.leaves_out(*path):
             return MASK
         if isinstance(tree, Mapping):
@@ -117,13 +117,13 @@ class Redaction:
         return self.text(tree) if isinstance(tree, str) else tree
 
     def loses(self, name: str) -> bool:
-        """`leaves_out` of a name in a row, of which there are many rows."""
+        """`leaves_out` with a cache, for the names in rows."""
         if name not in self.decided:
             self.decided[name] = self.leaves_out(name)
         return self.decided[name]
 
     def row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A logged row: metrics and texts under names that are left out are gone."""
+        """A logged row, without the metrics and texts whose names are left out."""
         kept: dict[str, Any] = {}
         for key, value in row.items():
             if key == MOMENTS and isinstance(value, dict):
@@ -140,24 +140,24 @@ class Redaction:
         return kept
 
     def name(self, name: str) -> str:
-        """A metric's name, or any other key; most hold nothing private."""
+        """A metric's name or another key, masked if it contains a private text."""
         return self.text(name, is_own=False) if any(value in name for value in self.values) else name
 
     def finding(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of the health log. Raises ValueError where it speaks of a metric that is left out: rows come
-        first.
+        """An event of the health log. Raises ValueError if it mentions a metric that is left out. The rows must be
+        copied first, because they determine which names are left out.
         """
         gone = [name for name, is_out in self.decided.items() if is_out]
-        if any(name in text for name in gone for text in _leaves(event) if isinstance(text, str)):
+        if any(name in text for name in gone for text in leaves(event) if isinstance(text, str)):
             raise ValueError("of a metric that is left out")
         cited = event.get("cited")
         told: dict[str, Any] = self.noted({key: value for key, value in event.items() if key != "cited"})
-        if self.texts and isinstance(cited, list):  # words of a model
+        if self.texts and isinstance(cited, list):  # text of a model
             told["cited"] = self.spoken(cited)
         return told
 
     def noted(self, tree: Any) -> Any:
-        """What rlvitals itself wrote down: findings, phases, samples of the machine."""
+        """Data written by rlvitals: findings, phases, system samples."""
         if isinstance(tree, Mapping):
             return {self.name(str(name)): self.noted(item) for name, item in tree.items()}
         if isinstance(tree, list):
@@ -165,7 +165,7 @@ class Redaction:
         return self.text(tree) if isinstance(tree, str) else tree
 
     def spoken(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
-        """What models, users and tools said: rollouts and evaluations."""
+        """Data with texts of models, users and tools: rollouts and evaluations."""
         if isinstance(tree, Mapping):
             return {
                 str(name): self.spoken(item, (*path, str(name)))
@@ -177,7 +177,7 @@ class Redaction:
         return self.text(tree, is_own=False) if isinstance(tree, str) else tree
 
     def silenced(self, tree: Any) -> Any:
-        """The same with no text at all."""
+        """The same data with every text replaced."""
         if isinstance(tree, Mapping):
             return {str(name): self.silenced(item) for name, item in tree.items()}
         if isinstance(tree, list):
@@ -194,8 +194,8 @@ class Redaction:
 
 
 def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: Iterable[Group], running: str) -> None:
-    """Write the copy of a run, with the given groups of rollouts. `running` is called for a run that is being
-    written.
+    """Write the copy of a run, with the given groups of rollouts. A run that is still recorded gets the status
+    `interrupted` and the error text `running` in the copy.
     """
     make_folder(target.logs)
     info = read_info(source)
@@ -250,13 +250,13 @@ def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: 
 
 
 def _copy_images(source: RunDir, target: RunDir, redaction: Redaction) -> None:
-    """Some of the images, spread evenly over what there is: a page must stay small."""
+    """Copy some of the images, spread evenly over the run, to keep the page small."""
     images = [image for image in read_images(source.log("images")) if not redaction.loses(image.name)]
     sizes = [len(image.png.data) for image in images]
     stride = max(1, -(-sum(sizes) // IMAGE_BYTES), -(-len(images) // MOST_IMAGES))
     chosen: list[Image] = []
     room = IMAGE_BYTES
-    for number, image in enumerate(reversed(images)):  # the newest are among them
+    for number, image in enumerate(reversed(images)):  # from the newest, so that it is included
         if number % stride == 0 and len(image.png.data) <= room:
             chosen.append(image._replace(name=redaction.name(image.name), caption=redaction.text(image.caption)))
             room -= len(image.png.data)
@@ -265,7 +265,7 @@ def _copy_images(source: RunDir, target: RunDir, redaction: Redaction) -> None:
 
 
 def _copy_lines(source: Path, target: Path, clean: Any) -> None:
-    """Every line of a log that is one, cleaned."""
+    """Copy the valid lines of a log, each cleaned with `clean`."""
     try:
         log = open_log(source)
     except FileNotFoundError:
@@ -285,24 +285,13 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, Mapping):
-        for item in tree.values():
-            yield from _leaves(item)
-    elif isinstance(tree, list | tuple):
-        for item in tree:
-            yield from _leaves(item)
-    else:
-        yield tree
-
-
 def _named(tree: Any, patterns: tuple[str, ...], path: tuple[str, ...]) -> Iterator[str]:
-    """The texts of the settings that patterns name."""
+    """The texts of the settings that match a pattern."""
     if isinstance(tree, Mapping):
         for name, item in tree.items():
             yield from _named(item, patterns, (*path, *str(name).split(".")))
     elif patterns and path and matches(patterns, path):
-        yield from (leaf for leaf in _leaves(tree) if isinstance(leaf, str))
+        yield from (leaf for leaf in leaves(tree) if isinstance(leaf, str))
 
 
 def _without_words(tree: Any) -> Any:

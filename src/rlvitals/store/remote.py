@@ -1,9 +1,8 @@
-"""Runs on object storage: anything fsspec has a URL for (`s3://`, `gs://`, `az://`, `memory://`, ...).
+"""Runs on object storage: every URL that fsspec supports (`s3://`, `gs://`, `az://`, `memory://`, ...).
 
-A run is read from a local copy: opening a URL brings what changed since the last time into a cache folder, and from
-there on it is a run like any other. Checkpoints, models and trackers' files stay where they are. Writing goes the other
-way round, once and whole: a run is recorded on a disk and uploaded when it is over, because object storage cannot
-append a row.
+A run is read from a local copy. Opening a URL fetches what changed since the last time into a cache folder, and the
+copy is then read like any other run. Checkpoints, models and trackers' files are not copied. Object storage cannot
+append rows, so a run is recorded on a disk and its files are uploaded whole.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
@@ -23,12 +21,12 @@ from urllib.parse import urlsplit
 from rlvitals.codec import parse_shallow, to_json
 from rlvitals.errors import (
     ConfigError,
-    MissingDependency,
     RlvitalsError,
     RunError,
     RunExists,
     RunLocked,
     RunNotFound,
+    needs,
 )
 from rlvitals.guard import guarded, words_of
 from rlvitals.masking import mask_text
@@ -43,29 +41,32 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+(?:::[a-z][a-z0-9+.-]+)*://", re.IGNORECASE
 _VERSION_KEYS = (
     "ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "created",
 )  # fmt: skip
-"""What the file systems call the mark that changes with a file's content, the surest first."""
+"""The file systems' names for the version mark of a file's content, the most reliable first."""
+
+_Facts = tuple[str | None, int]
+"""The version mark of a file's content (None if the system has none), and its size."""
 
 _STATE = ".remote.json"
 _PIECE = 2**20
 
 UPLOAD_SECONDS = 5.0
-"""Between two looks at a run that is followed to a bucket."""
+"""Interval between two checks of a run that is being uploaded."""
 
 MIRROR_SECONDS = 4.0
-"""Between two looks at a bucket."""
+"""Interval between two checks of a bucket."""
 
 _SIGNS = {RunDir(Path()).heartbeat.name, RunDir(Path()).lock.name}
-"""Files that tell whether a writer lives."""
+"""Files that show whether a writer is alive."""
 
 OVERLAP = 4096
-"""Bytes at the end of a copied log by which it is known again."""
+"""Bytes at the end of a copied log that must match before new bytes are appended."""
 
 MOST_PARTS = 10
-"""Folders below a bucket's folder in which files of runs are looked for."""
+"""Folder levels below a bucket's folder that are searched for files of runs."""
 
 
 def is_url(path: object) -> bool:
-    """Whether a path is one for fsspec.
+    """Whether a path is a URL for fsspec.
 
     >>> is_url("s3://bucket/run"), is_url("out/kto"), is_url("C:/runs")
     (True, False, False)
@@ -74,40 +75,27 @@ def is_url(path: object) -> bool:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path on this machine: the path itself, or the fresh copy of what a URL points to."""
+    """A path on this machine: the path itself, or the updated local copy if it is a URL."""
     return fetch(str(path)) if is_url(path) else Path(path)
 
 
 def fetch(url: str) -> Path:
-    """Bring the copy of a run up to date and return its folder. Files that have not changed are not read again."""
-    place = _Place(url)
-    copy = cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}" / (place.name or "run")
-    make_folder(copy)
-    state = _read_state(copy)
+    """Update the local copy of a run and return its folder. Unchanged files are not read again."""
+    place = RemotePlace(url)
+    copy = _Copy(place, cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}" / (place.name or "run"))
     with place.told("read"):
-        there = dict(place.files())
+        there = dict(place.files_of_run())
         if not there:
             raise RunNotFound(f"there is no run in {place.shown}")
-        for name, mark in there.items():
-            if mark is None or state.get(name) != mark or not os.path.exists(copy / name):
-                _download(place, name, copy / name)
-    wanted = _Wanted.of(RunDir(copy))
-    gone = {name for name in state.keys() - there.keys() if not wanted.leaves(name)}
-    for name in gone:  # a log that was packed is an archive now
-        (copy / name).unlink(missing_ok=True)
-    # The state is believed: the disk has the copies it speaks of first.
-    for folder in {(copy / name).parent for name in [*there, *gone]}:
-        if folder.is_dir():
-            sync_folder(folder)
-    replace_file(copy / _STATE, to_json(there))
-    return copy
+        copy.update(there)
+    return copy.folder
 
 
 def fetch_file(url: str, folder: Path, most_bytes: int) -> Path:
-    """Copy one file into a folder, under its own name, and return the copy. Raises RunError where it cannot be had, or
-    is larger than that.
+    """Copy one file into a folder under its own name, and return the copy. Raises RunError if it cannot be fetched or
+    is larger than `most_bytes`.
     """
-    place = _Place(url)
+    place = RemotePlace(url)
     copy = folder / (PurePosixPath(urlsplit(url).path).name or "log")
     with place.told("read"), place.open() as source, open(copy, "wb") as target:
         while data := source.read(_PIECE):
@@ -121,61 +109,48 @@ def fetch_file(url: str, folder: Path, most_bytes: int) -> Path:
 
 
 def upload(run: str | os.PathLike[str], url: str, *, overwrite: bool = False) -> int:
-    """Copy a run that is over to a URL; the number of files. The identity card goes last: where it is, all is.
+    """Copy a finished run to a URL; returns the number of files. The identity card is uploaded last, as the mark of
+    completeness.
 
-    Another run at that URL is left alone, unless `overwrite=True`.
+    Another run at that URL is not touched, unless `overwrite=True`.
     """
     run_dir = RunDir(Path(run))
-    if not run_dir.holds_run:
-        raise RunNotFound(f"there is no run in {run_dir.root}")
-    holder = read_holder(run_dir)
-    if holder is not None and holder.is_live:
+    if _is_live(run_dir):
         raise RunLocked(f"{run_dir.root} is still being written; upload it when it is over")
-    place = _Place(url)
-    with place.told("write"):
-        there = place.read_card()
-        if there is not None and there.get("id") != read_info(run_dir).id and not overwrite:
-            raise RunExists(f"{place.shown} holds another run. Choose another place, or pass overwrite=True")
-        names = sorted(_names_in(run_dir), key=lambda name: (name == _relative(run_dir, run_dir.info), name))
-        for name in names:
-            place.upload(run_dir.root / name, name)
-        # What an earlier upload left and the run no longer has would be read as part of it.
-        for name, _ in list(place.files()):
-            if name not in names:
-                place.remove(name)
-    return len(names)
+    return upload_changes(run_dir, url, overwrite=overwrite)
 
 
-def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False) -> int:
-    """Copy a run's files to a URL whenever they have changed, each whole, as object storage has it; with `follow` until
-    the run is over. Returns how many files were copied. Another run at that URL is left alone.
+def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False, overwrite: bool = False) -> int:
+    """Copy a run's files to a URL whenever they have changed; with `follow`, until the run ends. Object storage cannot
+    append, so each file is copied whole. Returns how many files were copied. Another run at that URL is not touched,
+    unless `overwrite` is set.
     """
     if not run_dir.holds_run:
         raise RunNotFound(f"there is no run in {run_dir.root}")
-    place = _Place(url)
+    place = RemotePlace(url)
     sent: dict[str, object] = {}
     count = 0
     with place.told("write"):
         there = place.read_card()
-        if there is not None and there.get("id") != read_info(run_dir).id:
-            raise RunExists(f"{place.shown} holds another run. Choose another place or --name")
+        if there is not None and there.get("id") != read_info(run_dir).id and not overwrite:
+            raise RunExists(f"{place.shown} holds another run. Choose another place or name, or pass overwrite=True")
     while True:
-        holder = read_holder(run_dir)
-        is_live = holder is not None and holder.is_live
+        is_live, is_first = _is_live(run_dir), not sent
         before = run_dir.info.stat().st_mtime_ns if os.path.exists(run_dir.info) else 0
         names = run_files(run_dir.root)
         with place.told("write"):
-            for name in sorted(names, key=lambda name: (name == run_dir.info.name and bool(sent), name)):
+            for name in sorted(names, key=lambda name: (name == run_dir.info.name, name)):
                 path = run_dir.root / name
                 with contextlib.suppress(FileNotFoundError):
                     facts = path.stat()
                     stamp = facts.st_size, facts.st_mtime_ns
-                    # A card that was written meanwhile speaks of rows that are not there yet.
-                    is_ahead = path == run_dir.info and sent and facts.st_mtime_ns != before
+                    # A card that was written during the upload counts rows that are not uploaded yet.
+                    is_ahead = path == run_dir.info and facts.st_mtime_ns != before and not is_first
                     if sent.get(name) != stamp and not is_ahead:
                         place.upload(path, name)
                         sent[name] = stamp
                         count += 1
+            # Files of an earlier upload that the run no longer has would be read as part of it.
             for name in place.names():
                 if is_run_file(name) and name not in names:
                     place.remove(name)
@@ -184,36 +159,21 @@ def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False) -> int:
         time.sleep(UPLOAD_SECONDS)
 
 
-class Mirror:
-    """A local copy of the runs below a URL, brought up to date again and again: what a server over a bucket reads.
+def _is_live(run_dir: RunDir) -> bool:
+    holder = read_holder(run_dir)
+    return holder is not None and holder.is_live
 
-    Of a log that has grown only the new end is fetched. Whether a run's writer lives is decided by its heartbeat: one
-    that has changed since the last look is fresh.
-    """
 
-    def __init__(self, url: str) -> None:
-        self._place = _Place(url)
-        self.shown = self._place.shown
-        name = re.sub(r"[^\w.-]+", "_", self._place.name) or "runs"
-        self.folder = cache_folder() / f"mirror-{hashlib.sha256(url.encode()).hexdigest()[:16]}" / name
-        make_folder(self.folder)
-        self._marks: dict[str, Any] = _read_state(self.folder)
+class _Copy:
+    """A local copy of remote files, with their version marks. If a log has grown, only the new end is fetched."""
 
-    def refresh(self) -> int:
-        """Fetch what has changed; the number of files. Raises RunError where the storage cannot be read."""
-        with self._place.told("read"):
-            return self._refresh()
-        return 0
+    def __init__(self, place: RemotePlace, folder: Path) -> None:
+        self._place, self.folder = place, folder
+        make_folder(folder)
+        self._marks = _read_state(folder)
 
-    def keep_fresh(self, is_ending: Callable[[], bool], told: Callable[[Exception], None]) -> None:
-        """Refresh until the end. Errors are reported, and the refresh is retried."""
-        while not is_ending():
-            with guarded(told):
-                self.refresh()
-            time.sleep(MIRROR_SECONDS)
-
-    def _refresh(self) -> int:
-        there = dict(self._place.run_files())
+    def update(self, there: Mapping[str, _Facts]) -> int:
+        """Fetch changed files and remove deleted ones; returns the number of files fetched."""
         changed = 0
         for name in sorted(there, key=lambda name: (not name.endswith(".json"), name)):  # small ones first
             mark, size = there[name]
@@ -222,10 +182,14 @@ class Mirror:
                 self._marks[name] = mark
                 changed += 1
         gone = self._marks.keys() - there.keys()
-        for name in gone:
+        for name in gone:  # such as a log that was archived meanwhile
             (self.folder / name).unlink(missing_ok=True)
             del self._marks[name]
         if changed or gone:
+            # The state file is trusted, so the copies it lists must be on disk first.
+            for folder in {(self.folder / name).parent for name in [*there, *gone]}:
+                if folder.is_dir():
+                    sync_folder(folder)
             replace_file(self.folder / _STATE, to_json(self._marks))
         return changed
 
@@ -233,8 +197,15 @@ class Mirror:
         target = self.folder / name
         if is_appended(name) and self._append(name, target, size):
             return
-        _download(self._place, name, target)
-        if name not in self._marks:  # how old a sign of life is when it is first met, is what it says
+        make_folder(target.parent)
+        draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+        try:
+            self._place.download(name, draft)
+            sync_file(draft)
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+        if name not in self._marks:  # a new copy gets the time stored in it: an old heartbeat must not look fresh
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 said = read_json(target) if PurePosixPath(name).name in _SIGNS else None
                 said = said["since"] if isinstance(said, dict) else said
@@ -242,7 +213,7 @@ class Mirror:
                     os.utime(target, (min(float(said), time.time()),) * 2)
 
     def _append(self, name: str, target: Path, size: int) -> bool:
-        """Fetch the end of a log whose beginning is here; False where it is not the same log."""
+        """Fetch the new end of a log that was copied before; False if it is not the same log."""
         try:
             known = target.stat().st_size
         except OSError:
@@ -256,48 +227,70 @@ class Mirror:
             if file.read(overlap) != data[:overlap]:
                 return False
             file.write(data[overlap:])
+        sync_file(target)
         return True
 
 
+class Mirror:
+    """A local copy of the runs below a URL, updated regularly. A server for a bucket reads it.
+
+    A run's writer counts as alive if its heartbeat has changed since the last check.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._place = RemotePlace(url)
+        self.shown = self._place.shown
+        name = re.sub(r"[^\w.-]+", "_", self._place.name) or "runs"
+        self.folder = cache_folder() / f"mirror-{hashlib.sha256(url.encode()).hexdigest()[:16]}" / name
+        self._copy = _Copy(self._place, self.folder)
+
+    def refresh(self) -> int:
+        """Fetch changed files; returns their number. Raises RunError if the storage cannot be read."""
+        with self._place.told("read"):
+            return self._copy.update(dict(self._place.files_of_runs()))
+        return 0
+
+    def keep_fresh(self, is_ending: Callable[[], bool], told: Callable[[Exception], None]) -> None:
+        """Refresh until `is_ending` returns True. Errors are reported, and the refresh is retried."""
+        while not is_ending():
+            with guarded(told):
+                self.refresh()
+            time.sleep(MIRROR_SECONDS)
+
+
 def cache_folder(kind: Literal["runs", "dumps"] = "runs") -> Path:
-    """Where copies of runs and tables of dumps are kept; safe to delete. `RLVITALS_CACHE` names another."""
+    """The folder for copies of runs and tables of dumps; safe to delete. `RLVITALS_CACHE` sets another folder."""
     own = os.environ.get("RLVITALS_CACHE")
     if own:
         return Path(own) if kind == "runs" else Path(own) / kind
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlvitals" / kind
 
 
-class _Place:
-    """A folder of a file system that fsspec knows."""
+class RemotePlace:
+    """A folder of a file system that fsspec supports."""
 
     def __init__(self, url: str) -> None:
         self.shown = mask_text(url)
-        try:
+        with needs(f"opening {self.shown}", "remote"):
             import fsspec  # type: ignore[import-untyped]
-        except ImportError:
-            raise MissingDependency(f"opening {self.shown}", "remote") from None
         try:
             self._system, root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:  # no such protocol, or its package is missing: fsspec says which
+        except (ImportError, ValueError) as error:  # unknown protocol or missing package: fsspec's message names it
             raise ConfigError(f"{self.shown} cannot be opened: {mask_text(str(error))}") from error
         self._system.invalidate_cache()
-        self._root = root.rstrip("/")  # a text: of a path, https:// would lose a slash
+        self._root = root.rstrip("/")  # a text: as a path, https:// would lose a slash
         self.name = self._root.rpartition("/")[2]
 
-    def files(self) -> Iterator[tuple[str, str | None]]:
-        """The run's files below the folder, each with the mark of its content, None where the system gives none."""
-        wanted = _Wanted.of(RunDir(Path()))
-        for file in wanted.files:
+    def files_of_run(self) -> Iterator[tuple[str, _Facts]]:
+        """The files of the run in this folder. Checkpoints are not listed."""
+        run_dir = RunDir(Path())
+        for path in (run_dir.info, run_dir.config, run_dir.attempts, run_dir.lock, run_dir.heartbeat):
             with contextlib.suppress(FileNotFoundError):
-                yield file, _mark(self._system.info(self._at(file)))
-        for folder in wanted.folders:
-            found: Mapping[str, Any] = {}
-            with contextlib.suppress(FileNotFoundError):
-                found = self._system.find(self._at(folder), detail=True)
-            for path, facts in found.items():
-                name = path.removeprefix(self._root).lstrip("/")
-                if not wanted.leaves(name):
-                    yield name, _mark(facts)
+                yield path.as_posix(), _facts(self._system.info(self._at(path.as_posix())))
+        for folder in (run_dir.logs, run_dir.eval_logs, run_dir.epochs.folder):
+            for name, facts in self._found(folder.as_posix()).items():
+                if is_run_file(name):
+                    yield name, _facts(facts)
 
     def open(self) -> BinaryIO:
         """The file that the URL itself names."""
@@ -318,19 +311,19 @@ class _Place:
 
     def names(self) -> set[str]:
         """Every file below the folder."""
-        try:
-            found: list[str] = self._system.find(self._root)
-        except FileNotFoundError:
-            return set()
-        return {path.removeprefix(self._root).lstrip("/") for path in found}
+        return set(self._found())
 
-    def run_files(self) -> Iterator[tuple[str, tuple[str | None, int]]]:
-        """The files of all runs below the folder, each with its mark and its size."""
+    def _found(self, below: str = "") -> dict[str, Mapping[str, Any]]:
+        """The file system's entry for every file below the folder (or a subfolder), by its name below the folder."""
         try:
-            found: Mapping[str, Any] = self._system.find(self._root, detail=True)
+            found: Mapping[str, Any] = self._system.find(self._at(below).rstrip("/"), detail=True)
         except FileNotFoundError:
-            return
-        names = {path.removeprefix(self._root).lstrip("/"): facts for path, facts in found.items()}
+            return {}
+        return {path.removeprefix(self._root).lstrip("/"): facts for path, facts in found.items()}
+
+    def files_of_runs(self) -> Iterator[tuple[str, _Facts]]:
+        """The files of all runs below the folder."""
+        names = self._found()
         card, log = RunDir(Path()).info.as_posix(), RunDir(Path()).train_log.as_posix()
         ends = (f"/{card}", f"/{log}", f"/{archive_of(Path(log)).as_posix()}")
         runs = {
@@ -343,7 +336,7 @@ class _Place:
                 continue
             places = [("/".join(parts[:cut]), "/".join(parts[cut:])) for cut in range(len(parts))]
             if any(above in runs and is_run_file(below) for above, below in places):
-                yield name, (_mark(facts), int(facts.get("size") or 0))
+                yield name, _facts(facts)
 
     def read_from(self, name: str, start: int, end: int) -> bytes:
         data: bytes = self._system.cat_file(self._at(name), start=start, end=end)
@@ -358,8 +351,8 @@ class _Place:
 
     def write(self, name: str, data: bytes) -> None:
         self._system.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
-        # A browser runs a script only as one: S3 needs the type of a file. Not by this machine's own table, where
-        # a script may be plain text.
+        # Browsers run a script only if it has the right content type, which S3 must be given. The table of this machine
+        # is not used, because it may list scripts as plain text.
         kind = mimetypes.MimeTypes().guess_type(name)[0] if not name.endswith(".gz") else None
         named = {"ContentType": kind or "application/octet-stream"} if "s3" in _protocols(self._system) else {}
         self._system.pipe_file(self._at(name), data, **named)
@@ -376,7 +369,7 @@ class _Place:
 
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """What the network, its back end or the disk does is raised as one error with the URL."""
+        """Raise errors of the network, the back end or the disk as one error with the URL."""
         met: list[Exception] = []
         with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises its own errors
             yield
@@ -388,82 +381,15 @@ class _Place:
         return f"{self._root}/{name}"
 
 
-class FileTree:
-    """Any files below a URL, by their names from there on."""
-
-    def __init__(self, url: str) -> None:
-        self._place = _Place(url)
-
-    def names(self) -> set[str]:
-        with self._place.told("read"):
-            return self._place.names()
-
-    def read(self, name: str) -> bytes | None:
-        """A file's bytes; None where there is none."""
-        with self._place.told("read"):
-            return self._place.read(name)
-        return None
-
-    def write(self, name: str, data: bytes) -> None:
-        with self._place.told("write"):
-            self._place.write(name, data)
-
-    def remove(self, name: str) -> None:
-        with self._place.told("write"):
-            self._place.remove(name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What belongs to a run's story. The index is derived, locks are of this machine, checkpoints are the user's."""
-
-    files: list[str]
-    folders: list[str]
-
-    @classmethod
-    def of(cls, run_dir: RunDir) -> _Wanted:
-        files = run_dir.info, run_dir.config, run_dir.attempts
-        folders = run_dir.logs, run_dir.eval_logs, run_dir.epochs.folder
-        return cls([_relative(run_dir, path) for path in files], [_relative(run_dir, path) for path in folders])
-
-    def leaves(self, name: str) -> bool:
-        """Whether a file in these folders is not ours: a tracker's, a draft, or a name that leads out of the folder."""
-        path = PurePosixPath(name)
-        return path.name.startswith(".") or "tfevents" in path.name or ".." in path.parts or path.is_absolute()
-
-
 def _protocols(system: Any) -> tuple[str, ...]:
     known = system.protocol
     return (known,) if isinstance(known, str) else tuple(known)
 
 
-def _names_in(run_dir: RunDir) -> list[str]:
-    wanted = _Wanted.of(run_dir)
-    names = [name for name in wanted.files if (run_dir.root / name).is_file()]
-    for folder in wanted.folders:
-        below = (path for path in (run_dir.root / folder).rglob("*") if path.is_file())
-        names += [name for path in below if not wanted.leaves(name := _relative(run_dir, path))]
-    return names
-
-
-def _relative(run_dir: RunDir, path: Path) -> str:
-    return path.relative_to(run_dir.root).as_posix()
-
-
-def _mark(facts: Mapping[str, Any]) -> str | None:
-    mark = next((facts[key] for key in _VERSION_KEYS if facts.get(key) is not None), None)
-    return None if mark is None else f"{facts.get('size')} {mark}"
-
-
-def _download(place: _Place, name: str, target: Path) -> None:
-    make_folder(target.parent)
-    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
-    try:
-        place.download(name, draft)
-        sync_file(draft)
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
+def _facts(told: Mapping[str, Any]) -> _Facts:
+    mark = next((told[key] for key in _VERSION_KEYS if told.get(key) is not None), None)
+    size = int(told.get("size") or 0)
+    return None if mark is None else f"{size} {mark}", size
 
 
 def _read_state(copy: Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Rollouts in the forms they come in, made records, and records made plain data again.
+"""Converts rollouts from the accepted input forms to records, and records to plain data.
 
-A group is a `Group`, a mapping of its fields, or a list of message lists; a rollout a `Rollout`, a mapping, a list of
-messages in OpenAI's form (see `messages`) or a text. What cannot be read is left out and noted, never raised: the rest
-of a group is worth keeping.
+A group is a `Group`, a mapping of its fields, or a list of message lists. A rollout is a `Rollout`, a mapping, a list
+of messages in OpenAI's form (see `messages`) or a text. Unreadable parts are left out and noted instead of raised, so
+that the rest of the group is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvitals.store.messages import are_messages, conversation, parsed_arguments
 R = TypeVar("R", TokenTrace, Turn, Rollout, Group)
 
 Note = Callable[[str], None]
-"""Takes a sentence about something that was left out."""
+"""Receives a sentence about something that was left out."""
 
 _ALIASES = {
     "score": "reward",
@@ -31,13 +31,13 @@ _ALIASES = {
     "tool_calls": "calls",
     "question": "prompt",
 }
-"""Other words for our fields, taken where ours is missing."""
+"""Alternative names for our fields, used if ours is missing."""
 
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def groups_of(given: Any, note: Note) -> list[Group]:
-    """The groups of a step from whatever was given: one of them, or several."""
+    """The groups of a step from one group or several, in any accepted form."""
     if isinstance(given, Group | Mapping) or are_messages(given):
         given = [given]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -47,7 +47,7 @@ def groups_of(given: Any, note: Note) -> list[Group]:
 
 
 def group_of(given: Any, note: Note) -> Group | None:
-    """A group from whatever was given; None, with a note, where it is none."""
+    """A group from any accepted form; None, with a note, if the value is not a group."""
     if isinstance(given, Group):
         return given
     if _is_list(given):
@@ -57,7 +57,7 @@ def group_of(given: Any, note: Note) -> Group | None:
         return None
     raw = _renamed(given)
     listed = raw.pop("rollouts", None)
-    if listed is None:  # one rollout that stands for its group
+    if listed is None:  # a single rollout is its own group
         own = {item.name for item in fields(Group)} - {"rollouts", "meta"}
         listed = [{key: value for key, value in raw.items() if key not in own}]
         raw = {key: value for key, value in raw.items() if key in own}
@@ -71,11 +71,11 @@ def group_of(given: Any, note: Note) -> Group | None:
 
 
 TRACE_DIGITS = 5
-"""Decimals of the numbers of tokens that are kept: log-probs differ between two runs of one model by more."""
+"""Decimals kept of numbers per token. Log-probs of two runs of the same model differ by more than that."""
 
 
 def rounded(group: Group) -> Group:
-    """The group as it is written: the numbers of its tokens cut to what means something, which halves their size."""
+    """The group as it is written: numbers per token are rounded to `TRACE_DIGITS`, which halves their size."""
     if all(rollout.trace is None for rollout in group.rollouts):
         return group
     return replace(group, rollouts=tuple(_with_rounded_trace(rollout) for rollout in group.rollouts))
@@ -93,7 +93,7 @@ def _with_rounded_trace(rollout: Rollout) -> Rollout:
 
 
 def plain(record: Any) -> Any:
-    """A record as plain data: fields that say nothing are left out, numbers JSON cannot hold are texts.
+    """A record as plain data. Fields with their default value are left out; numbers that JSON cannot hold become texts.
 
     >>> plain(Rollout(turns=(Turn(text="hi", advantage=0.5),), reward=float("nan")))
     {'turns': [{'text': 'hi', 'advantage': 0.5}], 'reward': 'nan'}
@@ -120,12 +120,12 @@ def plain(record: Any) -> Any:
 
 
 def is_rollout(given: Any) -> bool:
-    """Whether one can be read from it: a record, a mapping, a text or a list of messages."""
+    """Whether a value can be read as a rollout: a record, a mapping, a text or a list of messages."""
     return isinstance(given, Rollout | Mapping | str) or are_messages(given)
 
 
 def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
-    """A rollout, and the prompt its messages begin with."""
+    """A rollout, and the prompt at the start of its messages."""
     if isinstance(given, Rollout):
         return given, ""
     if isinstance(given, str):
@@ -157,7 +157,7 @@ def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
 
 
 def _trace(given: Any, note: Note) -> TokenTrace | None:
-    """The tokens of a rollout; a list of another length than most cannot be laid beside the others and is left out."""
+    """The token trace of a rollout. Lists whose length differs from that of most lists are left out."""
     if given is None or isinstance(given, TokenTrace):
         return given
     if not isinstance(given, Mapping):
@@ -207,12 +207,12 @@ def _call(given: Any, note: Note) -> ToolCall | None:
 
 
 def _filled(record: type[R], raw: Mapping[str, Any], note: Note) -> R:
-    """A record from a mapping; what it has no field for goes to its `meta`, where it has one."""
+    """A record from a mapping. Keys without a field are stored in `meta`, if the record has one."""
     told: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in _READERS[record]:
-            if not key.startswith("_"):  # those of a stored line are ours
+            if not key.startswith("_"):  # keys with an underscore are rlvitals' own keys of a stored line
                 rest[key] = plain(value)
         elif value is not None:
             try:

@@ -1,8 +1,8 @@
-"""Rollouts as a table to ask, derived from files and safe to delete: of a run `index/rollouts.sqlite`.
+"""A table of rollouts for queries, derived from files and safe to delete: `index/rollouts.sqlite` of a run.
 
-Brought up to date when it is opened: files that grew are read on, files that changed otherwise are read again, files
-that are gone are forgotten. Texts are not in it: see `rollout_search`. Where its folder cannot be written the table is
-made in memory. Which files there are, and how one is read, a `RolloutFiles` says: `RunFiles` for a run.
+Opening the table updates it. The new part of files that grew is read, files that changed otherwise are read again, and
+files that are gone are removed from the table. Texts are not in it: see `rollout_search`. If its folder cannot be
+written, the table is made in memory. A `RolloutFiles` lists the files and reads them: `RunFiles` for a run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from rlvitals.records import TURN_LIMIT
 from rlvitals.store.archive import log_state
@@ -23,7 +23,7 @@ from rlvitals.store.rollouts import RolloutFile, parse_group, read_lines, rollou
 
 FORMAT = 3
 PROMPT_SHOWN = 200
-"""Characters of a prompt that the table holds."""
+"""Characters of a prompt that the table stores."""
 
 _SCHEMA = """
 CREATE TABLE files (name TEXT PRIMARY KEY, inode, size, changed, upto INTEGER, notes TEXT);
@@ -50,7 +50,7 @@ class Indexed(NamedTuple):
     name: str
     path: Path
     step: int | None
-    """The step of all its groups; None where each says its own."""
+    """The step of all its groups; None if each group has its own step."""
     rank: int
     state: tuple[int, int, int]
     """Inode, size and time of its last change."""
@@ -63,24 +63,24 @@ class RolloutFiles(Protocol):
 
     @property
     def table(self) -> Path | None:
-        """Where the table is kept; None: nowhere."""
+        """Where the table is stored; None if it is not stored."""
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether what a file holds at one place is a part of a group: those of one step and key are one."""
+        """Whether an entry of a file is only a part of a group. Parts with the same step and key form one group."""
 
     def files(self) -> list[Indexed]:
         """Every file there is."""
 
     def read(self, file: Indexed, start: int, notes: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        """The groups of a file from a place on, as plain data: where each begins, where it ends."""
+        """The groups of a file from an offset on, as plain data, each with its start and end offset."""
 
     def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
-        """Where groups with a text begin, and the places (from 1) of the rollouts that have it."""
+        """The offsets of groups that contain a text, and the numbers (from 1) of the matching rollouts."""
 
 
 class RunFiles:
-    """The files of a run: one a step and rank, a whole group a line."""
+    """The files of a run: one per step and rank, with one whole group per line."""
 
     is_in_parts = False
 
@@ -97,7 +97,7 @@ class RunFiles:
     def read(self, file: Indexed, start: int, notes: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
         for offset, line in read_lines(file.path, start):
             raw = parse_group(line)
-            if raw is not None and raw["step"] == file.step:  # a step's groups are in its own file
+            if raw is not None and raw["step"] == file.step:  # a step's groups are in the file of that step
                 yield offset, offset + len(line) + 1, raw
 
     def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
@@ -108,7 +108,7 @@ def _indexed(file: RolloutFile) -> Indexed:
     return Indexed(file.path.name, file.path, file.step, file.rank, log_state(file.path), grows=True)
 
 
-class Found(NamedTuple):
+class FoundRollout(NamedTuple):
     """One rollout of the table."""
 
     step: int
@@ -123,8 +123,8 @@ class Found(NamedTuple):
     prompt: str
 
 
-class Sample(NamedTuple):
-    """One rollout in numbers; None for what was not recorded."""
+class RolloutNumbers(NamedTuple):
+    """The numbers of one rollout; None for values that were not recorded."""
 
     step: int
     attempt: int
@@ -133,8 +133,8 @@ class Sample(NamedTuple):
     turns: int
 
 
-class Part(NamedTuple):
-    """What a file holds at one place: a group, or a part of one."""
+class FilePart(NamedTuple):
+    """A group, or a part of one, at one position of a file."""
 
     id: int
     file: str
@@ -143,20 +143,28 @@ class Part(NamedTuple):
     rollouts: int
 
 
+class RolloutQuery(TypedDict, total=False):
+    """A query for rollouts by step, outcome or text. `worst` returns the lowest rewards first, `best` the highest."""
+
+    step: int | None
+    outcome: str | None
+    text: str | None
+    worst: bool
+    best: bool
+
+
 class RolloutIndex:
-    """The table of some files' rollouts. Close it, or use it as a context manager."""
+    """The table of the rollouts in some files. Close it, or use it as a context manager."""
 
     def __init__(self, source: RolloutFiles, *, in_memory: bool = False) -> None:
-        """`in_memory`: created again from the files, and not kept; for a table on disk that turned out to be
-        damaged.
-        """
+        """`in_memory`: build the table from the files without storing it. Used if the table on disk is damaged."""
         self._source = source
         self._files: list[Indexed] = []
         is_kept = source.table is not None and not in_memory
         self._base = _open(source.table) if source.table and is_kept else _prepared(sqlite3.connect(":memory:"))
         try:
             self._refresh()
-        except sqlite3.DatabaseError:  # locked by another reader for too long, damaged, or no room
+        except sqlite3.DatabaseError:  # locked by another reader for too long, damaged, or no disk space
             self._base.close()
             self._base = _prepared(sqlite3.connect(":memory:"))
             self._refresh()
@@ -174,12 +182,12 @@ class RolloutIndex:
 
     @property
     def notes(self) -> list[str]:
-        """What had to be passed over in the files, a sentence each."""
+        """What was skipped in the files, one sentence each."""
         rows = self._base.execute("SELECT name, notes FROM files WHERE notes != '[]' ORDER BY name")
         return [f"{name}: {note}" for name, notes in rows for note in json.loads(notes)]
 
     def steps_by_file(self) -> dict[Path, set[int]]:
-        """The steps that each file has rollouts of; without files of which something had to be passed over."""
+        """The steps of each file's rollouts. Files with skipped parts are left out."""
         clean = {name for (name,) in self._base.execute("SELECT name FROM files WHERE notes = '[]'")}
         paths = {file.name: file.path for file in self._files if file.name in clean}
         found: dict[Path, set[int]] = {}
@@ -188,17 +196,17 @@ class RolloutIndex:
                 found.setdefault(paths[name], set()).add(step)
         return found
 
-    def parts(self, step: int, attempt: int) -> list[Part]:
-        """What a step's groups are made of, in the order of the files."""
+    def parts(self, step: int, attempt: int) -> list[FilePart]:
+        """The parts of a step's groups, in the order of the files."""
         asked = (
             "SELECT id, file, offset, key, rollouts FROM groups WHERE step = ? AND attempt = ? "
             "ORDER BY rank, file, offset"
         )
-        return [Part._make(row) for row in self._base.execute(asked, (step, attempt))]
+        return [FilePart._make(row) for row in self._base.execute(asked, (step, attempt))]
 
     def places(self, step: int, attempt: int) -> dict[int, tuple[int, int]]:
         """For the id of each part of a step: the number of its group (from 1), and how many rollouts of the group come
-        before it.
+        before this part.
         """
         found: dict[int, tuple[int, int]] = {}
         numbers: dict[str | int, int] = {}
@@ -210,7 +218,7 @@ class RolloutIndex:
         return found
 
     def steps(self) -> list[dict[str, Any]]:
-        """One line a step and attempt: how many groups and rollouts, how many kept, the mean reward."""
+        """One entry per step and attempt: number of groups and rollouts, how many were kept, the mean reward."""
         told = "groups.key" if self._source.is_in_parts else "group_id"
         rows = self._base.execute(
             f"""
@@ -229,33 +237,23 @@ class RolloutIndex:
             for step, attempt, groups, rollouts, mean, early in rows
         ]  # fmt: skip
 
-    def samples(self) -> Iterator[Sample]:
-        """Every rollout in numbers, step by step."""
+    def samples(self) -> Iterator[RolloutNumbers]:
+        """The numbers of every rollout, step by step."""
         asked = "SELECT step, attempt, reward, tokens, turns FROM rollouts ORDER BY step, id"
         for row in self._base.execute(asked):
             if not all(type(cell) in (int, float, type(None)) for cell in row):
                 raise sqlite3.DatabaseError("a cell of a wrong type")
-            yield Sample._make(row)
+            yield RolloutNumbers._make(row)
 
-    def find(
-        self,
-        *,
-        step: int | None = None,
-        outcome: str | None = None,
-        text: str | None = None,
-        worst: bool = False,
-        best: bool = False,
-    ) -> Iterator[Found]:
-        """Rollouts, those of the lowest or highest reward first or in the order of steps; `text` as in
-        `rollout_search`.
-        """
+    def find(self, **asked_for: Unpack[RolloutQuery]) -> Iterator[FoundRollout]:
+        """Matching rollouts, ordered by reward or by step. `text` is searched as in `rollout_search`."""
+        step, outcome, text = asked_for.get("step"), asked_for.get("outcome"), asked_for.get("text")
+        worst, best = asked_for.get("worst", False), asked_for.get("best", False)
         wanted, values = ["1"], list[Any]()
-        if step is not None:
-            wanted.append("rollouts.step = ?")
-            values.append(step)
-        if outcome is not None:
-            wanted.append("rollouts.outcome = ?")
-            values.append(outcome)
+        for column, value in (("step", step), ("outcome", outcome)):
+            if value is not None:
+                wanted.append(f"rollouts.{column} = ?")
+                values.append(value)
         if worst or best:
             wanted.append("rollouts.reward IS NOT NULL")
         asked = f"""
@@ -263,7 +261,7 @@ class RolloutIndex:
             FROM rollouts JOIN groups ON groups.id = group_id WHERE {" AND ".join(wanted)}
         """
         if text:
-            found: Iterable[Found] = self._with_text(asked, values, text, step)
+            found: Iterable[FoundRollout] = self._with_text(asked, values, text, step)
             if best:
                 found = sorted(found, key=lambda item: (-(item.reward or 0.0), item.step))
             yield from sorted(found, key=_by_reward) if worst else found
@@ -272,7 +270,7 @@ class RolloutIndex:
             order = f"{first}rollouts.step, rollouts.id"
             yield from map(_found, self._base.execute(f"{asked} ORDER BY {order}", values))
 
-    def _with_text(self, asked: str, values: list[Any], text: str, step: int | None) -> Iterator[Found]:
+    def _with_text(self, asked: str, values: list[Any], text: str, step: int | None) -> Iterator[FoundRollout]:
         place = "groups.file = ? AND groups.offset = ?"
         for file in sorted(self._files, key=lambda file: (file.step or 0, file.rank, file.name)):
             if step is None or file.step in (None, step):
@@ -313,7 +311,7 @@ class RolloutIndex:
         self._base.execute("DELETE FROM files WHERE name = ?", (name,))
 
     def _take_groups(self, file: Indexed, start: int, notes: list[str]) -> int:
-        """Read a file on; returns the offset after its last whole group."""
+        """Read the rest of a file; returns the offset after its last whole group."""
         end = start
         for offset, after, raw in self._source.read(file, start, notes):
             end = after
@@ -343,11 +341,11 @@ class RolloutIndex:
 _FOUND = ((int,), (int,), (int,), (int,), (float, type(None)), (str,), (str,), (int,), (str,))
 
 
-def _found(row: tuple[Any, ...]) -> Found:
-    """A row of the table; a cell of another type than was put in is damage that SQLite does not see."""
+def _found(row: tuple[Any, ...]) -> FoundRollout:
+    """A row of the table. A cell of a wrong type means damage that SQLite does not detect."""
     if not all(type(cell) in kinds for cell, kinds in zip(row, _FOUND, strict=True)):
         raise sqlite3.DatabaseError("a cell of a wrong type")
-    return Found._make(row)
+    return FoundRollout._make(row)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -355,10 +353,10 @@ def _open(path: Path) -> sqlite3.Connection:
         try:
             path.parent.mkdir(exist_ok=True)
             if os.path.lexists(path) and not os.path.isfile(path):
-                break  # SQLite would wait for a FIFO
+                break  # SQLite would block on a FIFO
             return _prepared(sqlite3.connect(path, timeout=10))
         except sqlite3.OperationalError:
-            break  # no place to write to
+            break  # the folder cannot be written
         except sqlite3.DatabaseError:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -375,7 +373,7 @@ def _prepared(base: sqlite3.Connection) -> sqlite3.Connection:
         if version == 0:
             with base:
                 base.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {FORMAT};COMMIT;")
-        base.execute("PRAGMA synchronous = OFF")  # it can be made again
+        base.execute("PRAGMA synchronous = OFF")  # the table can be rebuilt
     except sqlite3.Error:
         base.close()
         raise
@@ -394,7 +392,7 @@ def _facts(rollout: Any, max_turns: Any) -> tuple[Any, ...]:
 
 
 def _tokens(rollout: dict[str, Any], turns: Any) -> int | None:
-    """All tokens of a rollout; None where neither it nor every one of its turns tells them."""
+    """All tokens of a rollout; None if neither the rollout nor every turn has a count."""
     parts = [rollout.get("tokens")]
     if parts[0] is None and isinstance(turns, list):
         parts = [turn.get("tokens") if isinstance(turn, dict) else None for turn in turns]
@@ -403,9 +401,9 @@ def _tokens(rollout: dict[str, Any], turns: Any) -> int | None:
 
 
 def _real(value: Any) -> float | None:
-    """A number SQLite can sort; it has no NaN, and neither has a reward that is one a place in an order."""
+    """A number that SQLite can sort; None for NaN, which has no place in an order."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
 
 
-def _by_reward(found: Found) -> tuple[float, int]:
+def _by_reward(found: FoundRollout) -> tuple[float, int]:
     return (found.reward or 0.0, found.step)

@@ -1,8 +1,8 @@
-"""A text among rollouts, by reading the files: a byte search that is checked where it hits.
+"""Searches rollouts for a text: a byte search over the files, with each hit checked.
 
-No index of words, because one was measured: a full-text table of 554 MiB took a minute and a half to make and half as
-much disk again, while reading the files through takes a second or two, finds parts of words in any script, and stops
-when it has found enough.
+There is no index of words. In a measurement on 554 MiB, a full-text table took 90 seconds to build and half as much
+disk space again. Reading the files takes one or two seconds, finds parts of words in any script, and stops when it has
+found enough.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import encode
+from rlvitals.codec import encode, leaves
 from rlvitals.store.archive import open_log
 from rlvitals.store.rollouts import parse_group
 
 
 def search(path: Path, text: str) -> Iterator[tuple[int, list[int]]]:
-    """The lines of a file with this text: where each begins, and the places (from 1) of the rollouts that have it.
+    """The lines of a file that contain a text: the offset of each line, and the numbers (from 1) of the matching
+    rollouts.
 
     Letter case does not matter. A prompt counts as a text of its group's first rollout.
     """
@@ -28,7 +29,7 @@ def search(path: Path, text: str) -> Iterator[tuple[int, list[int]]]:
             data = file.read()
     except OSError:
         return
-    # Bytes know the case of plain letters only; other scripts are lowered as text, and offsets may move then.
+    # Lowering bytes works for ASCII only. Other scripts are lowered as text, which may shift offsets.
     lowered = data.lower() if wanted.isascii() else None
     if lowered is None and needle not in data.decode("utf-8", "replace").lower().encode():
         return
@@ -48,7 +49,7 @@ def search(path: Path, text: str) -> Iterator[tuple[int, list[int]]]:
 
 
 def as_written(text: str) -> bytes:
-    r"""A text as it stands in a line of JSON: quotes and line ends are escaped.
+    r"""A text as it appears in a line of JSON: quotes and line ends are escaped.
 
     >>> as_written('say "no"')
     b'say \\"no\\"'
@@ -57,7 +58,7 @@ def as_written(text: str) -> bytes:
 
 
 def places(group: dict[str, Any], wanted: str) -> list[int]:
-    """The places (from 1) of the rollouts of a group that have a text, which is given in small letters."""
+    """The numbers (from 1) of the rollouts of a group that contain a text, which must be lower case."""
     found = []
     for place, rollout in enumerate(group["rollouts"], 1):
         texts = _texts(rollout) if isinstance(rollout, dict) else ()
@@ -77,16 +78,4 @@ def _texts(rollout: dict[str, Any]) -> Iterator[str]:
             continue
         yield str(turn.get("text", ""))
         yield str(turn.get("observation", ""))
-        yield from _leaves(turn.get("calls"))
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """The texts of calls: names, arguments, results, at any depth."""
-    if isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-    elif value is not None:
-        yield str(value)
+        yield from (str(leaf) for leaf in leaves(turn.get("calls")) if leaf is not None)

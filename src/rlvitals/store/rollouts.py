@@ -1,8 +1,9 @@
-"""`logs/rollouts/step-000010.jsonl`: one file a step, one line a group.
+"""`logs/rollouts/step-000010.jsonl`: one file per step, one line per group.
 
-A file a step, because people look at steps: finding one needs no index, `jq` and `wc -l` work on it, and old ones are
-pruned by deleting them. A resumed attempt that comes to a step again appends to its file; every line has its attempt.
-Lines go through the same writer as rows: with the operating system on return, kept in memory while a disk refuses.
+A file per step, because users look at single steps: finding one needs no index, `jq` and `wc -l` work on it, and old
+files can be deleted. A resumed attempt that reaches a step again appends to its file; every line has its attempt. Lines
+are written by the same writer as rows: the operating system has them on return, and they are kept in memory while the
+disk cannot be written.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
 
 MAX_OPEN = 32
-"""Files of earlier steps that may wait to be closed."""
+"""Largest number of open files of earlier steps."""
 
 _FILE = re.compile(r"step-(-?\d+)(?:-rank-(\d+))?\.jsonl")
 
 
 def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes:
-    """One group as its file holds it."""
+    """One group as its file stores it."""
     told = {key: value for key, value in plain(group).items() if key not in RESERVED}
     try:
         return encode_row(step, timestamp, attempt, told)
-    except (TypeError, ValueError):  # half a surrogate, a whole number beyond 64 bits
+    except (TypeError, ValueError):  # a lone surrogate, or an integer beyond 64 bits
         return encode_row(step, timestamp, attempt, _encodable(told))
 
 
 class RolloutWriter:
     """The files of one recording process: the current step's, and earlier ones that are not closed yet.
 
-    Has `append`, and what a run asks of every writer: `tend`, `sync`, `close`, `rows_dropped`. Earlier files are closed
-    by `tend`, off the training thread, because the disk is asked to confirm them first.
+    It has `append` and the methods that a run needs of every writer: `tend`, `sync`, `close`, `rows_dropped`. `tend`
+    closes earlier files in a background thread, because they are synced to disk first.
     """
 
     def __init__(
@@ -64,24 +65,24 @@ class RolloutWriter:
         self._step = 0
         self._current: LogWriter | None = None
         self._earlier: list[LogWriter] = []
-        self._unsynced: list[Path] = []  # files that were closed before the disk confirmed them
+        self._unsynced: list[Path] = []  # files that were closed before they were synced
         self._homeless: deque[tuple[int, bytes]] = deque()
         self._dropped = 0
         self.bytes_written = 0
 
     @property
     def open_paths(self) -> set[Path]:
-        """Files that are not closed yet: one that is deleted under its writer is made again."""
+        """Files that are not closed yet. If such a file is deleted, its writer recreates it."""
         with self._lock:
             return {writer.path for writer in self._writers}
 
     @property
     def rows_dropped(self) -> int:
-        """Groups the disk would not take for too long."""
+        """Groups that were dropped because the disk could not be written for too long."""
         return self._dropped + sum(writer.rows_dropped for writer in self._writers)
 
     def append(self, lines: list[bytes], step: int) -> None:
-        """The groups of a step. Raises OSError where its file cannot be opened; they are kept and tried again."""
+        """Append the groups of a step. Raises OSError if its file cannot be opened; the groups are kept and retried."""
         with self._lock:
             self._homeless += [(step, line) for line in lines]
             self.bytes_written += sum(map(len, lines))
@@ -104,7 +105,7 @@ class RolloutWriter:
             raise
 
     def tend(self) -> None:
-        """Try again what waits, and close the files that are done with. For a background thread."""
+        """Retry waiting lines and close finished files. For a background thread."""
         with self._lock:
             with contextlib.suppress(OSError):
                 self._house()
@@ -117,7 +118,7 @@ class RolloutWriter:
         self._sync_closed()
 
     def catch_up(self, seconds: float | None = None) -> bool:
-        """As `LogWriter.catch_up`, of every file that is open."""
+        """`LogWriter.catch_up` for every open file."""
         waited = [writer.catch_up(seconds) for writer in self._writers]
         return all(waited)
 
@@ -151,13 +152,13 @@ class RolloutWriter:
             self._earlier.append(self._current)
             self._current = None
         settled = [writer for writer in self._earlier if writer.is_settled]
-        for writer in settled[:-MAX_OPEN]:  # steps of milliseconds would run out of descriptors before the next `tend`
+        for writer in settled[:-MAX_OPEN]:  # very short steps would run out of descriptors before the next `tend`
             self._earlier.remove(writer)
             self._unsynced.append(writer.path)
             self._close(writer, sync=False)
 
     def _sync_closed(self) -> None:
-        """Have the disk confirm files that were closed in haste."""
+        """Sync files that were closed without a sync."""
         if not self._syncs:
             return
         with self._lock:
@@ -176,16 +177,16 @@ class RolloutWriter:
 
 
 class RolloutFile(NamedTuple):
-    """One file of the folder."""
+    """One file of rollouts."""
 
     path: Path
-    """As a log; an archive may stand in for it."""
+    """The path of the log; the file may be replaced by its archive."""
     step: int
     rank: int
 
 
 def rollout_files(run_dir: RunDir, stream: Stream = "train") -> list[RolloutFile]:
-    """Every file there is, by step and rank."""
+    """Every file of rollouts, by step and rank."""
     found = []
     for log in run_dir.rollout_logs(stream):
         if match := _FILE.fullmatch(log.name):
@@ -203,7 +204,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]:
-    """Every good group of a file, in order; a torn or foreign line is counted and passed over."""
+    """Every valid group of a file, in order. Torn and foreign lines are counted and skipped."""
     problems = problems if problems is not None else Problems()
     number = end = 0
     for offset, line in read_lines(path):
@@ -222,18 +223,18 @@ def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]
 
 
 def has_tokens(path: Path) -> bool:
-    """Whether any rollout of a file was recorded token by token. A text that contains the key as well does no harm."""
+    """Whether any rollout of a file has a token trace. A text with the same key is a harmless false positive."""
     return any(b'"trace":{' in line for _, line in read_lines(path))
 
 
 def decode_group(line: bytes) -> Group | None:
-    """One line as a group; None where it is none."""
+    """One line as a group; None if it is not a group."""
     raw = parse_group(line)
     return None if raw is None else group_of(raw, _ignore)
 
 
 def parse_group(line: bytes) -> dict[str, Any] | None:
-    """One line as plain data; None where it is not a group."""
+    """One line as plain data; None if it is not a group."""
     try:
         raw = parse_shallow(line)
     except ValueError:
@@ -245,12 +246,12 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(raw.setdefault("rollouts", []), list):
         return None
-    raw["rollouts"] = [item for item in raw["rollouts"] if is_rollout(item)]  # numbered the same by all who read them
+    raw["rollouts"] = [item for item in raw["rollouts"] if is_rollout(item)]  # all readers number them the same
     return raw
 
 
 def _ignore(_: str) -> None:
-    """What a stored line lacks was reported when it was written."""
+    """Ignore notes: missing fields of a stored line were reported when it was written."""
 
 
 def _encodable(value: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Texts in CSV files: a spreadsheet takes one that begins like a formula for a formula, and runs it.
+"""Texts in CSV files: a spreadsheet runs a text that begins like a formula as a formula.
 
-Such a text gets an apostrophe before it, as spreadsheets themselves write a text that looks like a formula; numbers are
-left alone. Readers of ours take the apostrophe away again.
+An apostrophe is written before such a text, as spreadsheets do themselves. Numbers are written without one. Our readers
+remove the apostrophe again.
 
-Lines are made here rather than by `csv.writer`, which leaves a carriage return unquoted where lines end in a newline:
-its own reader then takes it for the end of the row.
+Lines are made here rather than by `csv.writer`. If lines end in a newline, `csv.writer` leaves a carriage return
+unquoted, and its own reader treats that as the end of the row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def as_text(text: str) -> str:
 
 
 def from_text(cell: str) -> str:
-    """What `as_text` was given.
+    """The text that was passed to `as_text`.
 
     >>> from_text("'=1+1"), from_text("''=1"), from_text("=1+1"), from_text("'tis")
     ('=1+1', "'=1", '=1+1', "'tis")

@@ -1,7 +1,7 @@
-"""Reads on in a growing log: whole lines since the last look, however long ago that was.
+"""Follows a growing log: returns the complete lines that were added since the last read.
 
-Everybody who follows a run (the terminal, the page, the clock, `check --follow`) reads through it. A log that was
-archived meanwhile is read on in its archive; one that has become shorter is another run's, and is read from its start.
+The terminal, the page, the clock and `check --follow` all read a run through it. If the log was archived meanwhile,
+reading continues in the archive. If the log has become shorter, it belongs to another run and is read from the start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rlvitals.store.reader import read_blocks
 
 
 class RowTail:
-    """One log from a byte offset on. `offset` is where the next look begins."""
+    """One log from a byte offset on. The next read begins at `offset`."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -22,13 +22,14 @@ class RowTail:
 
     @property
     def has_shrunk(self) -> bool:
-        """Whether it is shorter than what was read: overwritten."""
+        """Whether the log is shorter than the part already read, because it was overwritten."""
         size = file_size(self.path)
         return size is not None and size < self.offset
 
     def lines(self, most_bytes: int | None = None) -> list[bytes]:
-        """The whole lines that are new; a torn last one waits. Of more than `most_bytes` the newest, of which the first
-        line may be a piece. Raises OSError or RunUnreadable where the log cannot be read.
+        """The complete lines that are new; an incomplete last line is returned later. If there are more than
+        `most_bytes`, only the newest are returned, and the first of them may be incomplete. Raises OSError or
+        RunUnreadable if the log cannot be read.
         """
         size = file_size(self.path)
         if size is not None and size < self.offset:
@@ -44,12 +45,12 @@ class RowTail:
         return found
 
     def rows(self) -> list[Row]:
-        """The rows that are new; what is none is passed over."""
+        """The rows that are new. Lines that are not rows are skipped."""
         return rows_in(self.lines())
 
 
 def rows_in(lines: list[bytes]) -> list[Row]:
-    """The rows among lines."""
+    """The rows among some lines."""
     rows = []
     for line in lines:
         try:
@@ -65,7 +66,7 @@ def rows_between(path: Path, start: int, end: int) -> list[Row]:
 
 
 def file_size(path: Path) -> int | None:
-    """None where there is no such file (yet), or it was archived."""
+    """The size of a file; None if it does not exist (yet) or was archived."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,11 +1,11 @@
-"""Appends lines to one file so that none is lost while the process lives, and none that returned is lost when it dies.
+"""Appends lines to one log file and keeps them in memory while the disk refuses or delays writes.
 
-Owns the descriptor, the bounded buffer for a disk that will not take lines, and the marks of what had to be dropped.
-One `os.write` per line on an O_APPEND descriptor: when `append` returns, the operating system has the line, and a
-SIGKILL cannot take it back. There is no thread here while the disk answers; `tend` is called now and then by whoever
-has one. A disk that takes longer than SLOW_SECONDS for a write has a thread: lines then wait in memory until it has
-written them, and the caller does not wait. It continues until the disk has been quick for CALM_SECONDS, so that whoever
-logs waits for one slow write in that time and not for each.
+Owns the file descriptor, the bounded buffer for lines that could not be written, and the gap marks for dropped lines.
+Each line is one `os.write` on an O_APPEND descriptor. Once that write returns, the operating system holds the line and
+a SIGKILL cannot lose it. While writes succeed quickly, this module runs no thread; a background thread of the caller
+calls `tend` every few seconds. If a write takes longer than SLOW_SECONDS, the writer starts a thread. New lines then
+wait in memory until that thread has written them, and the caller does not wait. The thread runs until the disk has been
+fast for CALM_SECONDS, so the caller waits for at most one slow write in that time.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from rlvitals.store.home import Home
 from rlvitals.store.lines import BadLine, decode
 
 BUFFER_BYTES = 64 * 2**20
-"""How much is kept in memory while the disk refuses; the oldest lines are dropped beyond it."""
+"""Size limit of the lines kept in memory while the disk refuses writes. Beyond it the oldest lines are dropped."""
 
 SLOW_SECONDS = 1.0
-"""A write, or a look at the file, that takes longer makes the lines after it wait in memory."""
+"""If a write or a check of the file takes longer, later lines wait in memory for the writer thread."""
 
 CALM_SECONDS = 30.0
-"""How long a slow disk must have been quick before callers write themselves again."""
+"""How long a slow disk must be fast again before callers write to it directly."""
 
 CATCH_UP_SECONDS = 60.0
-"""How long the end of a run waits for a slow disk; what is left then is rescued elsewhere."""
+"""How long the end of a run waits for a slow disk. Lines not written by then go to a rescue file."""
 
 DRAIN_BYTES = 2**20
-"""Lines that a slow disk is given in one write."""
+"""Approximate size of one write to a slow disk."""
 
 RETRY_SECONDS = 1.0
 VERIFY_SECONDS = 1.0
@@ -46,10 +46,10 @@ COPY_BYTES = 2**20
 class LogWriter:
     """One append-only file of lines. Safe from several threads; `append` never raises.
 
-    `place` gives the file's path; it changes when the run's directory is renamed, which `home` finds out. `notify` gets
-    a sentence when trouble starts and ends.
+    `place` returns the file's path, which changes when the run's directory is renamed; `home` detects the rename.
+    `notify` receives a message when a problem starts and when it ends.
 
-    The public attributes are for `Run.log`, which writes and counts the common line itself, holding `lock`.
+    The public attributes are for `Run.log`, which holds `lock` and writes and counts ordinary lines itself.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LogWriter:
         self._notify = notify
         self._fsync_each = fsync_each
         self._buffer_bytes = buffer_bytes
-        self.lock = threading.RLock()  # not a Lock: a signal handler may come in the middle of an append
+        self.lock = threading.RLock()  # reentrant: a signal handler may log during an append
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._gap_rows = 0
@@ -85,7 +85,7 @@ class LogWriter:
         self._has_work = threading.Event()
         self._has_given_up = False
         self.is_plain = not fsync_each
-        """Whether a line may be written as it is: nothing waits, nothing is to be marked or repaired."""
+        """Whether a line can be written directly: no line waits, and no gap or torn line must be handled first."""
         home.make(self.path.parent)
         repair_tail(self.path, notify)
         self.fd = _open(self.path)
@@ -101,7 +101,7 @@ class LogWriter:
         return not self._waiting and not self._under_way
 
     def append(self, line: bytes) -> None:
-        """Hand one line (with its newline) to the operating system, or keep it until the disk takes it again."""
+        """Write one line (with its newline), or keep it in memory until the disk accepts writes again."""
         with self.lock:
             if self._is_slow:
                 self._keep(line)
@@ -112,7 +112,7 @@ class LogWriter:
                 try:
                     written = os.write(self.fd, line)
                 except OSError:
-                    written = 0  # the slow path meets it again and reports it
+                    written = 0  # `complete` tries again and reports the error
                 if written == len(line):
                     self.rows_written += 1
                     self.look_after(began)
@@ -130,7 +130,7 @@ class LogWriter:
             self.complete(line, 0)
 
     def complete(self, line: bytes, written: int) -> None:
-        """Write the rest of a line, so many bytes of which the system has; for a caller that holds `lock`."""
+        """Write the rest of a line of which `written` bytes are already written. The caller holds `lock`."""
         began = time.time()
         try:
             self._write(line, written)
@@ -143,8 +143,8 @@ class LogWriter:
         self._settle()
 
     def look_after(self, began: float) -> None:
-        """What is due after a write that began then: see whether it took too long, and now and then whether the file is
-        still there. For a caller that holds `lock`.
+        """Check whether the write that started at `began` took too long. When `next_verify` is due, also check whether
+        the file still exists. The caller holds `lock`.
         """
         now = time.time()
         if now - began > SLOW_SECONDS:
@@ -155,19 +155,19 @@ class LogWriter:
             self._go_aside(time.monotonic() - looked)
 
     def _seconds_since(self, began: float) -> float:
-        """How long ago a time of the wall clock was, without what somebody set the clock ahead by meanwhile. Rows need
-        the wall clock anyway; a second clock would be asked for each of them.
+        """The seconds since a wall-clock time, corrected for changes of the clock since then. Rows need the wall clock
+        anyway, so measuring with it saves reading a second clock for every row.
         """
         lead = _clock_lead()
         jump, self._clock_lead = lead - self._clock_lead, lead
         return time.time() - began - jump
 
     def tend(self) -> None:
-        """Try what is waiting again and look whether the file is still there. For a background thread, every few
+        """Retry the waiting lines and check whether the file still exists. A background thread calls this every few
         seconds.
         """
         if self._is_slow or (self.fd >= 0 and self._is_there() and self.is_plain):
-            return  # the thread does it, or there is nothing to do; the disk is not waited for while `lock` is held
+            return  # checked without `lock`: a slow disk must not block `append`
         with self.lock:
             if self._is_slow:
                 return
@@ -177,8 +177,8 @@ class LogWriter:
             self._settle()
 
     def sync(self) -> None:
-        """Ask the disk itself (fsync) for the rows, and the first time for the file's name; errors are reported, not
-        raised. The lock is not held while the disk works.
+        """Call fsync on the file and, the first time, on its directory. Errors are reported, not raised. This method
+        does not take `lock`.
         """
         try:
             os.fsync(self.fd)
@@ -191,8 +191,8 @@ class LogWriter:
                 self._notify(f"the disk of {self.path} does not confirm what was written: {error.strerror or error}")
 
     def catch_up(self, seconds: float | None = None) -> bool:
-        """Wait until a slow disk has every line; False where it has not after so long (CATCH_UP_SECONDS). A second call
-        after one that failed does not wait.
+        """Wait until a slow disk has every line. Returns False if lines still wait after `seconds` (CATCH_UP_SECONDS by
+        default). After one time-out, later calls do not wait.
         """
         until = time.monotonic() + (CATCH_UP_SECONDS if seconds is None else seconds)
         while self._is_slow and not self.is_settled:
@@ -200,7 +200,7 @@ class LogWriter:
             if time.monotonic() >= until or self._has_given_up:
                 self._has_given_up = True
                 with self.lock:
-                    if not self._under_way:  # the thread waits for this lock: a signal came while it was held
+                    if not self._under_way:  # a signal handler runs while `lock` is held, and the thread waits for it
                         self._next_retry = 0.0
                         self._retry()
                 return self.is_settled
@@ -208,7 +208,7 @@ class LogWriter:
         return True
 
     def close(self) -> Path | None:
-        """Write what is left and close. Lines the disk still refuses go to a rescue file, whose path is returned."""
+        """Write the waiting lines and close. Returns the path of the rescue file if the disk still refuses lines."""
         has_caught_up = self.catch_up()
         with self.lock:
             if self.fd < 0:
@@ -216,18 +216,18 @@ class LogWriter:
             if has_caught_up:
                 self._is_slow = False
                 self.tend()
-            else:  # the thread may be stuck in a write that nobody can end: its lines are rescued too
+            else:  # the thread may be blocked in a write that cannot be cancelled: its lines are rescued too
                 self._waiting.extendleft(reversed(self._under_way))
             rescue = self._rescue() if self._waiting or not _has_name(self.fd) else None
             if has_caught_up:
-                os.close(self.fd)  # a stuck write keeps its descriptor: the number must not become another file's
+                os.close(self.fd)  # not while a write is blocked: another file could get the same number
             self.fd = -1
             self._has_work.set()
             return rescue
 
     def _go_aside(self, seconds: float) -> None:
-        """Leave the writing to a thread, where the disk has taken that long; for a caller that holds `lock`. A run that
-        asks the disk for each row itself waits for it.
+        """Start the writer thread if an operation took `seconds` and that is more than SLOW_SECONDS. With `fsync_each`
+        the caller keeps waiting for the disk instead. The caller holds `lock`.
         """
         if seconds <= SLOW_SECONDS or self._is_slow or self._fsync_each:
             return
@@ -243,7 +243,7 @@ class LogWriter:
         )
 
     def _drain(self) -> None:
-        """Write what waits until the disk has been quick for a while. The only one who writes meanwhile."""
+        """Write the waiting lines until the disk has been fast for CALM_SECONDS. Meanwhile no other thread writes."""
         calm_since = time.monotonic()
         while True:
             self._has_work.wait(RETRY_SECONDS)
@@ -280,7 +280,7 @@ class LogWriter:
                     return
 
     def _take_under_way(self) -> None:
-        """Take the next lines out of those that wait; for a caller that holds `lock`."""
+        """Move the next waiting lines to `_under_way`. The caller holds `lock`."""
         size = 0
         while self._waiting and size < DRAIN_BYTES:
             line = self._waiting.popleft()
@@ -292,7 +292,7 @@ class LogWriter:
             size += len(line)
 
     def _write_lines(self, fd: int) -> tuple[int, OSError | None]:
-        """Write the lines under way without holding `lock`: how many are whole in the file, and what came between."""
+        """Write `_under_way` without holding `lock`. Returns how many lines are complete in the file, and the error."""
         lines = self._under_way
         data, written = (b"\n" if self._is_torn and lines else b"") + b"".join(lines), 0
         start = len(data) - sum(map(len, lines))
@@ -312,7 +312,7 @@ class LogWriter:
         return whole, error
 
     def _write(self, line: bytes, written: int = 0) -> None:
-        """Write a line, so many bytes of which are written already; a part of it is taken back when the rest fails."""
+        """Write the rest of a line of which `written` bytes are written. If that fails, remove the partial line."""
         data = b"\n" + line if self._is_torn else line
         try:
             while written < len(data):
@@ -327,7 +327,7 @@ class LogWriter:
             self.sync()
 
     def _cut_back(self, written: int) -> None:
-        """Take a half-written line out again, so that every line of the file stays strict JSON."""
+        """Remove a partial line, so that every line of the file stays strict JSON."""
         try:
             os.ftruncate(self.fd, os.fstat(self.fd).st_size - written)
         except OSError:
@@ -345,7 +345,7 @@ class LogWriter:
         if not self._waiting or time.monotonic() < self._next_retry:
             return
         self._next_retry = time.monotonic() + RETRY_SECONDS
-        if not self._is_there() and not self._find():  # what is written into a deleted file is gone at the end
+        if not self._is_there() and not self._find():  # rows in a deleted file are lost when it is closed
             return
         try:
             while self._waiting:
@@ -363,10 +363,10 @@ class LogWriter:
             self._notify(f"{self.path} can be written again, all waiting rows are in it{dropped}")
 
     def verify(self) -> None:
-        """See whether the file is still under its name, follow it or make it again; for a caller that holds `lock`,
-        every second or so.
+        """Check whether the file is still at its path; otherwise follow the move or recreate the file. Called about
+        every VERIFY_SECONDS by a caller that holds `lock`.
 
-        A deleted file takes writes, and gives them back, as long as its descriptor is open: nothing is lost until then.
+        A deleted file can be written and read while its descriptor is open, so nothing is lost until it is closed.
         """
         self.next_verify = time.time() + VERIFY_SECONDS
         self._clock_lead = _clock_lead()
@@ -379,17 +379,17 @@ class LogWriter:
         self.is_plain = not (waits or self._is_torn or self._gap_rows or self._fsync_each)
 
     def _is_there(self) -> bool:
-        """Whether the file's name leads to the file that is open: another run's file may have it by now."""
+        """Whether the path still refers to the open file. Another file may have that path by now."""
         try:
             held = os.fstat(self.fd)
-            if os.name == "nt":  # where an open file is neither deleted nor renamed
+            if os.name == "nt":  # Windows does not delete or rename open files
                 return held.st_nlink > 0
             return os.path.samestat(os.stat(self.path), held)
         except OSError:
             return False
 
     def _find(self) -> bool:
-        """Find the file's directory, and make the file again where it is not in it; False while that cannot be."""
+        """Find the run's directory and recreate the file if it is not there. Returns False if that fails."""
         try:
             found = self._home.find()
             if found == "here" and not self._is_there():
@@ -407,8 +407,8 @@ class LogWriter:
         return True
 
     def _reopen(self) -> bool:
-        """Make the file again with all it held. Raises OSError where it cannot be made: then it is waited for, unless
-        the file has a name elsewhere.
+        """Recreate the file with its previous content. Raises OSError if that fails; the old descriptor then stays
+        open and a later check tries again.
         """
         self._home.reclaim()
         path = self.path
@@ -419,11 +419,11 @@ class LogWriter:
             _copy(self.fd, fd)
         except _Unreadable:
             lost, self.rows_written = self.rows_written, 0
-        except OSError:  # the new disk is full: the old descriptor goes on taking rows
+        except OSError:  # for example a full disk: the old descriptor still works
             os.close(fd)
             raise
         old, self.fd, self._is_named = self.fd, fd, False
-        self.sync()  # the rows may have been on the disk before
+        self.sync()  # rows that were synced before must stay synced
         os.close(old)
         self._in_trouble = bool(self._waiting)
         self._gap_rows += lost
@@ -448,7 +448,7 @@ class LogWriter:
             )
 
     def _rescue(self) -> Path | None:
-        """Put the rows that have no file in the run's directory into one elsewhere."""
+        """Write the rows that have no file in the run's directory to a temporary file."""
         rows = len(self._waiting) + (0 if _has_name(self.fd) else self.rows_written)
         if self._gap_rows and self._waiting:
             self._waiting[0] = _with_gap(self._waiting[0], self._gap_rows)
@@ -473,9 +473,9 @@ class LogWriter:
 
 
 def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
-    """Make a log end in a whole line before it is appended to.
+    """Make a log end with a complete line before lines are appended.
 
-    A last line without newline was never acknowledged: it is completed if it is a row, and cut off otherwise.
+    A last line without newline comes from an unfinished write. It is completed if it is a valid row, else removed.
     """
     try:
         with os.fdopen(open_descriptor(path, os.O_RDWR), "r+b") as file:
@@ -496,12 +496,12 @@ def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
 
 
 class _Unreadable(Exception):
-    """A deleted file does not give its bytes back: a network disk."""
+    """A deleted file cannot be read, as on a network file system."""
 
 
 def _copy(old: int, new: int) -> None:
-    """Append to a file what it lacks of another, or nothing. Raises _Unreadable, and OSError where the new one
-    fails.
+    """Append to `new` the bytes of `old` that it lacks. On an error `new` keeps its old size. Raises _Unreadable if
+    `old` cannot be read, and OSError if `new` cannot be written.
     """
     begun = os.fstat(new).st_size
     try:
@@ -515,8 +515,8 @@ def _copy(old: int, new: int) -> None:
 
 
 def _held(new: int, size: int, old: int) -> int:
-    """How many bytes of a log a file in its place has: up to the last line they share. Somebody may have edited it, or
-    put a copy back.
+    """How many bytes of `old` the new file already holds: up to the line of `old` that equals the last line of `new`.
+    A user may have edited the log or restored a copy.
     """
     if size == 0:
         return 0
@@ -524,7 +524,7 @@ def _held(new: int, size: int, old: int) -> int:
         lines = lines_from_end(file)
         torn, last = next(lines), next(lines, None)
     if torn:
-        os.write(new, b"\n")  # half a line of somebody's: ours begin on their own line
+        os.write(new, b"\n")  # end a partial line that another program wrote
     position = found = 0
     try:
         with os.fdopen(os.dup(old), "rb") as file:
@@ -539,7 +539,7 @@ def _held(new: int, size: int, old: int) -> int:
 
 
 def _pieces(file: int, position: int = 0) -> Iterator[bytes]:
-    """What a descriptor's file holds from a place on."""
+    """The content of an open file from a position on."""
     while True:
         try:
             os.lseek(file, position, os.SEEK_SET)
@@ -553,7 +553,7 @@ def _pieces(file: int, position: int = 0) -> Iterator[bytes]:
 
 
 def _has_name(file: int) -> bool:
-    """Whether an open file is in some directory; where not, it is gone when it is closed."""
+    """Whether an open file still has a directory entry. Without one it is lost when it is closed."""
     try:
         return os.fstat(file).st_nlink > 0
     except OSError:
@@ -561,7 +561,7 @@ def _has_name(file: int) -> bool:
 
 
 def _clock_lead() -> float:
-    """How far the wall clock is ahead of the one that nobody sets."""
+    """The wall clock minus the monotonic clock, in seconds."""
     return time.time() - time.monotonic()
 
 

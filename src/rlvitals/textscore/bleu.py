@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rlvitals.errors import BadText, MissingDependency
+from rlvitals.errors import BadText, needs
 from rlvitals.textscore.score import Corpus, Score, check_lengths, mean_of, text_of
 
 LONGEST = 4
@@ -52,10 +52,8 @@ def corpus_bleu(predictions: Sequence[str], references: Sequence[References], *,
     `parts` holds the four precisions, the brevity penalty and both lengths, `note` sacrebleu's signature. Pooled counts
     have no value per pair, so `scores` is empty.
     """
-    try:
+    with needs("corpus BLEU", "text"):
         from sacrebleu.metrics.bleu import BLEU
-    except ImportError as error:
-        raise MissingDependency("corpus BLEU", "text") from error
     check_lengths(predictions, references)
     if not predictions:
         raise BadText("there are no pairs to score: both lists are empty.")

@@ -22,7 +22,7 @@ that is wrong:
 7. Docstrings are searched token by token, which also takes a string at the start of a line out of its expression
    (`", ".join(x)`) and turns indentation by tabs into a mixture. Here statements that are only a string are left out.
    Comments are left out too where Python's own tokenizer gives up.
-8. A variable called `identifier` is taken for punctuation.
+8. A variable called `identifier` is treated as punctuation.
 9. Each level of loops inside loops doubles the time, so that a few dozen never end. Here they give the same items
    without that.
 10. JavaScript's `=` and `for ... of` set nothing there. C, C++, Go, Rust and TypeScript have their own data flow

@@ -36,18 +36,18 @@ class Merged:
         self.origins = origins
 
 
-class Scope:
+class BranchScope:
     """Which token set each name last. A branch has its own scope above the one it began in."""
 
     __slots__ = ("below", "own")
 
-    def __init__(self, below: Scope | None = None) -> None:
+    def __init__(self, below: BranchScope | None = None) -> None:
         self.below = below
         self.own: dict[bytes, int | Merged] = {}
 
     def find(self, name: bytes) -> int | Merged | None:
         """What set the name, in this scope or one below."""
-        scope: Scope | None = self
+        scope: BranchScope | None = self
         while scope is not None:
             if name in scope.own:
                 return scope.own[name]
@@ -58,7 +58,7 @@ class Scope:
 def flow_items(program: Program) -> Counter[Item]:
     """The program's data flow: each item and how often it occurs."""
     tracing = _Tracing(program)
-    _run(tracing.visit(0, Scope(), False))
+    _run(tracing.visit(0, BranchScope(), False))
     return Counter(_numbered(program, tracing))
 
 
@@ -95,7 +95,7 @@ class _Tracing:
             kind == "identifier" or kind.encode() != text
             for kind, text in zip(program.token_kinds, program.tokens, strict=True)
         ]  # keywords and operators hold no value: their kind is their own text
-        self.handlers: dict[str, Callable[[int, Scope, bool], Work]] = {
+        self.handlers: dict[str, Callable[[int, BranchScope, bool], Work]] = {
             **dict.fromkeys(flow.declarations, self._declaration),
             **dict.fromkeys(flow.assignments, self._assignment),
             **dict.fromkeys(flow.updates, self._update),
@@ -104,7 +104,7 @@ class _Tracing:
             **dict.fromkeys(flow.walks, self._walk),
         }
 
-    def visit(self, node: int, scope: Scope, settled: bool) -> Work:
+    def visit(self, node: int, scope: BranchScope, settled: bool) -> Work:
         """Visit a node and what is below it; `settled` inside the second round of a loop, where one round is enough."""
         kinds, lasts = self.program.kinds, self.program.last_tokens
         pending = [node]
@@ -123,7 +123,7 @@ class _Tracing:
                     children.sort(key=lambda child: kinds[child] not in first)
                 pending.extend(reversed(children))
 
-    def _read(self, token: int, scope: Scope) -> None:
+    def _read(self, token: int, scope: BranchScope) -> None:
         if not self.held[token]:
             return
         name = self.program.tokens[token]
@@ -156,7 +156,7 @@ class _Tracing:
     def _values(self, node: int) -> list[int]:
         return [token for token in self.program.span(node) if self.held[token]]
 
-    def _give(self, target: int, value: int, relation: str, scope: Scope, *, whole: bool) -> None:
+    def _give(self, target: int, value: int, relation: str, scope: BranchScope, *, whole: bool) -> None:
         """Set the names of `target` from those of `value`; `whole` keeps a name as often as it is written."""
         sources, tokens = self._values(value), self.program.tokens
         names = [tokens[source] for source in sources]
@@ -171,7 +171,7 @@ class _Tracing:
     def _sides(self, node: int, fields: tuple[str, str]) -> tuple[int | None, int | None]:
         return self.program.child(node, fields[0]), self.program.child(node, fields[1])
 
-    def _declaration(self, node: int, scope: Scope, settled: bool) -> Work:
+    def _declaration(self, node: int, scope: BranchScope, settled: bool) -> Work:
         target, value = self._sides(node, self.flow.declarations[self.program.kinds[node]])
         if target is None:
             yield from self._children(node, scope, settled)
@@ -183,7 +183,7 @@ class _Tracing:
             yield self.visit(value, scope, settled)
             self._give(target, value, READ, scope, whole=False)
 
-    def _assignment(self, node: int, scope: Scope, settled: bool) -> Work:
+    def _assignment(self, node: int, scope: BranchScope, settled: bool) -> Work:
         kind = self.program.kinds[node]
         target, value = self._sides(node, self.flow.assignments[kind])
         if target is not None and value is not None:  # `x: int` sets nothing
@@ -205,30 +205,30 @@ class _Tracing:
             return list(zip(names, parts, strict=True))
         return [(target, value)]
 
-    def _update(self, node: int, scope: Scope, settled: bool) -> Work:
+    def _update(self, node: int, scope: BranchScope, settled: bool) -> Work:
         self._give(node, node, SET, scope, whole=False)
         yield from ()
 
-    def _branch(self, node: int, scope: Scope, settled: bool) -> Work:
-        branches = [Scope(scope)]
+    def _branch(self, node: int, scope: BranchScope, settled: bool) -> Work:
+        branches = [BranchScope(scope)]
         is_other, can_skip = False, True
         for child in self.program.children(node):
             kind = self.program.kinds[child]
             is_other = is_other or kind in self.flow.alternatives
             can_skip = can_skip and "else" not in kind
             if is_other:
-                branches.append(Scope(scope))
+                branches.append(BranchScope(scope))
             yield self.visit(child, branches[-1], settled)
         self._join(scope, branches, can_skip)
 
-    def _join(self, scope: Scope, branches: list[Scope], can_skip: bool) -> None:
+    def _join(self, scope: BranchScope, branches: list[BranchScope], can_skip: bool) -> None:
         for name in dict.fromkeys(name for branch in branches for name in branch.own):
             before = scope.find(name)
             found = [branch.own.get(name, before) for branch in branches] + ([before] if can_skip else [])
             origins = list(dict.fromkeys(origin for origin in found if origin is not None))
             scope.own[name] = origins[0] if len(origins) == 1 else Merged(origins)
 
-    def _loop(self, node: int, scope: Scope, settled: bool) -> Work:
+    def _loop(self, node: int, scope: BranchScope, settled: bool) -> Work:
         children = list(self.program.children(node))
         start = next((place for place, child in enumerate(children) if self._is_start(child)), -1)
         for child in children:
@@ -240,7 +240,7 @@ class _Tracing:
     def _is_start(self, node: int) -> bool:
         return self.program.fields[node] in self.flow.starts
 
-    def _walk(self, node: int, scope: Scope, settled: bool) -> Work:
+    def _walk(self, node: int, scope: BranchScope, settled: bool) -> Work:
         target, value = self._sides(node, self.flow.walks[self.program.kinds[node]])
         if target is None or value is None:
             yield from self._children(node, scope, settled)
@@ -255,6 +255,6 @@ class _Tracing:
             for child in inside:
                 yield self.visit(child, scope, again)
 
-    def _children(self, node: int, scope: Scope, settled: bool) -> Work:
+    def _children(self, node: int, scope: BranchScope, settled: bool) -> Work:
         for child in self.program.children(node):
             yield self.visit(child, scope, settled)

@@ -19,7 +19,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
-from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.errors import ConfigError, MissingDependency, needs
 from rlvitals.textscore.layers import tuned_layer
 
 OFFLINE = "offline-minilm"
@@ -130,12 +130,10 @@ def _padded(rows: list[list[int]], filling: int) -> list[list[int]]:
 @lru_cache(maxsize=2)
 def load_encoder(model: str | None, layer: int | None, device: str | None) -> Encoder:
     """The encoder of that name; with None the packaged one, where it is installed."""
-    try:
+    with needs("BERTScore", "bertscore"):
         import torch
         from safetensors import SafetensorError
         from transformers import AutoModel, AutoTokenizer
-    except ImportError as error:
-        raise MissingDependency("BERTScore", "bertscore") from error
     name = model or _default_name()
     source = str(offline_folder()) if name == OFFLINE else name
     local = Path(source).is_dir()

@@ -35,7 +35,7 @@ Progress = Callable[[str, int], None]
 """Told a metric's name and how many of its pairs are done."""
 
 
-class Metric(NamedTuple):
+class ScoreMetric(NamedTuple):
     """What a score is called in the catalogue, and what has to be installed for it."""
 
     concept: str
@@ -44,12 +44,12 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    "bleu": Metric("textscore.bleu"),
-    "corpus_bleu": Metric("textscore.corpus_bleu", ("sacrebleu",)),
-    "rouge": Metric("textscore.rouge_l", ("rapidfuzz",)),
-    "codebleu": Metric("textscore.codebleu", ("tree_sitter",)),
-    "ruby": Metric("textscore.ruby", ("tree_sitter", "rapidfuzz")),
-    "bertscore": Metric("textscore.bertscore", ("torch", "transformers"), "bertscore"),
+    "bleu": ScoreMetric("textscore.bleu"),
+    "corpus_bleu": ScoreMetric("textscore.corpus_bleu", ("sacrebleu",)),
+    "rouge": ScoreMetric("textscore.rouge_l", ("rapidfuzz",)),
+    "codebleu": ScoreMetric("textscore.codebleu", ("tree_sitter",)),
+    "ruby": ScoreMetric("textscore.ruby", ("tree_sitter", "rapidfuzz")),
+    "bertscore": ScoreMetric("textscore.bertscore", ("torch", "transformers"), "bertscore"),
 }
 """In the order in which they are computed and shown. The names are those of the epoch tracker."""
 
@@ -59,7 +59,7 @@ OTHER_NAMES = {"rouge_l": "rouge", "rouge-l": "rouge", "rougel": "rouge"}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ScoreOptions:
     """What the scores are computed with; travels to the workers."""
 
     lang: str = "python"
@@ -68,10 +68,10 @@ class Options:
     device: str | None = None
 
 
-def chosen_metrics(asked: Sequence[str], options: Options) -> tuple[list[str], dict[str, str]]:
+def chosen_metrics(asked: Sequence[str], options: ScoreOptions) -> tuple[list[str], dict[str, str]]:
     """The scores to compute, and for each that is left out the reason. With nothing asked for: all that can be.
 
-    Whoever asks for BLEU is shown both. A score that was asked for by name and cannot be computed is an error.
+    For BLEU, both are shown. A score that was asked for by name and cannot be computed is an error.
     """
     words = [word.strip().lower() for word in asked]
     names = [OTHER_NAMES.get(word, word) for word in words]
@@ -81,7 +81,7 @@ def chosen_metrics(asked: Sequence[str], options: Options) -> tuple[list[str], d
     return [name for name in METRICS if name in wanted and name not in missing], missing
 
 
-def check_metrics(names: Sequence[str], options: Options) -> None:
+def check_metrics(names: Sequence[str], options: ScoreOptions) -> None:
     """ConfigError for a score that there is not, or that cannot be computed here."""
     for name in names:
         if name not in METRICS:
@@ -90,7 +90,7 @@ def check_metrics(names: Sequence[str], options: Options) -> None:
             raise ConfigError(why)
 
 
-def why_missing(name: str, options: Options) -> str:
+def why_missing(name: str, options: ScoreOptions) -> str:
     """Why a score cannot be computed here, with the command that helps; empty where it can."""
     metric = METRICS[name]
     packages = (*metric.packages, *(("nltk",) if name == "rouge" and options.stem else ()))
@@ -110,12 +110,12 @@ def evaluate(
     references: Sequence[str],
     metrics: Sequence[str] = ("bleu", "rouge"),
     *,
-    options: Options | None = None,
+    options: ScoreOptions | None = None,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Corpus]:
     """The result of each of these METRICS over all pairs."""
-    options = options or Options()
+    options = options or ScoreOptions()
     check_metrics(metrics, options)
     pairs = checked_pairs(predictions, references)
     if not pairs:
@@ -138,7 +138,7 @@ def _check_sizes(pairs: list[Texts]) -> None:
 
 
 def _evaluate_one(
-    name: str, pairs: list[Texts], options: Options, pool: ProcessPoolExecutor | None, tell: Progress
+    name: str, pairs: list[Texts], options: ScoreOptions, pool: ProcessPoolExecutor | None, tell: Progress
 ) -> Corpus:
     if name == "corpus_bleu":
         result: Score | Corpus = textscore.corpus_bleu(*_columns(pairs))
@@ -177,7 +177,7 @@ def _joined(name: str, chunks: list[_Chunk]) -> Corpus:
 
 
 def _scored_chunks(
-    name: str, pairs: list[Texts], options: Options, pool: ProcessPoolExecutor | None
+    name: str, pairs: list[Texts], options: ScoreOptions, pool: ProcessPoolExecutor | None
 ) -> Iterator[_Chunk]:
     parts = [pairs[start : start + LARGEST_CHUNK] for start in range(0, len(pairs), LARGEST_CHUNK)]
     if pool is None:
@@ -188,11 +188,11 @@ def _scored_chunks(
         yield from pool.map(_score_chunk, [name] * count, parts, [options] * count)
     except BrokenProcessPool as error:
         raise ConfigError(
-            f"a worker process died while it computed {name}, most likely for want of memory. Try fewer workers."
+            f"a worker process died while it computed {name}, probably because it ran out of memory. Try fewer workers."
         ) from error
 
 
-def _score_chunk(name: str, pairs: list[Texts], options: Options) -> _Chunk:
+def _score_chunk(name: str, pairs: list[Texts], options: ScoreOptions) -> _Chunk:
     """One metric over some pairs; runs in a worker."""
     if name == "codebleu":
         return _Chunk(list(count_pairs(pairs, options.lang)), "")
@@ -216,7 +216,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
     if workers <= 1:
         yield None
         return
-    # Fresh processes: forking one that may hold threads of torch or of a tracker is asking for a deadlock.
+    # Fresh processes: forking one that may have threads of torch or of a tracker can deadlock.
     # An interrupt is for this process to answer; each worker would print its own traceback.
     pool = ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
+from rlvitals.errors import ConfigError, did_you_mean, needs
 
 if TYPE_CHECKING:
     import tree_sitter
@@ -50,7 +50,7 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Language:
-    """What the code scores know about one programming language."""
+    """What the code scores need of one programming language."""
 
     name: str
     keywords: frozenset[str]
@@ -249,12 +249,8 @@ def new_parser(language: Language) -> tree_sitter.Parser:
 
 @cache
 def _grammar(language: Language) -> tree_sitter.Language:
-    try:
+    with needs("reading programs", "text"):
         import tree_sitter
-    except ImportError as error:
-        raise MissingDependency("reading programs", "text") from error
-    try:
+    with needs(f"reading {language.name}", package=language.distribution):
         grammar = import_module(language.distribution.replace("-", "_"))
-    except ImportError as error:
-        raise MissingDependency(f"reading {language.name}", package=language.distribution) from error
     return tree_sitter.Language(getattr(grammar, language.grammar)())

@@ -1,7 +1,7 @@
 """Lines of JSON in, pairs of texts out: what `rlvitals eval` reads.
 
 One object a line, with the prediction and the reference under their own names or one of the usual others. Blank lines
-are passed over; a line that is not a pair is an error that names it, or is counted.
+are skipped; a line that is not a pair is an error that names it, or is counted.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 
-from rlvitals.errors import MissingDependency
+from rlvitals.errors import needs
 from rlvitals.textscore.score import Corpus, Score, score_pairs
 
 MEAN = "mean of ROUGE-L F1"
@@ -62,17 +62,13 @@ def _stemmed_words(text: str) -> list[str]:
 
 @cache
 def _stemmer() -> Callable[[str], str]:
-    try:
+    with needs("ROUGE-L with stemming", "text"):
         porter = import_module("nltk.stem.porter")
-    except ImportError as error:
-        raise MissingDependency("ROUGE-L with stemming", "text") from error
     return lru_cache(maxsize=2**16)(porter.PorterStemmer().stem)  # words repeat; a stem is slow to find
 
 
 @cache
 def _common_words() -> Callable[[list[str], list[str]], int]:
-    try:
+    with needs("ROUGE-L", "text"):
         from rapidfuzz.distance import LCSseq
-    except ImportError as error:
-        raise MissingDependency("ROUGE-L", "text") from error
     return LCSseq.similarity

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from rlvitals.errors import MissingDependency
+from rlvitals.errors import needs
 from rlvitals.textscore.dependence import Graph, dependence_graph
 from rlvitals.textscore.graph_distance import graph_distance
 from rlvitals.textscore.languages import Language, find_language
@@ -116,8 +116,6 @@ def _label(program: Program, node: int, is_token: bool) -> str:
 
 @cache
 def _edit_distance() -> Callable[[Sequence[int], Sequence[int]], int]:
-    try:
+    with needs("RUBY", "text"):
         from rapidfuzz.distance import Levenshtein
-    except ImportError as error:
-        raise MissingDependency("RUBY", "text") from error
     return Levenshtein.distance

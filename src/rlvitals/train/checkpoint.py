@@ -1,21 +1,20 @@
-"""The checkpoints of a trainer with its own loop: `checkpoint-50/` with everything that the next step depends on.
+"""The checkpoints of trainers with their own loop: `checkpoint-50/` holds everything that the next step depends on.
 
 | file | what |
 |---|---|
 | `model.safetensors`, `config.json`, tokenizer files | the model, as transformers loads it |
-| `trainer.pt` | optimizer, scheduler, the trainer's own things, random state; read back with `weights_only` |
+| `trainer.pt` | optimizer, scheduler, the trainer's own state, random state; loaded with `weights_only` |
 | `trainer_state.json` | `global_step`, for people and for `rlvitals.start(resume=...)` |
 
-A checkpoint is written aside and renamed when it is whole: a folder called `checkpoint-50` is never half of one. It
-looks the same however many processes wrote it and however they shared the weights: what was trained sharded can be
-resumed on one process, and the reverse.
+A checkpoint is written to a temporary folder and renamed when it is complete, so `checkpoint-50` is never partial. Its
+format does not depend on the number of processes or on sharding: a sharded training can be resumed on one process, and
+the reverse.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ import torch
 
 from rlvitals.errors import ConfigError
 from rlvitals.store.files import bring_back, replace_folder
-from rlvitals.store.layout import kept_folder
+from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.train import sharded
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ def save(
     extra: Mapping[str, Any],
     keep_last: int | None,
 ) -> Path:
-    """Write `folder/checkpoint-STEP`; one of that step that is there already is replaced. `extra` holds tensors,
-    numbers, texts, lists and mappings of these. Of the checkpoints up to this step the newest `keep_last` are kept.
+    """Write `folder/checkpoint-STEP`, replacing an existing one. `extra` holds tensors, numbers, texts, and lists and
+    mappings of these. Of the checkpoints up to this step, the newest `keep_last` are kept.
 
-    Every rank calls it: all gather what is sharded, the main process writes, and nobody goes on before it is there.
+    Every rank calls it: all gather sharded tensors, the main process writes, and all ranks wait until it has finished.
     """
     is_main = sharded.is_main()
     weights = sharded.weights_of(model, is_kept=is_main)
@@ -78,7 +77,7 @@ def save(
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the model and its tokenizer as transformers loads them, and nothing else. Every rank calls it."""
+    """Write only the model and its tokenizer, in the format of transformers. Every rank calls it."""
     is_main = sharded.is_main()
     weights = sharded.weights_of(model, is_kept=is_main)
     if is_main:
@@ -87,7 +86,7 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
 
 
 def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any = None) -> dict[str, Any]:
-    """Put a checkpoint's weights, optimizer, scheduler and random state back; returns its `extra` with `step` added."""
+    """Restore a checkpoint's weights, optimizer, scheduler and random state. Returns its `extra` with `step` added."""
     if not (path / STATE_FILE).is_file():
         raise ConfigError(f"{path} is not a checkpoint of this trainer: it has no {STATE_FILE}")
     state = _read(path, model)
@@ -100,10 +99,9 @@ def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any =
 
 
 def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, Any]:
-    """Put a checkpoint's weights and the optimizer's moments back, and nothing else; returns its `extra`.
+    """Restore only a checkpoint's weights and the optimizer's moments. Returns its `extra`.
 
-    Learning rate, random state and the count of steps continue: the same batches at the same rate would end in the same
-    place again.
+    Learning rate, random state and step count continue: the same batches at the same rate would fail in the same way.
     """
     state = _read(path, model)
     load_weights(path, model)
@@ -116,7 +114,7 @@ def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, 
 
 
 def load_weights(path: Path, model: PreTrainedModel) -> None:
-    """Put a checkpoint's weights into a model of the same shape, in place."""
+    """Load a checkpoint's weights into a model of the same shape, in place."""
     from transformers import AutoModelForCausalLM
 
     dtype = next(weight.dtype for weight in model.state_dict().values() if weight.is_floating_point())
@@ -125,30 +123,25 @@ def load_weights(path: Path, model: PreTrainedModel) -> None:
 
 
 def _read(path: Path, model: PreTrainedModel) -> dict[str, Any]:
-    """What `trainer.pt` holds. Ranks that need a part of each tensor share the file's pages instead of a copy each."""
+    """The content of `trainer.pt`. For sharded models the file is memory-mapped, so that ranks share its pages."""
     is_shared = sharded.is_sharded(model)
     state: dict[str, Any] = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True, mmap=is_shared)
     return state
 
 
 def checkpoints(folder: Path, marker: str = STATE_FILE) -> dict[int, Path]:
-    """The checkpoint folders by step, in order; one without the file `marker` is none."""
-    found = {}
-    for path in folder.glob("checkpoint-*"):
-        number = re.fullmatch(r"checkpoint-(\d+)", path.name)
-        if number and (path / marker).is_file():
-            found[int(number[1])] = path
-    return dict(sorted(found.items()))
+    """The checkpoint folders by step, in order. Folders without the file `marker` are ignored."""
+    return {step: path for step, path in RunDir(folder).checkpoints().items() if (path / marker).is_file()}
 
 
 def newest(folder: Path, marker: str = STATE_FILE) -> Path | None:
-    """The checkpoint with the highest step; None where there is none."""
+    """The checkpoint with the highest step, or None."""
     return next(reversed(checkpoints(folder, marker).values()), None)
 
 
 def origin(output_dir: str, resume_from: str | None, marker: str = STATE_FILE) -> Path | None:
-    """The checkpoint that a run's setting `resume_from` names: a path, a name in the run's folder, or `last` (the
-    newest, or None where there is none yet). None: from the beginning.
+    """The checkpoint that the setting `resume_from` names: a path, a name in the run's folder, or `last` (the newest,
+    or None if there is none yet). None means to start from the beginning.
     """
     if resume_from is None:
         return None
@@ -168,7 +161,7 @@ def origin(output_dir: str, resume_from: str | None, marker: str = STATE_FILE) -
 
 
 def tidy(folder: Path, after: int | None = None) -> None:
-    """Remove what a killed save left, and checkpoints later than the step the training continues from."""
+    """Remove the remains of a killed save, and checkpoints later than the step from which the training continues."""
     _bring_back(folder)
     for path in [*folder.glob(f"{_UNFINISHED}-*"), *folder.glob(".checkpoint-*.before")]:
         shutil.rmtree(path, ignore_errors=True)
@@ -178,7 +171,7 @@ def tidy(folder: Path, after: int | None = None) -> None:
 
 
 def _bring_back(folder: Path) -> None:
-    """Of a checkpoint that was being replaced when the process was killed, the old one stays."""
+    """Restore old checkpoints that were being replaced when the process was killed."""
     for path in folder.glob(".checkpoint-*.before"):
         bring_back(folder / path.name.removeprefix(".").removesuffix(".before"))
 
@@ -196,7 +189,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Go on drawing where that state was taken."""
+    """Restore the generators to a state from `random_state`."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]

@@ -1,9 +1,9 @@
-"""What a model has read of a batch of texts, and what it expects next.
+"""The key-value cache of a batch of texts, and the logits of the next token.
 
-Two ways to keep keys and values. `Growing` keeps them as transformers does: a tensor that gets longer with every token,
-for any model on any device. `Fixed` keeps them in tensors whose size does not change, so that reading one more token is
-always the same work on the same memory: a CUDA graph, which the GPU replays without waiting for Python. A small model's
-step is hundreds of kernels of a few microseconds each, and starting them one by one takes far longer than they do.
+There are two kinds of cache. `Growing` is that of transformers: a tensor that grows with every token, for any model on
+any device. `Fixed` uses tensors of constant size, so that every token is the same work on the same memory. This allows
+a CUDA graph, which the GPU replays without waiting for Python. A step of a small model is hundreds of kernels of a few
+microseconds each, and launching them one by one takes far longer than running them.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ _LOG = logging.getLogger("rlvitals")
 
 _ATTENTION = "rlvitals_sampling"
 FEWEST_ROWS = 8
-"""Graphs are made for all rows, half of them, a quarter and so on, down to this many."""
+"""Graphs are captured for all rows, half of them, a quarter and so on, down to this many."""
 COLUMN_STEP = 64
-"""Graphs are made for this many columns, twice as many and so on: attention reads the empty ones too."""
+"""Graphs are captured for this many columns, twice as many and so on, because attention also reads empty columns."""
 KEPT_SHARE = 0.1
-"""Of the device's memory. Keys and values that take more are given back when a batch is done, and their graphs with
-them: the update needs the room.
+"""Share of the device's memory. A cache that takes more is freed after the batch, with its graphs, because the update
+needs the memory.
 """
 
 
-class Reading(Protocol):
+class BatchReading(Protocol):
     """A batch of texts that a model reads piece by piece."""
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Read what is new, [rows, new tokens], and give the logits of the token after it, [rows, vocabulary]. `mask`
-        covers everything so far, the new columns included.
+        """Read new tokens, [rows, new tokens], and return the logits of the next token, [rows, vocabulary]. `mask`
+        covers everything so far, including the new columns.
         """
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows in this order. A row may be taken several times, and continues in each."""
+        """Continue with these rows in this order. A row may occur several times."""
 
 
 @contextmanager
-def reading(model: Any, rows: int, columns: int) -> Iterator[Reading]:
-    """Begin to read at most so many rows, of about so many columns, in the fastest way this model allows."""
+def reading(model: Any, rows: int, columns: int) -> Iterator[BatchReading]:
+    """Start reading at most `rows` rows of about `columns` columns, with the fastest cache that this model supports."""
     if not _has_plain_attention(model) or next(model.parameters()).device.type != "cuda":
         yield Growing(model)
         return
     found = _kept.get(model)
     if found is None or not found.fits(rows, _precision(model)):
-        _kept.pop(model, None)  # its memory is free before the next takes some
+        _kept.pop(model, None)  # frees its memory before the next allocation
         found = _kept[model] = Fixed(model, max(1, rows), columns, with_graphs=True)
     found.begin()
     yield found
@@ -82,7 +82,7 @@ class Growing:
 
 
 class _Inputs(NamedTuple):
-    """New tokens, where they stand in their texts, what they look at, and the columns they are kept in."""
+    """New tokens, their positions in the texts, their attention mask, and their columns in the cache."""
 
     ids: Tensor
     positions: Tensor
@@ -92,7 +92,7 @@ class _Inputs(NamedTuple):
 
 @dataclass(slots=True)
 class _Step:
-    """One token of every row as a graph, with the tensors it reads and writes."""
+    """The graph for one token of every row, with the tensors that it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
     inputs: _Inputs
@@ -101,7 +101,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Graphs:
-    """The graphs made so far, and the weights they were made with. They share one pool of memory: only one runs."""
+    """The captured graphs and the weights they use. They share one memory pool, because only one runs at a time."""
 
     steps: dict[tuple[int, int], _Step] = field(default_factory=dict)
     weights: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class _Graphs:
 
 
 class Fixed:
-    """Keys and values in tensors of fixed size, for models whose layers all look at the whole text.
+    """Keys and values in tensors of fixed size, for models whose layers all attend to the whole text.
 
     The rows of a batch are the first rows of the storage. `with_graphs` needs a CUDA device.
     """
@@ -125,23 +125,23 @@ class Fixed:
         self._cache: Any = Cache(layers=self._layers)
         self._graphs = _Graphs(are_possible=with_graphs)
         self.place = torch.zeros(1, dtype=torch.long, device=self.device), self._capacity
-        """The columns that are written next, and how many are read."""
+        """The columns that are written next, and the number of columns that are read."""
         self._seen = 0
 
     def fits(self, rows: int, precision: torch.dtype) -> bool:
-        """Whether there is room for so many rows in this precision, and not far too much."""
+        """Whether the storage fits this number of rows in this precision and is not far too large."""
         return rows <= self._rows <= 4 * rows and precision == self._precision
 
     def begin(self) -> None:
-        """Forget what was read."""
+        """Clear the cache."""
         self._seen = 0
         weights = tuple(weight.data_ptr() for weight in self._model().parameters())  # type: ignore[union-attr]
-        if weights != self._graphs.weights:  # a graph reads its weights where they were when it was made
+        if weights != self._graphs.weights:  # a graph reads weights at the addresses of its capture
             self._graphs = _Graphs(weights=weights, are_possible=self._graphs.are_possible)
 
     @property
     def nbytes(self) -> int:
-        """What the storage takes."""
+        """The size of the storage in bytes."""
         return sum(layer.nbytes for layer in self._layers)
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Fixed:
             layer.select(rows, self._seen)
 
     def storage(self, like: Tensor) -> Tensor:
-        """Room for what a layer keeps. Zeros: what was never written is multiplied by a weight of 0."""
+        """The storage of a layer. It starts with zeros, because unwritten values are multiplied by a weight of 0."""
         return like.new_zeros((self._rows, like.shape[1], self._capacity, like.shape[3]))
 
     def _forward(self, inputs: _Inputs) -> Tensor:
@@ -182,7 +182,7 @@ class Fixed:
         self._graphs = _Graphs(weights=self._graphs.weights, are_possible=self._graphs.are_possible)
 
     def _step(self, inputs: _Inputs) -> _Step | None:
-        """A graph that has these inputs; None where this model cannot be made one."""
+        """A graph for these inputs; None if this model cannot be captured."""
         rows, width, batch = len(inputs.ids), inputs.visible.shape[-1], self._rows
         while batch // 2 >= max(rows, FEWEST_ROWS):
             batch //= 2
@@ -203,13 +203,13 @@ class Fixed:
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(2):  # libraries set themselves up when they are first called
+            for _ in range(2):  # libraries initialise themselves on their first call
                 self._forward(step.inputs)
         torch.cuda.current_stream().wait_stream(stream)
         if self._graphs.pool is None:
             self._graphs.pool = torch.cuda.graph_pool_handle()
-        # Autocast keeps the weights that it has cast until it ends. The graph must cast its own, each time, and what
-        # lies in the graph's memory must not be used by anybody else.
+        # Autocast caches cast weights until it ends. The graph must cast its own each time, and no other code may use
+        # tensors in the graph's memory.
         torch.clear_autocast_cache()
         try:
             with torch.cuda.graph(step.graph, pool=self._graphs.pool):
@@ -224,12 +224,12 @@ class Fixed:
 
 
 _kept: weakref.WeakKeyDictionary[Any, Fixed] = weakref.WeakKeyDictionary()
-"""Graphs outlive a batch: making them takes longer than using them once."""
+"""Caches by model. Graphs are reused across batches, because capturing takes longer than one use."""
 
 
 @cache
 def _layer_type() -> Any:
-    """One layer of `Fixed` as transformers' caches have them; transformers is loaded only where it is used."""
+    """The layer class of `Fixed` for transformers' caches. transformers is imported only on use."""
     from transformers.cache_utils import CacheLayerMixin
 
     base: Any = CacheLayerMixin
@@ -276,20 +276,20 @@ def _layer_type() -> Any:
             return self.get_max_length(), 0
 
         def get_seq_length(self) -> int:
-            return 0  # positions are given
+            return 0  # positions are passed explicitly
 
         def get_max_length(self) -> int:
             width: int = self._owner.place[1]
             return width
 
-        get_max_cache_shape = get_max_length  # its name until transformers 5.18
+        get_max_cache_shape = get_max_length  # the name before transformers 5.18
 
     return Layer
 
 
 @contextmanager
 def _own_attention(config: Any) -> Iterator[None]:
-    """Read with `_attention` as long as this lasts."""
+    """Use the attention of `_register_attention` inside this context."""
     _register_attention()
     usual, config._attn_implementation = config._attn_implementation, _ATTENTION
     try:
@@ -305,9 +305,9 @@ def _register_attention() -> None:
     from transformers.masking_utils import sdpa_mask
 
     def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any) -> Any:
-        """One new token of every row: the heads that share keys and values look at them as several queries, where
-        transformers would write the keys and values down once for each head. For so few queries two products of
-        matrices take half of the time of torch's attention.
+        """Attention of one new token per row. Heads that share keys and values are computed as several queries;
+        transformers would copy the keys and values for each head. For so few queries, two matrix products take half the
+        time of torch's attention.
         """
         rows, heads, new, size = query.shape
         if new > 1:
@@ -321,7 +321,7 @@ def _register_attention() -> None:
 
 
 def positions_of(mask: Tensor) -> Tensor:
-    """Where each token stands in its own text; padding has no place and is put at 0."""
+    """The position of each token in its own text; 0 for padding."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 
@@ -331,8 +331,8 @@ def _forward_parameters(kind: type) -> frozenset[str]:
 
 
 def parameters_of(model: Any) -> frozenset[str]:
-    """What the model's forward pass takes, by name."""
-    inner = getattr(model, "module", model)  # the model itself behind a wrapper that hands everything on
+    """The names of the parameters of the model's forward pass."""
+    inner = getattr(model, "module", model)  # the model inside a wrapper that forwards all arguments
     if hasattr(inner, "get_base_model"):
         inner = inner.get_base_model()
     kind: type = type(inner)
@@ -350,9 +350,9 @@ def _arguments(model: Any, ids: Tensor, positions: Tensor) -> dict[str, Any]:
 
 
 def _visible(mask: Tensor, columns: Tensor, width: int) -> Tensor:
-    """What each new token looks at, [rows, 1, new, width]: the real ones up to its own column. Padding looks at itself:
-    a softmax over nothing would leave NaN in the storage, and NaN times 0 is NaN. For one token it is what is added to
-    the scores, so that not every layer makes it again.
+    """The attention mask of the new tokens, [rows, 1, new, width]: real tokens up to their own column. Padding attends
+    to itself, because a softmax over nothing would store NaN, and NaN times 0 is NaN. For one new token it is the
+    additive mask, so that it is not computed again in every layer.
     """
     every = torch.arange(width, device=mask.device)
     real = torch.nn.functional.pad(mask.bool(), (0, width - mask.shape[1]))
@@ -363,7 +363,7 @@ def _visible(mask: Tensor, columns: Tensor, width: int) -> Tensor:
 
 
 def _has_plain_attention(model: Any) -> bool:
-    """Whether every layer looks at the whole text through torch's attention, with whole weights at fixed places."""
+    """Whether every layer attends to the whole text with torch's attention, with full weights at fixed addresses."""
     config = getattr(model, "config", None)
     if config is None or not {"position_ids", "past_key_values"} <= parameters_of(model):
         return False
@@ -375,19 +375,19 @@ def _has_plain_attention(model: Any) -> bool:
         and getattr(text, "_attn_implementation", None) == "sdpa"
         and not getattr(config, "is_encoder_decoder", False)
         and not getattr(model, "is_quantized", False)
-        and not hasattr(model, "unshard")  # FSDP2 gathers weights to other places each time
+        and not hasattr(model, "unshard")  # FSDP2 gathers weights at new addresses each time
         and bool(getattr(model, "_can_compile_fullgraph", False))
     )
 
 
 def _precision(model: Any) -> torch.dtype:
-    """Of keys and values, which is what tells the graphs of one from those of another."""
+    """The precision of keys and values. Graphs are valid for one precision only."""
     device = next(model.parameters()).device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
 
 
 def _rounded(columns: int) -> int:
-    """At least so many columns, in steps that double.
+    """Round up to `COLUMN_STEP` times a power of two.
 
     >>> [_rounded(columns) for columns in (1, 64, 65, 200)]
     [64, 64, 128, 256]

@@ -5,9 +5,9 @@
     judged = evaluations.record(samples, step=10, seconds=11.8)
     if judged.stop: ...
 
-An evaluation's file has exactly the fields of the document, counts as counts. Its row, which trackers get, has
-fractions instead of three of them, and their names show it: a count and a fraction under one name were mixed up
-before. An average over nothing is null in the file and not in the row.
+An evaluation's file has exactly the fields of the document; counts are written as counts. Its row, which trackers
+receive, has fractions instead of three of the counts, under different names, so that the two are not confused. An
+average over no samples is null in the file and missing from the row.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Sample(NamedTuple):
     """One evaluated episode."""
 
     query: str
-    """The question's id. Episodes of one question count as one query when they are compared with the control."""
+    """The question's id. Episodes of one question count as one query in the comparison with the control."""
     reward: float
     rubric: Rubric
 
 
 class Beat(NamedTuple):
-    """Queries whose best reward is above, equal to and below the control's, and those the control does not know."""
+    """Number of queries whose best reward is above, equal to or below the control's, and of those it lacks."""
 
     wins: int
     ties: int
@@ -57,7 +57,7 @@ class Beat(NamedTuple):
 
     @property
     def rate(self) -> float | None:
-        """Wins over all that were compared; a tie is no win. None where nothing was.
+        """Wins divided by all compared queries; a tie is not a win. None if no query was compared.
 
         >>> Beat(3, 6, 1, 0).rate, Beat(0, 0, 0, 4).rate
         (0.3, None)
@@ -66,20 +66,20 @@ class Beat(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     stats: dict[str, Any]
     """The fields of its file."""
     beat: Beat | None
     best_accuracy: float | None
     without_improvement: int
-    """Evaluations since the best one."""
+    """How many evaluations came after the best one."""
     stop: str
-    """Why training should stop now; empty where it should not."""
+    """Why training should stop now; empty if it should continue."""
 
 
 def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Beat | None = None) -> dict[str, Any]:
-    """One evaluation's file: the fields of the document, in its order."""
+    """The content of an evaluation's file: the fields of the document, in its order."""
     rubrics, rewards, total = [sample.rubric for sample in samples], [sample.reward for sample in samples], len(samples)
 
     def count(name: str) -> int:
@@ -114,11 +114,11 @@ def statistics(samples: Sequence[Sample], *, step: int, seconds: float, beat: Be
 
 
 FIELDS = tuple(statistics((), step=0, seconds=0.0))
-"""What an evaluation's file holds, in this order."""
+"""The fields of an evaluation's file, in this order."""
 
 
 def tracker_row(stats: Mapping[str, Any], beat: Beat | None = None) -> dict[str, Any]:
-    """The same evaluation for its row: fractions named so, wins, ties and losses, and nothing that is null.
+    """The row of the same evaluation: with fractions under their own names, wins, ties and losses, and without nulls.
 
     Trackers put `eval/` before each name that does not begin with `eval`; `eval_time` has it already.
     """
@@ -160,8 +160,8 @@ def pass_rates(samples: Iterable[Sample]) -> dict[str, float]:
 
 
 def prompts_row(samples: Sequence[Sample], before: Mapping[str, float] | None) -> dict[str, float]:
-    """What an evaluation says prompt by prompt: with several answers to each, how much any of them solves beyond the
-    average one; and which prompts were lost and won since `before`, the pass rates of the last evaluation.
+    """Metrics per prompt: with several answers each, how much the best answer solves beyond the average one; and how
+    many prompts were lost and won since `before`, the pass rates of the previous evaluation.
     """
     row: dict[str, Any] = {}
     now = pass_rates(samples)
@@ -179,9 +179,9 @@ def prompts_row(samples: Sequence[Sample], before: Mapping[str, float] | None) -
 
 
 class Evaluations:
-    """Records the evaluations of one run: files, rows, what is printed, the control, and when to stop.
+    """Records the evaluations of one run: files, rows, printed lines, the control, and when to stop.
 
-    Resuming continues with the control and the best accuracy that are stored.
+    A resumed run continues with the stored control and best accuracy.
     """
 
     def __init__(
@@ -197,17 +197,17 @@ class Evaluations:
         self._say = say or (lambda line: put(line, sys.stderr))
         self._best: float | None = None
         self._best_step, self._without = 0, 0
-        self._pass_rates: dict[str, float] | None = None  # of the last evaluation; a resumed run begins again
+        self._pass_rates: dict[str, float] | None = None  # of the last evaluation; not restored on resume
         is_resumed = run.attempt > 1
         self.control = self._stored_control() if is_resumed else None
-        """What the policy before training was rewarded, or None while that is not known."""
+        """The rewards of the policy before training, or None if not known yet."""
         if is_resumed:
             for row in open_run(run.dir).iterate(stream="eval"):
                 if row.step <= max(run.last_step, 0) and "accuracy" in row.numbers:
                     self._weigh(row.numbers["accuracy"], row.step)
 
     def record(self, samples: Sequence[Sample], *, step: int, seconds: float) -> Judged:
-        """Record one evaluation. That of step 0 becomes the control, and is compared with nothing."""
+        """Record one evaluation. The one at step 0 becomes the control and is not compared."""
         if step == 0:
             self._keep_control(Control(step, best_rewards(samples)))
         beat = against(samples, self.control) if self.control is not None and step != self.control.step else None

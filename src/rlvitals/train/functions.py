@@ -1,9 +1,9 @@
-"""The task the trainers share: write a small Python function of one line.
+"""The task that the trainers share: write a small Python function of one line.
 
-Twelve families of functions, each over one argument and one constant (`add 7 to x`, `keep the items of values below
-4`), with a reference answer, tests, right answers in better and worse style, and wrong answers of the kind people
-write. The held-out tasks pair families with constants that the training tasks never pair them with: who has learnt the
-families by heart, constants and all, fails there.
+There are twelve families of functions, each with one argument and one constant (`add 7 to x`, `keep the items of values
+below 4`). Each has a reference answer, tests, correct answers in better and worse style, and typical wrong answers. The
+held-out tasks combine families with constants that do not occur together in training, so a model that has memorised the
+training tasks fails on them.
 
 >>> task = tasks(1, seed=0)[0]
 >>> task.reference.startswith(f"def {task.entry_point}(")
@@ -21,81 +21,81 @@ from typing import Literal
 CONSTANTS = range(2, 26)
 NUMBER_NAMES = ("x", "n", "value", "number")
 LIST_NAMES = ("items", "values", "data", "numbers")
-HELD_OUT_EVERY = 5  # one constant in five of each family, another one in each
+HELD_OUT_EVERY = 5  # one constant in five, different ones in each family
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """One kind of function: templates over `{a}` (the argument), `{k}` (the constant), `{j}` (a constant beside it)."""
+class FunctionFamily:
+    """One kind of function: templates over `{a}` (the argument), `{k}` (the constant), `{j}` (one next to it)."""
 
     name: str
     takes: Literal["int", "list"]
     gives: Literal["int", "bool", "list"]
     wordings: tuple[str, str]
-    """What is asked for, in two ways; the first one is what a docstring says."""
+    """The task in two wordings; docstrings use the first."""
     best: str
     worse: tuple[str, ...]
-    """Right as well, but longer or slower."""
+    """Correct expressions that are longer or slower."""
     wrong: tuple[str, ...]
 
 
 FAMILIES = (
-    Family(
+    FunctionFamily(
         "add", "int", "int", ("add {k} to {a}", "give {a} plus {k}"),
         "{a} + {k}", ("sum([{a}, {k}])",),
         ("{a} - {k}", "{a} + {j}", "{a} * {k}", "{a}"),
     ),
-    Family(
+    FunctionFamily(
         "subtract", "int", "int", ("subtract {k} from {a}", "give {a} minus {k}"),
         "{a} - {k}", ("sum([{a}, -{k}])",),
         ("{a} + {k}", "{k} - {a}", "{a} - {j}", "{a}"),
     ),
-    Family(
+    FunctionFamily(
         "multiply", "int", "int", ("multiply {a} by {k}", "give {a} times {k}"),
         "{a} * {k}", ("sum([{a} for i in range({k})])",),
         ("{a} + {k}", "{a} * {j}", "{a} // {k}", "{a}"),
     ),
-    Family(
+    FunctionFamily(
         "remainder", "int", "int", ("divide {a} by {k} and give the remainder", "give {a} modulo {k}"),
         "{a} % {k}", ("{a} - {a} // {k} * {k}",),
         ("{a} // {k}", "{a} % {j}", "{k} % {a}", "{a}"),
     ),
-    Family(
+    FunctionFamily(
         "divides", "int", "bool", ("tell whether {k} divides {a}", "test if {a} is a multiple of {k}"),
         "{a} % {k} == 0", ("True if {a} % {k} == 0 else False",),
         ("{a} % {k} == 1", "{a} % {j} == 0", "{a} % {k}", "{a} // {k} == 0"),
     ),
-    Family(
+    FunctionFamily(
         "above", "int", "bool", ("tell whether {a} is above {k}", "test if {a} is greater than {k}"),
         "{a} > {k}", ("True if {a} > {k} else False",),
         ("{a} < {k}", "{a} >= {k}", "{a} > {j}", "{a} == {k}"),
     ),
-    Family(
+    FunctionFamily(
         "limit", "int", "int", ("limit {a} to at most {k}", "give {a} but never more than {k}"),
         "min({a}, {k})", ("sorted([{a}, {k}])[0]",),
         ("max({a}, {k})", "min({a}, {j})", "{k}", "{a}"),
     ),
-    Family(
+    FunctionFamily(
         "distance", "int", "int", ("give the distance of {a} from {k}", "say how far {a} is from {k}"),
         "abs({a} - {k})", ("max([{a} - {k}, {k} - {a}])",),
         ("{a} - {k}", "abs({a} + {k})", "abs({a} - {j})", "abs({a})"),
     ),
-    Family(
+    FunctionFamily(
         "first", "list", "list", ("give the first {k} items of {a}", "take {k} items from the start of {a}"),
         "{a}[:{k}]", ("[{a}[i] for i in range(min({k}, len({a})))]",),
         ("{a}[{k}:]", "{a}[:{j}]", "{a}[-{k}:]", "{a}[{k}]"),
     ),
-    Family(
+    FunctionFamily(
         "last", "list", "list", ("give the last {k} items of {a}", "take {k} items from the end of {a}"),
         "{a}[-{k}:]", ("list(reversed(list(reversed({a}))[:{k}]))",),
         ("{a}[:{k}]", "{a}[-{j}:]", "{a}[:-{k}]", "{a}[-{k}]"),
     ),
-    Family(
+    FunctionFamily(
         "count", "list", "int", ("count the items of {a} equal to {k}", "say how often {k} is in {a}"),
         "{a}.count({k})", ("len([i for i in {a} if i == {k}])",),
         ("{a}.index({k})", "{a}.count({j})", "len({a})", "sum({a})"),
     ),
-    Family(
+    FunctionFamily(
         "below", "list", "list", ("keep the items of {a} below {k}", "give what is less than {k} in {a}"),
         "[i for i in {a} if i < {k}]", ("list(filter(lambda i: i < {k}, {a}))",),
         ("[i for i in {a} if i > {k}]", "[i for i in {a} if i < {j}]",
@@ -106,7 +106,7 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class FunctionTask:
     """One function to write, and how an answer is tested."""
 
     family: str
@@ -121,21 +121,21 @@ class Task:
 
 def tasks(
     count: int, *, seed: int, split: Literal["train", "held_out"] = "train", families: Collection[str] | None = None
-) -> list[Task]:
-    """`count` tasks of a split in a random order, none twice before all have come; of all families or those named."""
+) -> list[FunctionTask]:
+    """`count` tasks of a split in random order, of all or the given families. No task repeats before all were used."""
     every = [task for task in every_task(families) if is_held_out(task) == (split == "held_out")]
     rng = random.Random(f"{split} {seed}")  # noqa: S311
-    drawn: list[Task] = []
+    drawn: list[FunctionTask] = []
     while len(drawn) < count:
         drawn += rng.sample(every, min(len(every), count - len(drawn)))
     return drawn
 
 
-def answers(task: Task, rng: random.Random) -> list[tuple[str, bool]]:
-    """Plausible answers to a task, in a random order, and whether each is right.
+def answers(task: FunctionTask, rng: random.Random) -> list[tuple[str, bool]]:
+    """Plausible answers to a task, in random order, and whether each is correct.
 
-    Right ones come with and without annotations and a docstring, direct, by a detour and with a needless variable.
-    Wrong ones come with and without them too, so that they do not tell who is right.
+    Correct answers come with and without annotations and a docstring: direct, roundabout, and with a needless variable.
+    Wrong answers vary in annotations and docstrings too, so that these do not reveal which answers are correct.
     """
     family = BY_NAME[task.family]
     beside = task.constant + rng.choice((-1, 1))
@@ -149,15 +149,15 @@ def answers(task: Task, rng: random.Random) -> list[tuple[str, bool]]:
     direct = family.best.format(a=task.argument, k=task.constant)
     found += [(function(task, direct, hinted=h, documented=d), True) for h in (False, True) for d in (False, True)]
     found.append((function(task, direct, detour=True), True))
-    found = sorted(set(found))  # a style may have been drawn twice
+    found = sorted(set(found))  # the same style may be drawn twice
     rng.shuffle(found)
     return found
 
 
 def function(
-    task: Task, expression: str, *, hinted: bool = False, documented: bool = False, detour: bool = False
+    task: FunctionTask, expression: str, *, hinted: bool = False, documented: bool = False, detour: bool = False
 ) -> str:
-    """An answer's text around the expression it returns."""
+    """The text of an answer that returns this expression."""
     family = BY_NAME[task.family]
     argument = f"{task.argument}: {family.takes}" if hinted else task.argument
     gives = f" -> {family.gives}" if hinted else ""
@@ -168,7 +168,7 @@ def function(
 
 
 def corpus() -> list[str]:
-    """Texts that together hold every piece a prompt or an answer can have, for a tokenizer to be built from."""
+    """Texts that together contain every token a prompt or an answer can have, for building a tokenizer."""
     rng = random.Random(0)  # noqa: S311
     texts = [" ".join(str(number) for number in range(CONSTANTS.start - 2, CONSTANTS.stop + 2))]
     for task in every_task():
@@ -179,17 +179,17 @@ def corpus() -> list[str]:
     return texts
 
 
-def every_task(families: Collection[str] | None = None) -> list[Task]:
-    """All there are, of both splits, in a fixed order."""
+def every_task(families: Collection[str] | None = None) -> list[FunctionTask]:
+    """All tasks of both splits, in a fixed order."""
     return [task for task in _every() if families is None or task.family in families]
 
 
 @cache
-def _every() -> tuple[Task, ...]:
+def _every() -> tuple[FunctionTask, ...]:
     return tuple(_made())
 
 
-def _made() -> Iterator[Task]:
+def _made() -> Iterator[FunctionTask]:
     for family in FAMILIES:
         for constant in CONSTANTS:
             for argument in NUMBER_NAMES if family.takes == "int" else LIST_NAMES:
@@ -197,18 +197,18 @@ def _made() -> Iterator[Task]:
                     yield _task(family, constant, argument, wording)
 
 
-def is_held_out(task: Task) -> bool:
-    """Whether training must never see it."""
+def is_held_out(task: FunctionTask) -> bool:
+    """Whether a task is reserved for evaluation."""
     return (task.constant + FAMILIES.index(BY_NAME[task.family])) % HELD_OUT_EVERY == 0
 
 
-def _task(family: Family, constant: int, argument: str, wording: str) -> Task:
+def _task(family: FunctionFamily, constant: int, argument: str, wording: str) -> FunctionTask:
     asked = wording.format(a=argument, k=constant)
     prompt = f"Write {family.name}({argument}) in Python: {asked}.\n"
-    bare = Task(family.name, prompt, "", family.name, (), argument, constant)
+    bare = FunctionTask(family.name, prompt, "", family.name, (), argument, constant)
     expression = family.best.format(a=argument, k=constant)
     reference = function(bare, expression, hinted=True, documented=True)
-    return Task(
+    return FunctionTask(
         family.name,
         prompt,
         reference,
@@ -219,8 +219,8 @@ def _task(family: Family, constant: int, argument: str, wording: str) -> Task:
     )
 
 
-def _tests(family: Family, constant: int, argument: str, expression: str) -> tuple[tuple[str, str], ...]:
-    """Calls with inputs on both sides of the constant and on it; what is expected is what the reference gives."""
+def _tests(family: FunctionFamily, constant: int, argument: str, expression: str) -> tuple[tuple[str, str], ...]:
+    """Calls with inputs below, at and above the constant. The reference computes the expected results."""
     k = constant
     inputs: tuple[object, ...]
     if family.takes == "int":
@@ -231,5 +231,5 @@ def _tests(family: Family, constant: int, argument: str, expression: str) -> tup
 
 
 def _value(expression: str, argument: str, value: object) -> object:
-    """What a reference expression gives. Only expressions of this file come here, never an answer."""
+    """The value of a reference expression. Only expressions of this file are evaluated, never an answer."""
     return eval(expression, {argument: value})  # noqa: S307

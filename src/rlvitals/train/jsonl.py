@@ -1,4 +1,4 @@
-"""Data sets of one's own: a JSONL file with some columns, checked line by line before anything is trained."""
+"""The user's data sets: a JSONL file with some columns, checked line by line before anything is trained."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rlvitals.codec import parse_json
 from rlvitals.errors import ConfigError, did_you_mean
 
 
-class Row(NamedTuple):
+class JsonLine(NamedTuple):
     """One line of a file."""
 
     where: str
     values: dict[str, Any]
 
     def text(self, column: str) -> str:
-        """A column that must be a text and not empty."""
+        """A column that must be a non-empty text."""
         value = self.values[column]
         if not isinstance(value, str) or not value.strip():
             raise ConfigError(f"{self.where}: {column!r} must be a text that is not empty")
@@ -28,9 +28,9 @@ def _near(column: str, row: dict[str, Any]) -> str:
     return did_you_mean(column, map(str, row))
 
 
-def read_rows(path: str, columns: Sequence[str], hint: Callable[[str, dict[str, Any]], str] = _near) -> list[Row]:
-    """The lines of a file, each with these columns. The first that is wrong is an error that names it; `hint` adds a
-    sentence about a column that is missing.
+def read_rows(path: str, columns: Sequence[str], hint: Callable[[str, dict[str, Any]], str] = _near) -> list[JsonLine]:
+    """The lines of a file, each with these columns. Raises an error that names the first wrong line; `hint` adds a
+    sentence about a missing column.
     """
     try:
         lines = Path(path).read_bytes().splitlines()
@@ -42,7 +42,7 @@ def read_rows(path: str, columns: Sequence[str], hint: Callable[[str, dict[str, 
     return rows
 
 
-def _row(where: str, line: bytes, columns: Sequence[str], hint: Callable[[str, dict[str, Any]], str]) -> Row:
+def _row(where: str, line: bytes, columns: Sequence[str], hint: Callable[[str, dict[str, Any]], str]) -> JsonLine:
     try:
         values = parse_json(line)
     except ValueError as error:
@@ -53,4 +53,4 @@ def _row(where: str, line: bytes, columns: Sequence[str], hint: Callable[[str, d
         if column not in values:
             have = ", ".join(values) or "nothing"
             raise ConfigError(f"{where} has no {column!r}; it has {have}.{hint(column, values)}")
-    return Row(where, values)
+    return JsonLine(where, values)

@@ -1,8 +1,8 @@
-"""Every judgement is asked for through a guard: one that fails is missing, whatever was raised.
+"""A guard around every judgement: if an exception is raised, that judgement is missing and training continues.
 
-A teacher, a judge or a grader reads what a model wrote, and a model writes anything: code nested a thousand deep, texts
-without end, characters that cannot be encoded. What it raises concerns one answer and must not end the training.
-KeyboardInterrupt and SystemExit do: they are the user's.
+A teacher, a judge or a grader reads a model's output, which can be anything: code nested a thousand levels deep, very
+long texts, characters that cannot be encoded. An exception concerns one answer and must not end the training.
+KeyboardInterrupt and SystemExit still do.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ J = TypeVar("J")
 
 
 class JudgeGuard:
-    """Asks for judgements and returns one for each question. Counts those that failed, and logs the first of each
-    kind.
-    """
+    """Requests judgements and returns one for each question. Counts failures and logs the first of each kind."""
 
     def __init__(self, who: str) -> None:
         self._who = who
         self._warn_once = Once()
         self.failures = 0
-        """Judgements that are missing because something was raised."""
+        """How many judgements are missing because of an exception."""
 
     def judge(
         self, ask: Callable[[Sequence[Q]], Sequence[J]], questions: Sequence[Q], *, missing: Callable[[str], J]
     ) -> list[J]:
-        """What `ask` returns for the questions. Where it raises they are asked again in halves, until only those are
-        left that it raises on; of these `missing` makes a judgement from the reason.
+        """The results of `ask` for the questions. If it raises, the questions are tried again in halves, until only the
+        failing ones remain. For these, `missing` creates a judgement from the reason.
         """
         if not questions:
             return []
@@ -57,7 +55,7 @@ class JudgeGuard:
         return found
 
     def _note(self, error: Exception) -> str:
-        reason = visible(words_of(error)[:200])  # the text is made of the answer as well
+        reason = visible(words_of(error)[:200])  # the message may contain parts of the answer
         self.failures += 1
         self._warn_once(
             f"{self._who} failed on an answer ({reason}). The answer has no judgement and is left out; "

@@ -1,6 +1,6 @@
-"""What the trainers with their own loop share: the accelerator, the run, the optimizer, checkpoints, requests.
+"""The base of trainers with their own loop: the accelerator, the run, the optimizer, checkpoints, requests.
 
-A trainer inherits from `Loop`, calls `prepare` with its model, and says in three methods what its checkpoints hold.
+A trainer inherits from `Loop`, calls `prepare` with its model, and defines its part of checkpoints in three methods.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-import torch
-
 import rlvitals
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import refuse_existing
@@ -22,7 +20,8 @@ from rlvitals.errors import RunExists
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import checkpoint, models, sharded
-from rlvitals.train.recipe import Outcome
+from rlvitals.train.recipe import TrainingOutcome
+from rlvitals.train.schedule import adamw
 from rlvitals.train.settings import WAYS_OUT, LoopSettings
 
 S = TypeVar("S", bound=LoopSettings)
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 def open_accelerator(settings: LoopSettings, *, is_bf16: bool | None = None) -> Any:
-    """The accelerator that the launcher and the settings ask for, with every random state set from the seed."""
+    """The accelerator for the launcher and the settings. Sets every random state from the seed."""
     from accelerate.utils import set_seed
 
     made = sharded.accelerator(is_bf16=models.wants_bf16(settings.bf16) if is_bf16 is None else is_bf16)
@@ -50,7 +49,7 @@ def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, A
             **given,
         )
     except RunExists:
-        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)  # in the words of the command line
+        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)  # with advice for the command line
         raise
 
 
@@ -58,7 +57,7 @@ class Loop(Generic[S]):
     """One training: the model, the optimizer, and the step it has reached."""
 
     model: Any
-    """As accelerate has wrapped it."""
+    """The model as wrapped by accelerate."""
     optimizer: Any
     scheduler: Any
     tokenizer: Any
@@ -70,37 +69,36 @@ class Loop(Generic[S]):
         self.is_quiet = settings.is_quiet or not self.is_main
         self.folder = kept_folder(settings.output_dir)
         self.step = 0
-        self._waiting: list[dict[str, Any]] = []  # rows between two that are logged
+        self._waiting: list[dict[str, Any]] = []  # rows since the last logged one
 
     def prepare(self, model: Any, groups: list[dict[str, Any]], share: Callable[[int], float]) -> None:
-        """Make the optimizer of these parameter groups (`params`, `lr`) and the scheduler; `share` is that of the
-        learning rate by step.
+        """Create the optimizer of these parameter groups (`params`, `lr`) and the scheduler. `share` gives the share of
+        the learning rate at each step.
         """
-        optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+        optimizer, self.scheduler = adamw(groups, share)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     @property
     def inner(self) -> Any:
-        """The model without what accelerate puts around it."""
+        """The model without accelerate's wrapper."""
         return self.accelerator.unwrap_model(self.model)
 
     @property
     def language_model(self) -> Any:
-        """What a checkpoint holds as its model."""
+        """The model that is saved in checkpoints."""
         return self.inner
 
-    # What a trainer's checkpoints hold besides.
+    # The trainer's own part of checkpoints.
 
     def state(self) -> dict[str, Any]:
         """The trainer's own part of a checkpoint."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
 
     def restore_weights(self, state: dict[str, Any]) -> None:
-        """Put weights back that are in `state` and not in the language model."""
+        """Restore weights that are in `state` and not in the language model."""
 
     # Checkpoints and requests; every rank calls these.
 
@@ -119,7 +117,7 @@ class Loop(Generic[S]):
             )
 
     def resume(self, origin: Path | None) -> None:
-        """Go on from a checkpoint, or begin. Later checkpoints and what a killed save left are removed."""
+        """Continue from a checkpoint, or start. Removes later checkpoints and the remains of a killed save."""
         if origin is not None:
             kept = checkpoint.load(
                 origin, model=self.language_model, optimizer=self.optimizer, scheduler=self.scheduler
@@ -131,7 +129,7 @@ class Loop(Generic[S]):
             checkpoint.tidy(self.folder, after=self.step)
 
     def revert(self, place: Path) -> None:
-        """Put the weights of an earlier checkpoint back and train on from there."""
+        """Restore the weights of an earlier checkpoint and continue training from there."""
         self.restore_weights(checkpoint.go_back(place, model=self.language_model, optimizer=self.optimizer))
 
     @cached_property
@@ -139,13 +137,13 @@ class Loop(Generic[S]):
         return rlvitals.Actions(self.run, self.optimizer, self.scheduler, save=self.save, load=self.revert)
 
     def is_asked_to_stop(self) -> bool:
-        """Carry out what the doctor asks for; True: stop now. Asked before a save, which removes old checkpoints."""
+        """Carry out the doctor's request; True means stop. Call it before a save, which removes old checkpoints."""
         return self._actions.carry_out()
 
-    # Around the steps.
+    # Helpers for steps.
 
     def is_due(self, every: int) -> bool:
-        """Whether something that is done every so many steps is done in this one; never where that is 0."""
+        """Whether something with the period `every` is due at this step; never if it is 0."""
         return every > 0 and self.step % every == 0
 
     @property
@@ -153,7 +151,7 @@ class Loop(Generic[S]):
         return self.step == self.settings.max_steps
 
     def record(self, row: dict[str, Any]) -> None:
-        """Log the row of all ranks, merged with those since the last one that was due."""
+        """Log the row of all ranks if one is due, merged with the rows since the last logged one."""
         self._waiting.append(row)
         if self.is_due(self.settings.logging_steps) or self.is_last:
             if self.is_main:
@@ -161,7 +159,7 @@ class Loop(Generic[S]):
             self._waiting = []
 
     def gather(self, things: list[T]) -> list[T]:
-        """The things of all ranks."""
+        """Gather the items of all ranks."""
         if self.ranks == 1:
             return things
         from accelerate.utils import gather_object
@@ -173,7 +171,7 @@ class Loop(Generic[S]):
         if not self.is_quiet:
             put(text, sys.stderr)
 
-    def end(self, status: Literal["finished", "stopped"], verdict: str) -> Outcome:
-        """Write `final_model` and say how it went."""
+    def end(self, status: Literal["finished", "stopped"], verdict: str) -> TrainingOutcome:
+        """Write `final_model` and return the outcome."""
         checkpoint.save_model(self.folder / "final_model", self.language_model, self.tokenizer)
-        return Outcome(str(self.folder), self.step, status, verdict)
+        return TrainingOutcome(str(self.folder), self.step, status, verdict)

@@ -1,7 +1,7 @@
-"""What the trainers minimise, as functions of tensors alone: no model, no batch, no settings.
+"""The loss functions of the trainers. They depend only on tensors, not on a model, a batch or settings.
 
-All per-token arguments are [rows, tokens]. The terms are `rlvitals.compute`'s; here is how they are put together: which
-has which sign, what is multiplied with what, what a mask leaves out.
+All per-token arguments are [rows, tokens]. The terms come from `rlvitals.compute`; this module combines them with their
+signs, weights and masks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from rlvitals.compute import advantage, policy
 
 KL_STEP = 0.2
-"""At most so much of itself the coefficient of the KL moves at once."""
+"""The largest relative change of the KL coefficient in one step, before it is scaled by answers / horizon."""
 
 
 def policy_losses(
@@ -33,7 +33,7 @@ def policy_losses(
 ) -> Tensor:
     """PPO's clipped loss of each token, plus a KL to the reference (k3), less an entropy bonus.
 
-    `row_weights` are for the clipped loss alone. A coefficient of 0 leaves its term out, and what it needs may be None.
+    `row_weights` apply only to the clipped loss. A term with coefficient 0 is left out, and its inputs may be None.
 
     >>> one = torch.zeros(1, 1)
     >>> policy_losses(one, old_logprobs=one, advantages=one + 2, clip_low=0.2, clip_high=0.2).tolist()
@@ -52,7 +52,7 @@ def policy_losses(
 
 
 def value_losses(values: Tensor, *, returns: Tensor, old_values: Tensor, value_clip: float | None) -> Tensor:
-    """The critic's loss of each token, clipped around what it said when the batch was collected."""
+    """The critic's loss of each token, clipped around the values from when the batch was collected."""
     losses: Tensor
     losses, _ = advantage.value_losses(values, returns, old_values, value_clip)
     return losses
@@ -70,14 +70,14 @@ def reinforce_losses(logprobs: Tensor, *, ref_logprobs: Tensor, advantages: Tens
 
 
 def summed(losses: Tensor, mask: Tensor, weights: Tensor | float = 1.0) -> Tensor:
-    """The weighted sum over the tokens that count. What stands elsewhere is not even multiplied: 0 * inf is NaN."""
+    """The weighted sum over the tokens in the mask. Other tokens are not multiplied by 0, because 0 * inf is NaN."""
     return (torch.where(mask > 0, losses, 0.0) * weights).sum()
 
 
 def adapted_kl_coef(kl_coef: float, kl: float, *, target: float, answers: int, horizon: float) -> float:
-    """The coefficient moved towards the KL that is wanted (Ziegler et al. 2019): up where the policy is too far away.
+    """The coefficient adapted towards the target KL (Ziegler et al. 2019): raised if the policy is too far away.
 
-    It changes sign for no number of answers, and stays where the KL is not a number.
+    It never changes sign, for any number of answers, and is unchanged if the KL is not a number.
 
     >>> round(adapted_kl_coef(0.1, 12.0, target=6.0, answers=50, horizon=100), 6)
     0.11

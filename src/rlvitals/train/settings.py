@@ -16,11 +16,11 @@ from rlvitals.errors import ConfigError
 from rlvitals.train import models
 
 WAYS_OUT = "Pass --resume-from last to continue with it, or another --output-dir."
-"""Out of a folder that holds a run."""
+"""Advice for a folder that already holds a run."""
 
 
 class Limit(NamedTuple):
-    """What a number must be, in words and as a test."""
+    """A condition for a number, in words and as a function."""
 
     words: str
     holds: Callable[[float], bool]
@@ -38,7 +38,7 @@ Part = Annotated[float, Limit("must be from 0 to below 1", lambda number: 0 <= n
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """What every trainer has: the model, the optimizer, when something is written, how the run is recorded."""
+    """The settings of every trainer: the model, the optimizer, when files are written, how the run is recorded."""
 
     model_size: str | None
     model: str | None
@@ -63,7 +63,7 @@ class TrainerSettings:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing but rows may be printed."""
+        """Whether only rows may be printed."""
         return self.display in ("none", "json")
 
     @property
@@ -79,7 +79,7 @@ class TrainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings(TrainerSettings):
-    """What the trainers with their own loop have besides."""
+    """Further settings of trainers with their own loop."""
 
     output_dir: str
     max_steps: Count
@@ -89,7 +89,7 @@ class LoopSettings(TrainerSettings):
 
 @dataclass(frozen=True, slots=True)
 class ClippedSettings(LoopSettings):
-    """What trainers with PPO's clipped loss have besides."""
+    """Further settings of trainers with PPO's clipped loss."""
 
     families: tuple[str, ...]
     held_out: Count
@@ -104,7 +104,7 @@ class ClippedSettings(LoopSettings):
 
 
 def check_limits(settings: TrainerSettings) -> None:
-    """Raise ConfigError for a model size that there is not, and for a number outside the limits of its type."""
+    """Raise ConfigError for an unknown model size, and for a number outside the limits of its type."""
     models.is_tiny(settings.model, settings.model_size)
     for name, kind in get_type_hints(type(settings), include_extras=True).items():
         number = getattr(settings, name)
@@ -115,7 +115,7 @@ def check_limits(settings: TrainerSettings) -> None:
 
 
 def check_divides(settings: Any, small: str, large: str) -> None:
-    """Raise ConfigError where one setting must divide another and does not."""
+    """Raise ConfigError if `small` does not divide `large`."""
     part, whole = getattr(settings, small), getattr(settings, large)
     if part is not None and whole % part:
         raise ConfigError(f"{small} must divide {large}: {whole} is not a multiple of {part}")

@@ -1,9 +1,9 @@
-"""Models whose weights are spread over the ranks: FSDP2, as accelerate sets it up.
+"""Models whose weights are sharded over the ranks: FSDP2, as accelerate sets it up.
 
-Each rank holds a part of every weight, of its gradient and of the optimizer's moments. Here is everything a trainer
-with its own loop needs to know of that; on one process and with plain data parallelism all of it does nothing.
+Each rank holds a part of every weight, of its gradient and of the optimizer's moments. This module has everything that
+trainers with their own loop need for this. On one process and with plain data parallelism its functions do nothing.
 
-A function that says "every rank" exchanges weights between the ranks: who is left out makes the others wait for ever.
+Functions marked "every rank" exchange weights between the ranks. If one rank does not call them, the others hang.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvitals.train import models
 
 
 def accelerator(*, is_bf16: bool) -> Any:
-    """An accelerator as the launcher has set it up, or an error where that cannot work here."""
+    """The accelerator that the launcher has configured. Raises an error if the configuration is not supported."""
     from accelerate import Accelerator
     from accelerate.utils import DistributedType
 
@@ -44,16 +44,16 @@ def accelerator(*, is_bf16: bool) -> Any:
 
 
 def load_on_every_rank() -> None:
-    """Switch accelerate's `fsdp_cpu_ram_efficient_loading` off, which its launcher switches on: models are then loaded
-    with weights on the first rank alone, and only the trained one is sent round. The others would be part noise:
-    reference, reward model. To be called before anything is loaded.
+    """Disable accelerate's `fsdp_cpu_ram_efficient_loading`, which its launcher enables. With it, only the first rank
+    loads weights, and only those of the trained model are sent to the others. The reference and the reward model would
+    be partly random. Call it before loading any model.
     """
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
 def save_in_one_piece(accelerator: Any) -> None:
-    """Have transformers' Trainer write whole models from now on: with `fsdp_state_dict_type: SHARDED_STATE_DICT` its
+    """Make transformers' Trainer write full models from now on. With `fsdp_state_dict_type: SHARDED_STATE_DICT` its
     `save_model` would write nothing.
     """
     if accelerator.distributed_type.value == "FSDP":
@@ -61,8 +61,8 @@ def save_in_one_piece(accelerator: Any) -> None:
 
 
 def to_read(model: Any, accelerator: Any) -> Any:
-    """A model that is never trained, on the accelerator's device; spread over the ranks where the trained one is, so
-    that from then on every rank must read with it as often as the others.
+    """Put a model that is never trained on the accelerator's device. It is sharded if the trained model is; then every
+    rank must make the same number of forward passes with it.
     """
     model.requires_grad_(False).train(False)
     if not getattr(accelerator, "is_fsdp2", False):
@@ -78,8 +78,8 @@ def to_read(model: Any, accelerator: Any) -> Any:
 
 @contextmanager
 def whole(model: Any, accelerator: Any) -> Iterator[None]:
-    """All weights on every rank as long as this lasts, for sampling: a rank may then read as often as it likes, and a
-    token costs no exchange. Every rank enters and leaves; not to be entered twice.
+    """Gather all weights on every rank inside this context, for sampling. A rank may then make any number of forward
+    passes, without communication. Every rank must enter and leave it. It cannot be nested.
     """
     parts = _parts(model)
     for part in parts:
@@ -90,26 +90,26 @@ def whole(model: Any, accelerator: Any) -> Iterator[None]:
     finally:
         for part in parts:
             part.reshard()
-            # The outermost part is needed again as soon as the backward pass begins.
+            # The backward pass needs the outermost part first.
             is_let_go = part is not model and accelerator.state.fsdp_plugin.reshard_after_forward
             part.set_reshard_after_forward(is_let_go, recurse=False)
 
 
 def gathered(things: Any, *, is_kept: bool = True) -> Any:
-    """The same mappings and lists with whole tensors in them, in main memory; every rank. Where it `is_kept` not, the
-    rank takes part and forgets. A tensor that is there twice (tied weights) stays one.
+    """The same mappings and lists with full tensors, in main memory; every rank. A rank without `is_kept` takes part
+    and discards the result. A tensor that occurs twice (tied weights) is gathered once.
     """
     return _gathered(things, {}, is_kept) if _is_distributed() else things
 
 
 def weights_of(model: Any, *, is_kept: bool = True) -> dict[str, Tensor]:
-    """A model's state dict, whole; every rank. Empty where it `is_kept` not."""
-    found = gathered(model.state_dict(keep_vars=True), is_kept=is_kept)  # the variables: tied ones are one object
+    """A model's full state dict; every rank. Empty without `is_kept`."""
+    found = gathered(model.state_dict(keep_vars=True), is_kept=is_kept)  # keeps tied weights as one object
     return {name: weight.detach() for name, weight in found.items()} if is_kept else {}
 
 
 def put_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
-    """Put whole weights into a model, or some of them, in place; each rank takes its part."""
+    """Load all or some full weights into a model, in place; each rank takes its part."""
     own = model.state_dict()
     unknown = weights.keys() - own.keys()
     if unknown:
@@ -118,7 +118,7 @@ def put_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
 
 
 def put_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Put an optimizer's whole state back; each rank takes its part of the moments."""
+    """Restore an optimizer's full state; each rank takes its part of the moments."""
     owners = [weight for group in optimizer.param_groups for weight in group["params"]]
     moments = {
         place: {
@@ -131,10 +131,10 @@ def put_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
 
 
 def update(optimizer: Any, max_norm: float) -> list[Tensor]:
-    """Change the weights by their gradients, which are forgotten; returns the norm of each group's whole gradient.
+    """Make one optimizer step and clear the gradients. Returns the norm of each group's full gradient.
 
-    Each group is scaled down to the norm where it is above it. An update with a gradient that is not a number is left
-    out: one would make every weight NaN for good. Its norm is returned as it is, so that the log shows it.
+    The gradient of each group is clipped to `max_norm`. A step with a gradient that is not a number is skipped, because
+    it would make every weight NaN. Its norm is returned unchanged, so that the log shows it.
     """
     norms = [_clip(group["params"], max_norm) for group in optimizer.param_groups]
     if all(bool(norm.isfinite()) for norm in norms):
@@ -150,17 +150,17 @@ def _clip(parameters: Any, max_norm: float) -> Tensor:
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this is the process that writes files."""
     return not _is_distributed() or dist.get_rank() == 0
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether the model's weights are spread over ranks."""
+    """Whether the model's weights are sharded over the ranks."""
     return bool(_parts(model))
 
 
 def wait() -> None:
-    """Go on when every rank is here."""
+    """Wait until every rank has called this."""
     if _is_distributed():
         from accelerate import PartialState
 
@@ -172,8 +172,8 @@ def _is_distributed() -> bool:
 
 
 def _precision(is_bf16: bool) -> Any:
-    """Layers compute in bfloat16 where that is wanted; gradients are summed over the ranks in float32, and what a model
-    returns is left as it is: log-probs rounded to bfloat16 would move PPO's ratios by a percent.
+    """Layers compute in bfloat16 if enabled. Gradients are summed over the ranks in float32, and a model's outputs are
+    not cast: log-probs rounded to bfloat16 would change PPO's ratios by a percent.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -181,7 +181,7 @@ def _precision(is_bf16: bool) -> Any:
 
 
 def _parts(model: Any) -> list[Any]:
-    """The modules that are gathered one by one; none where nothing is sharded."""
+    """The modules that are gathered one by one; empty if nothing is sharded."""
     if not _is_distributed():
         return []
     from torch.distributed.fsdp import FSDPModule
@@ -211,11 +211,11 @@ def _gathered(things: Any, seen: dict[int, Any], is_kept: bool) -> Any:
 
 
 def _part_of(one: Tensor, own: Any) -> Any:
-    """The part this rank has of a whole tensor that is to go where `own` is."""
+    """The part of a full tensor that this rank holds, placed like `own`."""
     if not _is_spread(own):
         return one
     from torch.distributed.tensor import distribute_tensor
 
-    # Every rank has read the file: nobody needs to send anything.
+    # Every rank has read the file, so no communication is needed.
     spread: Any = distribute_tensor(one.to(own.dtype), own.device_mesh, own.placements, src_data_rank=None)
     return spread.to(own.device).clone()

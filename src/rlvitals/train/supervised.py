@@ -1,7 +1,7 @@
 """Next-token warm-up: a model learns the form of an answer from pairs before it is rewarded for the content.
 
-The loss is over the answer's tokens alone. Batches are drawn in the order of a shuffled deck that begins again when it
-is used up, so that every pair is seen equally often.
+The loss covers only the answer's tokens. All pairs are used once, in shuffled order, before any is repeated, so every
+pair is seen equally often.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import torch
 
 from rlvitals.errors import ConfigError
 from rlvitals.train.sampling import answer_stats, answered, left_padded
+from rlvitals.train.schedule import adamw
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
 Pair = tuple[Sequence[int], Sequence[int]]
-"""The tokens of a prompt and of its answer, the end-of-sequence token included."""
+"""The tokens of a prompt and of its answer, including the end-of-sequence token."""
 
 
 def warm_up(
@@ -33,15 +34,15 @@ def warm_up(
     generator: torch.Generator,
     on_step: Callable[[int, float], None] | None = None,
 ) -> float:
-    """Train with AdamW, a short rise of the learning rate and a fall to a tenth; returns the last loss. `generator` (on
-    the CPU) decides the order.
+    """Train with AdamW; the learning rate rises shortly and falls to a tenth. Returns the last loss. `generator` (on
+    the CPU) determines the order.
     """
     if not pairs_ids:
         raise ConfigError("the supervised warm-up has no (prompt, answer) pair to learn from")
     rise = max(1, min(20, steps // 10))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise))
+    optimizer, schedule = adamw(
+        [{"params": model.parameters(), "lr": learning_rate}],
+        lambda step: min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise)),
     )
     decks = dealt(len(pairs_ids), batch_size, generator)
 
@@ -60,7 +61,7 @@ def fit(
     steps: int,
     on_step: Callable[[int, float], None] | None = None,
 ) -> float:
-    """Take so many steps on the loss of each (from 1), with gradients clipped to norm 1; returns the last loss.
+    """Make optimizer steps (from 1) on the loss of each, with gradients clipped to norm 1. Returns the last loss.
     `on_step(step, loss)` is called after each.
     """
     was_training, loss = model.training, float("nan")
@@ -102,7 +103,7 @@ def right_padded(rows: list[list[int]], pad_id: int, device: torch.device | str 
 
 
 def dealt(count: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Places of `count` things, `batch_size` at a time, from one shuffled deck after the other, without end.
+    """Indices below `count`, `batch_size` at a time, without end. Each shuffled pass contains every index once.
 
     >>> decks = dealt(3, 2, torch.Generator().manual_seed(0))
     >>> sorted(next(decks) + next(decks) + next(decks))

@@ -1,8 +1,7 @@
-"""A tiny Llama-style language model from nothing, with a tokenizer that knows exactly the texts it was given.
+"""Builds a tiny Llama-style language model from scratch, with a tokenizer that covers exactly the given texts.
 
-It is what the trainers learn on where no weights can be had: a few seconds to build, a minute to train, and every
-part of it is the real thing (a `LlamaForCausalLM`, a fast tokenizer with a chat template). It knows no language
-beyond its texts.
+The trainers use it when no weights are available. It takes a few seconds to build and a minute to train, and uses the
+real classes (a `LlamaForCausalLM`, a fast tokenizer with a chat template). It knows no language beyond its texts.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.errors import ConfigError, needs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 PIECE = r"\w+|\s|[^\w\s]"
-"""A token is a word, a single white space or a single sign: joined as they are, they give the text back."""
+"""A token is a word, one whitespace character or one sign. Joined without separators, tokens give the text."""
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 
@@ -29,24 +28,22 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 CHAT_TEXT = "system: user: assistant: \n"
-"""What the template adds to the messages; the vocabulary holds its pieces."""
+"""The text that the template adds to the messages; the vocabulary includes its tokens."""
 
 
 def build(
     texts: Iterable[str], *, width: int = 64, layers: int = 2, heads: int = 4, context: int = 128, seed: int = 0
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """A model with random weights and its tokenizer. `texts` hold every piece that will ever be read or written.
+    """A model with random weights and its tokenizer. `texts` must contain every token that will be read or written.
 
-    The same texts and seed give the same weights, and torch's random state is left as it was.
+    The same texts and seed give the same weights. torch's random state is not changed.
     """
     if width % (2 * heads):
         raise ConfigError(f"a tiny model's width must be a multiple of twice its heads, not {width} for {heads} heads")
     tokenizer = build_tokenizer(texts, context=context)
-    try:
+    with needs("a tiny model", "train"):
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
-    except ImportError as error:
-        raise MissingDependency("a tiny model", "train") from error
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
@@ -66,23 +63,21 @@ def build(
 
 
 def build_tokenizer(texts: Iterable[str], *, context: int = 128) -> PreTrainedTokenizerFast:
-    """A fast tokenizer over the pieces of `texts`. Reversible; a piece it has not seen becomes `<unk>`.
+    """A fast, reversible tokenizer over the tokens of `texts`. Unknown tokens become `<unk>`.
 
-    It adds nothing to a text: `<bos>` and `<eos>` are put where a trainer wants them.
+    It adds nothing to a text: trainers insert `<bos>` and `<eos>` themselves.
     """
     pieces = {piece for text in texts for piece in re.findall(PIECE, text)}
     if not pieces:
         raise ConfigError("a tiny model needs texts to take its vocabulary from, and was given none")
     pieces.update(re.findall(PIECE, CHAT_TEXT))
-    try:
+    with needs("a tiny model", "train"):
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
         from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise MissingDependency("a tiny model", "train") from error
     vocabulary = {piece: number for number, piece in enumerate([PAD, BOS, EOS, UNKNOWN, *sorted(pieces)])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     words.pre_tokenizer = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
-    words.decoder = decoders.Fuse()  # pieces are joined as they are, without a space between them
+    words.decoder = decoders.Fuse()  # joins tokens without spaces
     tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast(
         tokenizer_object=words,
         pad_token=PAD,

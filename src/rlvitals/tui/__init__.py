@@ -1,1 +1,1 @@
-"""The terminal view: a run or a foreign log while it is written. Read-only; stored data comes through `views`."""
+"""The terminal view of a run or a foreign log that is being written. Read-only; stored data comes from `views`."""

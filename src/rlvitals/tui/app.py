@@ -1,6 +1,6 @@
 """`rlvitals watch` on a terminal: Vitals, Metrics, Health and Rollouts of a run or log that may still be written.
 
-Rows are read and judged in a thread; the screens are drawn from what is known when they are looked at. From 80x24 on.
+A thread reads and judges the rows. The shown screen is drawn from the rows judged so far. Works from 80x24 characters.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
 from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
-from rlvitals.tui.filtering import FilteringApp
+from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
 from rlvitals.tui.watched import Watched, status_line
 
 SCREENS = ("vitals", "metrics", "health", "rollouts")
-"""In the dashboard's order, so that the digits are the same."""
+"""In the dashboard's order, so that the digit keys are the same."""
 
 KEYS = {
     "everywhere": [
@@ -54,8 +54,8 @@ KEYS = {
 }
 
 
-class Sheet(ModalScreen[None]):
-    """Something to read over the screens: the keys, or an explanation."""
+class ReadingSheet(ModalScreen[None]):
+    """A sheet of text over the screens: the keys, or an explanation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,e,enter", "dismiss", "close"),
@@ -79,7 +79,7 @@ class Sheet(ModalScreen[None]):
 
 
 class WatchApp(FilteringApp[bool]):
-    """The terminal view. Returns True where the user wants back to the list it was chosen from."""
+    """The terminal view. It returns True if the user wants to return to the list of runs."""
 
     CSS = """
     #head { height: 3; padding: 0 1; }
@@ -147,7 +147,7 @@ class WatchApp(FilteringApp[bool]):
 
     @work(thread=True, exclusive=True)
     def _follow(self) -> None:
-        """Read until nothing more can come. A run that has ended is read to its end, and stays on the screen."""
+        """Poll until the app closes. A run that has ended stays on the screen."""
         worker = get_current_worker()
         while not worker.is_cancelled:
             changed = self.watched.poll()
@@ -184,7 +184,7 @@ class WatchApp(FilteringApp[bool]):
         self.query_one("#head", Static).update(Text("\n").join([first, second, bar]))
 
     def _now(self, width: int) -> list[str]:
-        """Where the run is: name, step, time left, speed, when the last row came; as much of it as fits."""
+        """The line below the verdict: name, step, rows, time left, speed, age of the last row, as far as they fit."""
         watched = self.watched
         step = watched.judge.last_step
         total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
@@ -246,7 +246,7 @@ class WatchApp(FilteringApp[bool]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         pane = self.pane
-        if self.query_one("#filter", Input).display and not isinstance(pane, RolloutsPane):  # texts: when it is sent
+        if self.query_one("#filter", Input).display and not isinstance(pane, RolloutsPane):  # those search on Enter
             pane.filter, pane.selected = event.value, 0
             self._draw()
 
@@ -269,10 +269,12 @@ class WatchApp(FilteringApp[bool]):
             return
         found = self.watched.explanation(name)
         if found is None:
-            self.push_screen(Sheet(Text(f"{visible(name)} is in no catalogue: a name of your own, or a new one.")))
+            self.push_screen(
+                ReadingSheet(Text(f"{visible(name)} is in no catalogue: a name of your own, or a new one."))
+            )
             return
         titles = {framework.id: framework.title for framework in catalog.frameworks()}
-        self.push_screen(Sheet(render_explanation(found, titles)))
+        self.push_screen(ReadingSheet(render_explanation(found, titles)))
 
     def action_log_scale(self) -> None:
         charts = self.query_one(ChartsPane)
@@ -305,4 +307,4 @@ class WatchApp(FilteringApp[bool]):
             for key, says in keys:
                 text.append(f"  {key:<9}", "cyan not bold")
                 text.append(f"{says}\n", "not bold")
-        self.push_screen(Sheet(text))
+        self.push_screen(ReadingSheet(text))

@@ -1,6 +1,6 @@
-"""What the screens draw, as lines of text: a metric's chart, a small course, the bar of steps, words in a width.
+"""What the screens draw, as lines of text: a metric's chart, a one-line curve, the bar of steps, text cut to a width.
 
-Every text of a log goes through `visible`, and into `Text`, where nothing is taken for markup.
+Every text of a log goes through `visible` and into `Text`, which does not interpret markup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from rlvitals.catalog import Limits
-from rlvitals.render.charts import Series, chart
+from rlvitals.render.charts import ChartSeries, chart
 from rlvitals.render.numbers import band as said_band
 from rlvitals.render.numbers import number
 from rlvitals.terminal import cut_middle, visible
@@ -31,8 +31,8 @@ FAINT = "dim"
 
 
 class Harmless(LineFilter):
-    """Takes control characters out of what is drawn, for a text that was not made visible before. The line keeps
-    its width, or the screen would be torn.
+    """Replaces unprintable characters in drawn lines, for texts that did not go through `visible`. The line keeps its
+    width, because the layout of the screen depends on it.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
@@ -47,7 +47,7 @@ def _drawn(text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """A text in a width, its middle left out where it is too long.
+    """A text cut to a width: the middle of a longer text is left out.
 
     >>> cut("critic/rewards/mean", 11), cut("loss", 8), cut("loss", 0)
     ('criti…/mean', 'loss', '')
@@ -55,10 +55,10 @@ def cut(text: str, width: int) -> str:
     return cut_middle(visible(text), width) if width > 0 else ""
 
 
-def course(series: Series, width: int) -> str:
-    """A series in one line of blocks, the newest at the right; a space where nothing is known.
+def course(series: ChartSeries, width: int) -> str:
+    """A series as one line of block characters, the newest at the right. A missing value is a space.
 
-    >>> course(Series([1, 2, 3], [1, 2, 3], [0.0, None, 1.0], [0.0, None, 1.0]), 3)
+    >>> course(ChartSeries([1, 2, 3], [1, 2, 3], [0.0, None, 1.0], [0.0, None, 1.0]), 3)
     '▁ █'
     """
     count = len(series.rows)
@@ -84,29 +84,24 @@ def course(series: Series, width: int) -> str:
 
 
 def chart_lines(
-    series: Series | None,
+    series: ChartSeries | None,
     size: tuple[int, int],
     *,
     band: Limits | None = None,
     mark: tuple[float, str] | None = None,
     log: bool = False,
-    ascii_only: bool = False,
 ) -> list[Text]:
-    """A chart of this width and height, axis and steps included. The wall at the left is bold where the typical
-    range is.
+    """A chart of this width and height, including the axis and the steps. The axis line at the left is bold in the
+    typical range.
     """
     width, height = size
-    drawn = (
-        []
-        if series is None
-        else chart(
-            series, *(mark or (None, "")), width=width, height=max(1, height - 2), log=log, ascii_only=ascii_only
-        )
-    )
+    drawn: list[str] = []
+    if series is not None:
+        drawn = chart(series, *(mark or (None, "")), width=width, height=max(1, height - 2), log=log, ascii_only=False)
     if not drawn or series is None:
         why = "no value above 0 for a log scale" if log and series and series.range else "no finite value yet"
         return [Text(cut(why, width), style=FAINT)] + [Text("")] * (height - 1)
-    wall = "|" if ascii_only else "│"
+    wall = "│"
     lines = []
     for place, line in enumerate(drawn):
         scale, found, curve = line.partition(wall) if place < len(drawn) - 2 else (line, "", "")
@@ -115,8 +110,8 @@ def chart_lines(
     return lines
 
 
-def _is_typical(series: Series, band: Limits | None, row: int, rows: int, log: bool) -> bool:
-    """Whether a row of the chart shows values of the typical range."""
+def _is_typical(series: ChartSeries, band: Limits | None, row: int, rows: int, log: bool) -> bool:
+    """Whether a row of the chart overlaps the typical range."""
     limits = series.logarithms().range if log else series.range
     if band is None or limits is None:
         return False
@@ -129,7 +124,7 @@ def _is_typical(series: Series, band: Limits | None, row: int, rows: int, log: b
 
 
 def panel_title(name: str, title: str, value: float | None, band: Limits | None, width: int) -> Text:
-    """A chart's head: what it is, what it is now, what is typical."""
+    """The title of a chart: the metric, its last value and its typical range."""
     now = number(value)
     typical = f"  [{said_band(*band)}]" if band else ""
     room = width - len(now) - len(typical) - 1
@@ -141,7 +136,7 @@ def panel_title(name: str, title: str, value: float | None, band: Limits | None,
 
 
 def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | None, width: int) -> Text:
-    """The steps so far from left to right; where something was found a letter says how grave."""
+    """The steps so far, from left to right. A symbol shows the highest severity of the findings active there."""
     if first is None or last is None or width < 1:
         return Text("")
     gravity = [""] * width

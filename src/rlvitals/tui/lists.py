@@ -1,4 +1,4 @@
-"""The list of a folder's runs and logs in words: what the terminal's list and a pipe's lines share."""
+"""The texts of a folder's list of runs and logs. The list on a terminal and the lines in a pipe share them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from rlvitals.contract import Headline
 from rlvitals.render.numbers import duration, number
 from rlvitals.terminal import visible
-from rlvitals.views.folder_list import Line
+from rlvitals.views.folder_list import ListLine
 
 
 def progress(facts: Headline) -> str:
-    """How far a run is."""
+    """The last step of a run, and the total if it is known."""
     step, total = facts["last_step"], facts["total_steps"]
     if step is None:
         return "-"
@@ -25,25 +25,25 @@ def moment_ago(then: float | None) -> str:
     return "-" if then is None else " ".join(duration(max(time.time() - then, 0.0)).split()[:2])
 
 
-def fitting(lines: Sequence[Line], words: str) -> list[Line]:
-    """The lines in which every word is found."""
+def fitting(lines: Sequence[ListLine], words: str) -> list[ListLine]:
+    """The lines that contain every word."""
     wanted = words.lower().split()
     return [line for line in lines if all(word in _said(line) for word in wanted)]
 
 
-def _said(line: Line) -> str:
+def _said(line: ListLine) -> str:
     facts = line.facts
     told = (line.name, facts["name"], facts["verdict"], facts["status"], facts["status_note"], facts["algorithm"] or "")
     return " ".join(told).lower()
 
 
-def listed_line(line: Line) -> str:
+def listed_line(line: ListLine) -> str:
     """One line of the list for a pipe."""
     facts = line.facts
     told = [facts["verdict"], str(line.path), facts["status"], f"step {progress(facts)}", facts["reason"]]
     return visible(" | ".join(word for word in told if word))
 
 
-def listed_event(line: Line) -> dict[str, Any]:
-    """The same as an event."""
+def listed_event(line: ListLine) -> dict[str, Any]:
+    """One line of the list as an event."""
     return {"type": "run", "path": str(line.path), **line.facts}

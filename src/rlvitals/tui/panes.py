@@ -1,4 +1,4 @@
-"""The screens of the terminal view. Each draws the lines that fit and no more, however many metrics there are."""
+"""The screens of the terminal view. Each draws only the lines that fit, however many metrics there are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.widget import Widget
 
 from rlvitals.errors import ConfigError
-from rlvitals.render.charts import Series
+from rlvitals.render.charts import ChartSeries
 from rlvitals.render.check import RuleFindings, cases, cited_text, joined, kind, when
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import band as said_band
@@ -33,13 +33,13 @@ from rlvitals.tui.watched import Watched
 from rlvitals.views.expressions import Expression
 
 PANEL_WIDTH, PANEL_HEIGHT = 38, 8
-"""The least columns and lines of one chart."""
+"""The minimum columns and lines of one chart."""
 LIST_SHARE = 3
-"""The list of findings takes one line in so many."""
+"""The list of findings takes one in this many lines."""
 
 
 class Pane(Widget):
-    """One screen. Keys are the app's; it moves the selection and asks for what is selected."""
+    """One screen. The app handles the keys: it moves the selection and asks for the selected metric."""
 
     def __init__(self, watched: Watched, name: str) -> None:
         super().__init__(id=name)
@@ -47,26 +47,26 @@ class Pane(Widget):
         self.selected = 0
         self.filter = ""
         self.scrolled_away = 0
-        """Lines of the details that are scrolled away."""
+        """The number of lines of the details above the shown part."""
 
     @property
     def count(self) -> int:
-        """Things to select from."""
+        """The number of items that can be selected."""
         return 0
 
     @property
     def metric(self) -> str | None:
-        """The metric that is selected."""
+        """The selected metric."""
         return None
 
     def move(self, by: int) -> None:
-        """Select another one."""
+        """Move the selection by this many items."""
         self.selected = max(0, min(self.selected + by, self.count - 1))
         self.scrolled_away = 0
         self.refresh()
 
     def scroll_details(self, by: int) -> None:
-        """Move within the details."""
+        """Scroll the details by this many lines."""
         self.scrolled_away = max(0, self.scrolled_away + by)
         self.refresh()
 
@@ -79,11 +79,11 @@ class Pane(Widget):
         return Text("\n").join(lines[:height])
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """What is shown."""
+        """The lines to draw."""
         raise NotImplementedError
 
     def page(self, details: list[Text], height: int) -> list[Text]:
-        """The part of the details that is scrolled to, with a word on what is below."""
+        """The shown part of the details. Its last line gives the number of lines below."""
         self.scrolled_away = max(0, min(self.scrolled_away, len(details) - height))
         shown = details[self.scrolled_away : self.scrolled_away + height]
         left = len(details) - self.scrolled_away - len(shown)
@@ -93,7 +93,7 @@ class Pane(Widget):
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:
-    """The names a regular expression is found in, upper and lower case alike; one that is none counts as plain text.
+    """The names that a regular expression matches, ignoring case. An invalid expression is searched as plain text.
 
     >>> matching(["loss", "kl", "KL/ref"], "^kl"), matching(["a(b"], "a(")
     (['kl', 'KL/ref'], ['a(b'])
@@ -103,7 +103,7 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
 
 @lru_cache(maxsize=20_000)
 def _fits(pattern: str, name: str) -> bool:
-    """Remembered: a screen asks the same several times a second."""
+    """Cached, because a screen repeats the same matches several times a second."""
     expression = _expression(pattern)
     return pattern.lower() in name.lower() if expression is None else expression.is_found_in(name)
 
@@ -116,21 +116,34 @@ def _expression(pattern: str) -> Expression | None:
         return None
 
 
-class VitalsPane(Pane):
-    """The vital signs, one a line: how it stands, value, change, typical range, course."""
+class MetricsPane(Pane):
+    """A screen of metrics, selected by the filter."""
+
+    @property
+    def all_names(self) -> list[str]:
+        """The metrics before the filter."""
+        return self.watched.names
+
+    @property
+    def _names(self) -> list[str]:
+        return matching(self.all_names, self.filter)
 
     @property
     def count(self) -> int:
         return len(self._names)
 
     @property
-    def _names(self) -> list[str]:
-        return matching(self.watched.vital_names, self.filter)
-
-    @property
     def metric(self) -> str | None:
         names = self._names
         return names[min(self.selected, len(names) - 1)] if names else None
+
+
+class VitalsPane(MetricsPane):
+    """The vital signs, one per line: status, value, change, typical range and a one-line curve."""
+
+    @property
+    def all_names(self) -> list[str]:
+        return self.watched.vital_names
 
     def lines(self, width: int, height: int) -> list[Text]:
         names = set(self._names)
@@ -174,34 +187,21 @@ class VitalsPane(Pane):
         return [*lines, *self._large(chosen.name, width, height - len(lines))]
 
     def _large(self, name: str, width: int, room: int) -> list[Text]:
-        """The selected one's chart, where there is room below."""
+        """The chart of the selected vital sign, if there is room for it below the list."""
         if room < 7:
             return []
         size = (min(width, 120), min(room - 1, 16))
         return [Text(""), *chart_lines(self.watched.series(name), size, band=self.watched.band(name))]
 
 
-class ChartsPane(Pane):
-    """Every metric as a chart, in a grid; one alone when it is opened."""
+class ChartsPane(MetricsPane):
+    """A grid with a chart of every metric. An opened chart fills the screen."""
 
     def __init__(self, watched: Watched, name: str) -> None:
         super().__init__(watched, name)
         self.is_log = False
         self.is_single = False
         self._grave: list[dict[str, Any]] = []
-
-    @property
-    def count(self) -> int:
-        return len(self._names)
-
-    @property
-    def _names(self) -> list[str]:
-        return matching(self.watched.names, self.filter)
-
-    @property
-    def metric(self) -> str | None:
-        names = self._names
-        return names[min(self.selected, len(names) - 1)] if names else None
 
     def lines(self, width: int, height: int) -> list[Text]:
         names = self._names
@@ -232,8 +232,8 @@ class ChartsPane(Pane):
         mark = self._mark(name, series)
         return [head, *chart_lines(series, (width, room), band=band, mark=mark, log=self.is_log), Text("")]
 
-    def _mark(self, name: str, series: Series | None) -> tuple[float, str] | None:
-        """Where the most severe finding about it began."""
+    def _mark(self, name: str, series: ChartSeries | None) -> tuple[float, str] | None:
+        """The onset of the most severe finding about a metric, with its label."""
         found = next((found for found in self._grave if name in found["metrics"]), None)
         if found is None or series is None:
             return None
@@ -242,7 +242,7 @@ class ChartsPane(Pane):
 
 
 class FindingsPane(Pane):
-    """What was found: a line each, and the selected one with evidence, advice, causes and its chart."""
+    """The findings, one per line, and the selected one with its evidence, advice, causes and chart."""
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""What is watched, line by line: for a pipe, a file, a program, or a terminal without a cursor."""
+"""`rlvitals watch` as lines: for a pipe, a file, a program, or a terminal without a cursor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Event = dict[str, Any]
 
 
 def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, until_idle: float | None) -> None:
-    """An event for every look that brought rows, and one for every finding, until the run ends or nothing comes."""
+    """Report each poll with new rows, each finding and each problem, until the run ends or `until_idle` seconds pass
+    without a row.
+    """
     said, points, problem = 0, -1, ""
     while True:
         watched.poll()
@@ -43,7 +45,7 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
 
 
 def line(event: Event) -> str:
-    """An event for people."""
+    """An event as a line of text."""
     kind = event["type"]
     if kind == "finding":
         advice = f"; do: {joined(event['advice'])}" if event["advice"] else ""
@@ -76,7 +78,7 @@ def _row(watched: Watched) -> Event:
 
 
 def _findings(watched: Watched, said: int) -> Iterator[Event]:
-    """The findings that were not there before; after a start from the beginning all of them."""
+    """The findings after the first `said`, or all of them if judging restarted. Severity info is left out."""
     found = watched.judge.said
     for item in found[said if said <= len(found) else 0 :]:
         if item.finding.severity != "info":

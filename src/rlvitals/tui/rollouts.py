@@ -15,13 +15,15 @@ from rlvitals.tui.panes import Pane
 from rlvitals.tui.watched import Watched
 from rlvitals.views.discovery import is_dump, is_joined, is_run
 from rlvitals.views.places import open_rollouts
-from rlvitals.views.rollouts import Hit
+from rlvitals.views.rollouts import RolloutHit
 
 SHOWN_HITS = 200
 
 
 class RolloutsPane(Pane):
-    """Rollouts of a run or a dump. It reads when it is looked at, and stays at its step until it is moved on."""
+    """The rollouts of a run or a dump, read when the screen is drawn. It follows the newest step unless the user has
+    moved to an earlier one.
+    """
 
     def __init__(self, watched: Watched, name: str) -> None:
         super().__init__(watched, name)
@@ -29,7 +31,7 @@ class RolloutsPane(Pane):
         self._step: int | None = None
         self._groups: list[Group] = []
         self._group = 0
-        self._hits: list[Hit] = []
+        self._hits: list[RolloutHit] = []
         self._why = ""
         self.is_worst = False
 
@@ -41,11 +43,11 @@ class RolloutsPane(Pane):
 
     @property
     def _is_list(self) -> bool:
-        """Whether single rollouts of all steps are listed: the worst, or those with a text."""
+        """Whether single rollouts of all steps are listed: the worst, or those that contain the filter's text."""
         return self.is_worst or bool(self.filter)
 
     def read(self) -> None:
-        """Look what there is now; at the newest step unless another one was chosen."""
+        """Read the rollouts again, at the newest step unless the user has chosen an earlier one."""
         path = self.watched.path
         if not (is_run(path) or is_joined(path) or (path.is_dir() and is_dump(path))):
             self._why = "a foreign log holds no rollouts; name the folder of a dump to see those"
@@ -67,20 +69,20 @@ class RolloutsPane(Pane):
         self.refresh()
 
     def walk_groups(self, by: int) -> None:
-        """Another group of the step."""
+        """Show another group of the step."""
         self._group = max(0, min(self._group + by, len(self._groups) - 1))
         self.selected = self.scrolled_away = 0
         self.refresh()
 
     def walk_steps(self, by: int) -> None:
-        """Another step."""
+        """Show another step."""
         if self._step in self._steps:
             place = max(0, min(self._steps.index(self._step) + by, len(self._steps) - 1))
             self._step, self._group, self.selected, self.scrolled_away = self._steps[place], 0, 0, 0
             self.read()
 
     def open(self) -> None:
-        """From the list to the rollout that is selected in it."""
+        """Open the rollout that is selected in the list."""
         if self._is_list and self._hits:
             hit = self._hits[min(self.selected, len(self._hits) - 1)]
             self._step, self.is_worst, self.filter = hit.step, False, ""

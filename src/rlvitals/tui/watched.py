@@ -1,5 +1,5 @@
-"""What is watched: a run or a foreign log that may still grow. Rows come in by polls and are judged one by one; what
-the screens draw is kept thinned, so that nothing grows with the length of a run.
+"""The watched run or foreign log, which may still grow. Polls read its rows, which are judged one by one. The series
+for the screens are downsampled, so that memory does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvitals import catalog
 from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
-from rlvitals.render.charts import Series
+from rlvitals.render.charts import ChartSeries
 from rlvitals.splits import held_out_name
 from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
@@ -33,9 +33,9 @@ from rlvitals.views.tree import slice_facts
 from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
 
 BUSY_SECONDS = 0.05
-"""So long rows are taken before others may look: a long log must not freeze the screen."""
+"""How long rows are judged before a short pause for other threads: a long log must not freeze the screen."""
 MOST_METRICS = 5000
-"""Names that are kept; a log with more has logged something else than metrics."""
+"""The maximum number of metric names. In a log with more, some names are not metrics."""
 PACE_ROWS = 50
 _HEADS = frozenset({"step", "timestamp", "attempt"})
 
@@ -53,7 +53,7 @@ class Tile(NamedTuple):
 
 
 class Watched:
-    """One run or log. `poll` may run in a separate thread; those who look hold `lock`."""
+    """One run or log. `poll` may run in a separate thread; readers hold `lock`."""
 
     def __init__(
         self,
@@ -69,18 +69,18 @@ class Watched:
         self._mapping = mapping
         self._feed: Feed = open_feed(self.path)
         self._waiting: News | None = None
-        """Rows that are read, while what the run says of itself cannot be."""
+        """The rows of a poll after which the source's own information could not be read. The next poll judges them."""
         self._start_again(None)
         self.ending = ""
         """Why no more rows will come."""
         self.problem = ""
-        """Why nothing can be read just now."""
+        """Why the last poll could not read the source."""
         self.heard = time.monotonic()
         """When the last row came."""
 
     @property
     def path(self) -> Path:
-        """As it was named; in full once the working directory is another one."""
+        """The path as given, or the absolute path if the working directory has changed."""
         return self._named if self._named.absolute() == self._kept else self._kept
 
     @property
@@ -93,7 +93,7 @@ class Watched:
 
     @property
     def rows(self) -> int:
-        """Training rows of the living line: the number every list and page shows."""
+        """Training rows of the living line: the number that every list and page shows."""
         return self._judge.training_rows if self._feed.rows is None else self._feed.rows
 
     @property
@@ -110,14 +110,14 @@ class Watched:
 
     @property
     def names(self) -> list[str]:
-        """Every metric: the vital signs first, then as they came."""
+        """Every metric: the vital signs first, then the others in the order of their first rows."""
         with self.lock:
             return list(dict.fromkeys([*self.vital_names, *self._traces]))
 
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            both = self._feed.logged_names  # what is left of them is logged in training too
+            both = self._feed.logged_names  # one of these in `_traces`: training logs the metric too
             return self.reader.vital_signs([name for name in self._traces if name not in both])
 
     @property
@@ -127,14 +127,14 @@ class Watched:
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings, the most severe first, each severity in the order of its findings."""
+        """The findings, the most severe first; within a severity, in the order in which they were raised."""
         with self.lock:
             found = self._judge.history.findings
         return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """The findings as reports have them: with the row each was raised at."""
+        """The findings as in reports, each with the row at which it was raised. The most severe come first."""
         with self.lock:
             facts = [asdict(said.finding) | {"row": said.point} for said in self._judge.said]
         return sorted(facts, key=lambda found: -SEVERITIES.index(found["severity"]))
@@ -154,42 +154,42 @@ class Watched:
         return None if self.ending else time_left(list(self._stamps), self.total_steps)
 
     def tiles(self) -> list[Tile]:
-        """The vital signs as they are now."""
+        """The current state of the vital signs."""
         with self.lock:
             standing = standing_findings(of_judge(self._judge))
             groups = self.reader.slices(list(self._traces))
             facts_of = slice_facts(groups, self.reader)
             return [self._tile(name, standing, slices_of(name, groups, facts_of)) for name in self.vital_names]
 
-    def series(self, name: str) -> Series | None:
-        """One metric, thinned; None for a name that never came."""
+    def series(self, name: str) -> ChartSeries | None:
+        """The downsampled series of a metric; None if it was never logged."""
         with self.lock:
             trace = self._traces.get(name)
-            return None if trace is None else Series.from_dict(trace.to_dict())
+            return None if trace is None else ChartSeries.from_dict(trace.to_dict())
 
     def band(self, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
-        """Its typical range."""
+        """The typical range of a metric."""
         band = self.reader.band(name, stage=stage, parameters=self._judge.monitor.case.number("model_parameters"))
         return band.limits if band else None
 
     def title(self, name: str) -> str:
-        """What people call it."""
+        """The title of a metric."""
         return self.reader.title(name)
 
     def explanation(self, name: str) -> catalog.Explanation | None:
-        """What the catalogue says of it; None for an unknown name."""
+        """The catalogue's explanation of a metric; None for an unknown name."""
         try:
             return self.reader.explain(name)
         except RlvitalsError:
             return None
 
     def poll(self) -> bool:
-        """Read what is new; returns whether anything is. `problem` names what cannot be read now."""
+        """Read and judge new rows. Returns whether anything changed. `problem` gives the reason if reading failed."""
         try:
-            ending = self._feed.ending  # asked before the poll: what was written until then is still read
+            ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
             news = self._waiting = self._waiting or self._feed.poll()
             if not self._judge.points and not news.rows:
-                self._feed = open_feed(self.path)  # it may be a run that had not begun yet
+                self._feed = open_feed(self.path)  # the path may have become a run
             is_new = news.before is not None or (bool(news.rows) and not self._judge.points)
             source = self._feed.source() if is_new else None
         except (RlvitalsError, OSError) as error:
@@ -203,13 +203,13 @@ class Watched:
         if ending:
             last = self._feed.flush()
             self._take(last, None if last.before is None else self._feed.source())
-        if ending or self._feed.is_watched:  # a run's own clock tells its silence
+        if ending or self._feed.is_watched:  # the run's own clock reports missing rows
             return changed
         with self.lock:
             return bool(self._judge.tick(time.time())) or changed
 
     def _take(self, news: News, source: RowSource | None) -> None:
-        if source is not None:  # only now is it known what the log says of itself
+        if source is not None:  # the first rows, or earlier rows are no longer valid: judging restarts
             with self.lock:
                 self._start_again(source)
         rows = [*(news.before or ()), *news.rows]
@@ -221,7 +221,7 @@ class Watched:
                 self._judge.take(row)
                 self._keep(row)
             if time.monotonic() - since > BUSY_SECONDS:
-                time.sleep(0.002)  # a lock that is taken again at once lets nobody in
+                time.sleep(0.002)  # without a pause other threads hardly get the lock
                 since = time.monotonic()
         with self.lock:
             for event in news.events:
@@ -234,7 +234,7 @@ class Watched:
         self.latest: dict[str, float] = {}
         """The newest value of every metric."""
         self.left_out = 0
-        """Values of names beyond MOST_METRICS."""
+        """The number of dropped values: their names are beyond MOST_METRICS."""
         self._stamps: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
         self._evaluated_only: set[str] = set()
 
@@ -261,7 +261,7 @@ class Watched:
             self.latest[name] = number
 
     def _shown_name(self, name: str) -> str:
-        """The name a metric was logged under, where training does not log it too."""
+        """The logged name of a metric; for a held-out metric that training logs too, its held-out name."""
         logged = self._feed.logged_names.get(name)
         if logged is not None and (logged in self._evaluated_only or logged not in self._traces):
             self._evaluated_only.add(logged)
@@ -279,7 +279,7 @@ class Watched:
         told = status_of(name, standing, members, evaluated=name in self._evaluated_only)
         if name not in members:
             return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *told)
-        # Nobody logs the whole, so one of its slices is the sign, and stands for all of them.
+        # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
         last = [value for one in members if math.isfinite(value := self.latest[one])]
         title = title_of_mean(self.reader.title(name, evaluated=name in self._evaluated_only), len(members))
@@ -288,12 +288,12 @@ class Watched:
 
 
 def _middle(trace: Trace) -> Points:
-    """A thinned series by the middle of each bucket."""
+    """The middle of the range in each bucket of a downsampled series."""
     return Points(np.array(trace.steps), (np.array(trace.lows) + np.array(trace.highs)) / 2)
 
 
 def status_line(watched: Watched) -> str:
-    """How the run stands: recorded runs know it, foreign logs do not."""
+    """The status of a recorded run; `log` for a foreign log, `run` if the status cannot be read."""
     if not is_run(watched.path) and not is_joined(watched.path):
         return "log"
     try:

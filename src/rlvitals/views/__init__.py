@@ -1,1 +1,1 @@
-"""The read side: the only door to stored data for the command line, the dashboard and reports."""
+"""The read side. The command line, the dashboard and reports read stored data only through this package."""

@@ -1,4 +1,4 @@
-"""Rules tried on logs of the past: what they would have said, when, and how often for nothing."""
+"""Apply rules to past logs: which findings they would have raised, when, and how many of them are false alarms."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Finding
-from rlvitals.views.judge import Judge, Said
+from rlvitals.views.judge import Judge, RaisedFinding
 from rlvitals.views.labels import Label
 from rlvitals.views.places import open_all, places_in
 from rlvitals.views.sources import RowSource, Rules, new_monitor
 
 EARLY_POINTS = 12
-"""Trouble that begins by then was there from the start."""
+"""A problem that begins up to this point counts as present from the start."""
 EARLY_DEADLINE = 40
-"""By which point such a run must have had its critical."""
+"""The point by which such a run must have a critical finding."""
 LATE_POINTS, LATE_SHARE = 15, 0.2
-"""Later trouble must be reported within so many points, or that share of the run, after its onset."""
+"""A later problem must be reported within this number of points, or this share of the run, after its onset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One log under the rules."""
+    """The result of the rules on one log."""
 
     file: str
     path: str
@@ -35,23 +35,23 @@ class Result:
     what: str
     onset_step: int | None
     onset_point: int | None
-    """The row the trouble began at, counted from 1."""
+    """The row at which the problem began, counted from 1."""
     first_warning: dict[str, Any] | None
-    """The first warning or critical: point, step, kind, rule."""
+    """The first warning or critical finding: point, step, kind, rule."""
     first_critical: dict[str, Any] | None
     kinds: list[str]
-    """The kinds of all warnings and criticals, in the order they came."""
+    """The kinds of all warnings and critical findings, in the order they were raised."""
     in_time: bool | None
-    """Of a failed run: whether a critical came in time. None of others."""
+    """For a failed run: whether a critical finding was raised in time. None for other runs."""
     delay: int | None
-    """Points from the onset to the first critical; negative before it."""
+    """Points from the onset to the first critical finding; negative if it was raised before the onset."""
     kind_right: bool | None
-    """Whether a finding names a kind of the label; None where the label has none."""
+    """Whether a finding has one of the label's kinds; None if the label has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many of so many, with the Wilson 95 % interval of the share."""
+    """A count out of a total, with the Wilson 95 % interval of the share."""
 
     count: int
     of: int
@@ -61,14 +61,14 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """All results, and what they come to."""
+    """All results and their totals."""
 
     rules: list[str]
     results: list[Result]
     passed_over: dict[str, str]
 
     def totals(self) -> dict[str, Any]:
-        """Hits, delay and false alarms; only what the labels allow to say."""
+        """Hits, delay and false alarms, as far as the labels allow."""
         failed = [result for result in self.results if result.label == "fail"]
         watched = [result for result in self.results if result.label == "watch"]
         healthy = [result for result in self.results if result.label == "healthy"]
@@ -108,7 +108,7 @@ class Backtest:
 def backtest(rules: Sequence[str], paths: Iterable[str | Path], labels: dict[str, Label] | None = None) -> Backtest:
     """Run the rules over runs and logs, each row by row. `default` stands for the shipped rules."""
     chosen = list(rules)
-    new_monitor(None, chosen)  # a wrong rule raises before anything is read
+    new_monitor(None, chosen)  # a wrong rule raises before any log is read
     places: list[Path] = []
     for path in paths:
         found = places_in(path)
@@ -133,7 +133,7 @@ def _result(place: Path, source: RowSource, rules: Rules, label: Label | None) -
         if onset_point is None and onset is not None and judge.monitor.case.step >= onset:
             onset_point = judge.points
     if label is not None and label.onset_step is not None and onset_point is None:
-        onset_point = judge.points  # begins after the last row that is here
+        onset_point = judge.points  # the problem begins after the last row of this log
     grave = [said for said in judge.said if said.finding.severity != "info"]
     warning = grave[0] if grave else None
     critical = next((said for said in grave if said.finding.severity == "critical"), None)
@@ -156,12 +156,12 @@ def _result(place: Path, source: RowSource, rules: Rules, label: Label | None) -
     )
 
 
-def _is_in_time(critical: Said | None, onset_point: int, points: int) -> bool:
+def _is_in_time(critical: RaisedFinding | None, onset_point: int, points: int) -> bool:
     return critical is not None and critical.point <= deadline(onset_point, points)
 
 
 def deadline(onset_point: int, points: int) -> float:
-    """The last row at which a critical is in time.
+    """The last row at which a critical finding is in time.
 
     >>> deadline(1, 200), deadline(50, 60), deadline(50, 200)
     (40, 65, 90.0)
@@ -171,7 +171,7 @@ def deadline(onset_point: int, points: int) -> float:
     return onset_point + max(LATE_POINTS, LATE_SHARE * points)
 
 
-def _first(said: Said | None) -> dict[str, Any] | None:
+def _first(said: RaisedFinding | None) -> dict[str, Any] | None:
     if said is None:
         return None
     finding: Finding = said.finding
@@ -179,7 +179,7 @@ def _first(said: Said | None) -> dict[str, Any] | None:
 
 
 def share(answers: Iterable[bool]) -> Share | None:
-    """How many are true, with an interval that is honest about few; None of none.
+    """How many are true, with an interval that is wide for few values; None without values.
 
     >>> share([True, True, True])
     Share(count=3, of=3, low=0.438, high=1.0)

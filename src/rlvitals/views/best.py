@@ -33,7 +33,7 @@ class Best:
 
 
 def find_best(name: str, series: Series, meaning: Match | None) -> Best | None:
-    """Best and last value; best is undefined where neither up nor down is better. None without any point."""
+    """Best and last value. There is no best value if neither up nor down is better. None without any point."""
     steps, values = series
     if not len(values):
         return None

@@ -1,4 +1,4 @@
-"""How a metric has changed: since the start and lately, in numbers and in words, for every tile, table and card."""
+"""How a metric has changed, since the start and recently, in numbers and in text, for every tile, table and card."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlvitals.contract import ChangeFacts
 from rlvitals.render.numbers import number
 
 FEWEST_FOR_LATELY = 8
-"""Points below which "lately" would be the whole series."""
+"""With fewer points, the recent change would cover the whole series."""
 
 MEAN_OF_FEW = 3
-"""Points that a level is the mean of, where there are four times as many; of a long series a tenth."""
+"""Points that are averaged to a level if there are four times as many. A long series averages a tenth of its points."""
 
 FEWEST_JUMPS = 5
-"""Jumps below which nothing is known of a series' noise."""
+"""With fewer jumps, the noise of a series is unknown."""
 
 SPREAD_OF_DEVIATIONS = 1.2533
 """The standard deviation of a normal distribution over its mean absolute deviation: sqrt(pi / 2)."""
 
 
 def change(steps: NDArray[Any], values: NDArray[np.float64], direction: str = "none") -> ChangeFacts | None:
-    """How far a series is from where it began, and how far its newest tenth is from the tenth before; None where there
-    is nothing to compare. A level is the mean of a tenth of the points. A difference is 0 where it is no more than
-    twice what the series' own scatter explains. `direction` is the one that is better.
+    """How far a series is from its start, and how far its newest tenth is from the tenth before. None if there is
+    nothing to compare. A level is the mean of a tenth of the points. A difference is 0 unless it is more than twice the
+    noise of the series. `direction` is the better direction.
 
     >>> steps = np.arange(1, 41)
     >>> change(steps, np.linspace(0.0, 1.95, 40))["told"]
@@ -65,8 +65,8 @@ def _beyond(moved: float, noise: float) -> float:
 
 
 def _noise(values: NDArray[np.float64], window: int) -> float:
-    """What the mean of so many points wobbles by: from the jumps between neighbours, so that a trend is no noise, and
-    by their mean deviation, so that one leap is little of it.
+    """The noise of a mean of `window` points. It uses the jumps between neighbours, so that a trend does not count as
+    noise, and their mean deviation, so that a single jump has little effect.
     """
     jumps = np.diff(values)
     if len(jumps) < FEWEST_JUMPS:

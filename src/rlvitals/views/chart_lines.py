@@ -1,4 +1,4 @@
-"""Metrics as lines to draw: thinned, over any x-axis, with the typical range, findings and abandoned attempts."""
+"""Metrics as lines to draw: downsampled, over any x-axis, with the typical range, findings and abandoned attempts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvitals.contract import Bounds, DrawnLine, Ghost, Lines, finding_facts
+from rlvitals.contract import Bounds, Curve, DrawnLine, Ghost, Lines, finding_facts
 from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.store.layout import Stream
 from rlvitals.views.query import AXIS_CONCEPTS, StoredRun, in_order
-from rlvitals.views.thinning import Thinned, thin
+from rlvitals.views.thinning import thin
 from rlvitals.views.tree import band_of, streams_of
 
 POINTS = 800
@@ -22,7 +22,7 @@ AXES = ("step", "time", *AXIS_CONCEPTS)
 
 
 class Window(NamedTuple):
-    """What of the x-axis is looked at, and in how many points."""
+    """The visible part of the x-axis, and the number of points."""
 
     x: str = "step"
     start: float | None = None
@@ -31,7 +31,7 @@ class Window(NamedTuple):
 
 
 def lines(view: StoredRun, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> Lines:
-    """What `/api/series` answers. Raises UnknownMetric, and ConfigError for an axis the run does not have."""
+    """The response of `/api/series`. Raises UnknownMetric, and ConfigError for an axis the run does not have."""
     place = Axis(view, window.x)
     drawn: list[DrawnLine] = []
     bands: dict[str, Bounds] = {}
@@ -52,7 +52,9 @@ def lines(view: StoredRun, names: Sequence[str], window: Window, findings: Seque
 
 
 class Axis:
-    """Places steps on an x-axis. Rows between two that carry the axis, evaluations among them, lie between them."""
+    """Places steps on an x-axis. Rows without an axis value, such as evaluations, are interpolated between rows with
+    one.
+    """
 
     def __init__(self, view: StoredRun, x: str) -> None:
         self._known: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -83,8 +85,8 @@ def _axis_name(view: StoredRun, x: str) -> str:
     raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
 
 
-def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> Thinned:
-    """One metric of one stream, thinned."""
+def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> Curve:
+    """One metric of one stream, downsampled."""
     steps, values = view.series(name, stream=stream)
     x = place(steps)
     seen = _within(x, window)
@@ -93,18 +95,18 @@ def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: Axi
 
 def _line(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
     line = curve(view, name, stream, window, place)
-    return {"name": name, "stream": stream, **line.facts, "ghosts": _ghosts(view, name, stream, window, place)}
+    return {"name": name, "stream": stream, **line, "ghosts": _ghosts(view, name, stream, window, place)}
 
 
 def _ghosts(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> list[Ghost]:
-    """What abandoned attempts logged, in one line."""
+    """The values of all abandoned attempts as one line."""
     if len(view.attempts) < 2:
         return []
     steps, values = view.series(name, stream=stream, ghosts=True)
     x = place(steps)
     seen = _within(x, window)
     line = thin(x[seen], values[seen], steps[seen], GHOST_POINTS)
-    return [{"x": line.x, "y": line.y}] if line.shown else []
+    return [{"x": line["x"], "y": line["y"]}] if line["shown"] else []
 
 
 def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:

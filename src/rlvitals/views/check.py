@@ -1,4 +1,4 @@
-"""The doctor's report on a run or a log: fed row by row, without hindsight, and put together for people and programs.
+"""The doctor's report on a run or a log. Rows are judged one by one, without looking ahead.
 
 report = rlvitals.check("out/kto")
 report.verdict, [finding.title for finding in report.findings]
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -23,17 +23,19 @@ from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.discovery import is_run
 from rlvitals.views.hindsight import Neighbours, hindsight
-from rlvitals.views.judge import Judge, Said, Trace
+from rlvitals.views.judge import Judge, RaisedFinding, Trace
 from rlvitals.views.logs import LogView
+from rlvitals.views.missing_metrics import Unjudged, unjudged
 from rlvitals.views.places import open_all, open_source, places_in
 from rlvitals.views.run import RunView
 from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
-from rlvitals.views.unjudged import Unjudged, unjudged
 
 T = TypeVar("T")
 
 KEPT_OF_A_RULE = 10
-"""Findings told of one rule and severity: an alarm that comes and goes for ever is counted."""
+"""Findings that are kept per rule and severity. Further ones are only counted, because an alarm may return any number
+of times.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +46,31 @@ class Report:
     format: str
     verdict: Verdict
     reason: str
-    """The verdict in a sentence."""
+    """The verdict in one sentence."""
     points: int
-    """Rows that were judged: those of a step joined, evaluations and what was superseded included."""
+    """Rows that were judged. Rows of one step are joined; evaluations and superseded rows are included."""
     rows: int
-    """Training rows of the living line: the number every list and page shows."""
+    """Training rows of the living line: the number that every list and page shows."""
     first_step: int | None
     last_step: int | None
     algorithm: str | None
     framework: str | None
     findings: list[Finding]
-    """Warnings and critical findings: the worst first, then in the order they were raised."""
+    """Warnings and critical findings: the most severe first, then in the order they were raised."""
     said_at: list[int]
-    """The row each of them was raised at, counted from 1: steps may start again within a log."""
+    """The row at which each of them was raised, counted from 1, because steps may restart within a log."""
     normal: list[Finding]
-    """What was noticed and is no reason to worry."""
+    """Findings that are no reason to worry."""
     cannot_judge: list[Unjudged]
     notes: list[str] = field(default_factory=list)
     names: list[Taken] = field(default_factory=list)
-    """Which logged name each signal was read from, as which concept, and how sure that is."""
+    """For each signal the logged name it was read from, the concept, and how certain that is."""
     parts: dict[str, float | None] = field(default_factory=dict)
-    """The names of the reward's parts, with their weights where they add up to it."""
+    """The names of the reward's parts, with their weights if the parts add up to the reward."""
     series: dict[str, Trace] = field(default_factory=dict)
-    """The metrics the findings are about, thinned, with every extreme kept."""
+    """The metrics that the findings are about, downsampled, with every extreme kept."""
     hindsight: Hindsight | None = None
-    """Of a run that went wrong: what continuing has cost, and which checkpoint to revert to."""
+    """For a run that went wrong: the cost of continuing, and the checkpoint to revert to."""
 
     @property
     def ongoing(self) -> frozenset[str]:
@@ -77,17 +79,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
-        return {
-            "source": self.source,
-            "format": self.format,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "points": self.points,
-            "rows": self.rows,
-            "first_step": self.first_step,
-            "last_step": self.last_step,
-            "algorithm": self.algorithm,
-            "framework": self.framework,
+        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "said_at"}
+        return told | {
             "findings": [
                 asdict(finding) | {"row": row, "more": more_about(finding.rule)}
                 for finding, row in zip(self.findings, self.said_at, strict=True)
@@ -98,17 +91,16 @@ class Report:
             "names": [asdict(taken) for taken in self.names],
             "parts": dict(self.parts),
             "series": {name: trace.to_dict() for name, trace in self.series.items()},
-            "hindsight": self.hindsight,
         }
 
 
 class Listed(Sequence[T]):
-    """A sequence of what is in its list."""
+    """A sequence over the items of `listed`."""
 
     @property
     @abstractmethod
     def listed(self) -> list[T]:
-        """What is in it, in order."""
+        """The items, in order."""
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -131,7 +123,7 @@ class FolderReport(Listed[Report]):
 
     @property
     def verdict(self) -> Verdict:
-        """The most severe one."""
+        """The most severe verdict."""
         return max((report.verdict for report in self.reports), key=VERDICTS.index, default="cannot judge")
 
     @property
@@ -161,12 +153,12 @@ def check(
 
     Args:
         path: A run's directory, a log, a folder of these, a URL, or a run on a tracker's server.
-        rules: A preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these; without any,
-            those a recorded run was watched with.
-        algorithm: What was trained with, where the log does not say it: `grpo`, `dpo`, ...
-        framework: Whose metric names the log has: `trl`, `verl`, ...
-        config: Settings that the log does not hold: `num_generations`, `reward_max`, ...
-        mapping: What metric names are: {"my_name": "reward.total.mean"}.
+        rules: A preset's name, a rule file, a rule such as "kl > 0.5 for 5: warning", or a list of these. Without any,
+            the rules with which a recorded run was monitored.
+        algorithm: The training algorithm, if the log does not contain it: `grpo`, `dpo`, ...
+        framework: The framework whose metric names the log uses: `trl`, `verl`, ...
+        config: Settings that the log does not contain: `num_generations`, `reward_max`, ...
+        mapping: The concepts of metric names: {"my_name": "reward.total.mean"}.
 
     Returns:
         A report with `verdict`, `reason` and `findings`; for a folder a sequence of reports.
@@ -204,16 +196,16 @@ def check(
             judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
             logged.update(judge.monitor.case.names)
             reports.append(report_on(judge, opened, neighbours))
-        except (RunUnreadable, OSError) as error:  # met while its rows were read
+        except (RunUnreadable, OSError) as error:  # raised while its rows were read
             reports.append(_unreadable(opened.path, error))
-    if not reports:  # none of its files is one; perhaps one below is
+    if not reports:  # none of the files is a log; there may be one in a subfolder
         return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     check_names(mapping or {}, logged)
     return FolderReport(str(path), reports, passed_over)
 
 
 def _unreadable(place: Path, error: Exception) -> Report:
-    """The report on a run that cannot be read, among others: a gate must not count it as healthy."""
+    """The report on an unreadable run in a folder, so that a gate does not count it as healthy."""
     return Report(
         source=str(place),
         format=RUN,
@@ -241,15 +233,15 @@ def check_source(
     *,
     mapping: Mapping[str, str] | None = None,
 ) -> Report:
-    """Judge what is open already. Raises ConfigError for a mapped name that is not in it."""
+    """Judge a source that is already open. Raises ConfigError for a mapped name that is not in it."""
     judge = judge_source(source, new_monitor(source, rules, algorithm, framework, config, mapping=mapping))
     check_names(mapping or {}, judge.monitor.case.names)
     return report_on(judge, source)
 
 
 def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = None) -> Report:
-    """The report after the rows taken so far. `neighbours` are the runs among which a healthy one is looked for; by
-    default those in the same folder.
+    """The report on the rows so far. `neighbours` are the runs among which a healthy one is searched; by default those
+    in the same folder.
     """
     monitor = judge.monitor
     diagnosis = of_judge(judge)
@@ -259,7 +251,7 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
         key=lambda said: -SEVERITIES.index(said.finding.severity),
     )
     findings = [said.finding for said in grave]
-    grave_alarms = {finding.alarm for finding in findings}  # what got worse later was no harmless remark
+    grave_alarms = {finding.alarm for finding in findings}  # an alarm that got worse later is not listed as harmless
     normal = [
         said.finding for said in kept if said.finding.severity == "info" and said.finding.alarm not in grave_alarms
     ]
@@ -306,7 +298,7 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
 
 
 def _view(source: RowSource) -> RunView | None:
-    """What the rows are read from, where it can be asked for more."""
+    """A view of what the rows are read from, if there is one."""
     if isinstance(source.view, RunView):
         return source.view
     return None if source.log is None else LogView(source.log, source.path)
@@ -323,9 +315,9 @@ def _parts(case: Case) -> dict[str, float | None]:
     return {part.key: weights.get(name) for name, part in case.parts.items()}
 
 
-def _without_repetition(said: list[Said]) -> tuple[list[Said], list[str]]:
-    """Of an alarm that comes and goes the first ones and the newest, and a note on the others."""
-    by_alarm: dict[tuple[str, str], list[Said]] = {}
+def _without_repetition(said: list[RaisedFinding]) -> tuple[list[RaisedFinding], list[str]]:
+    """The first findings and the newest of an alarm that keeps returning, and a note on the others."""
+    by_alarm: dict[tuple[str, str], list[RaisedFinding]] = {}
     for one in said:
         by_alarm.setdefault((one.finding.alarm, one.finding.severity), []).append(one)
     left_out: set[int] = set()

@@ -1,7 +1,7 @@
-"""Two or more runs side by side: settings that differ, best and final values, where they part.
+"""Two or more runs side by side: settings that differ, best and final values, and where they diverge.
 
-Metrics are paired by logged name or by concept, and judged by the catalogue first: what is not the same quantity is
-refused or carries a warning, and what differs by a sign or a factor is converted.
+Metrics are paired by logged name or by concept. The catalogue checks each pair first: different quantities are refused
+or get a warning, and values that differ by a sign or a factor are converted.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from rlvitals.catalog import Comparison
 from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.views.best import Best
-from rlvitals.views.parting import bands_part, parting_step
+from rlvitals.views.divergence import bands_part, parting_step
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, is_bookkeeping, plain_settings
 
 TOLERANCE = 1e-6
-"""Relative difference from which two values count as different."""
+"""Relative difference above which two values count as different."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric over the runs."""
+    """One metric over all runs."""
 
     name: str
     concept: str | None
     names: list[str | None]
-    """What each run logs it as."""
+    """The name under which each run logs it."""
     best: list[Best | None]
     verdict: str
     """The worst verdict among the pairs with the first run."""
     note: str = ""
     first_divergence: int | None = None
-    """The first common step where a run's value differs from the first run's."""
+    """The first common step at which a run's value differs from the first run's."""
     common_steps: int = 0
     parts: list[int | None] = field(default_factory=list)
-    """For each run the step from which it differs from the first run beyond the noise of both."""
+    """For each run the step from which it differs from the first run by more than the noise of both."""
     bands: list[int | None] = field(default_factory=list)
-    """For each run the step from which the band of its seeds no longer overlaps that of the first run's."""
+    """For each run the step from which the band of its seeds no longer overlaps that of the first run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """All there is to say of the runs together."""
+    """The comparison of all runs."""
 
     runs: list[dict[str, Any]]
     config_differences: dict[str, list[Any]]
@@ -58,15 +58,15 @@ class RunComparison:
     """Path of a run -> metrics that no other run has."""
     first_divergence: int | None = None
     bookkeeping: dict[str, list[Any]] = field(default_factory=dict)
-    """Settings that differ and say who ran where and when."""
+    """Settings that differ and only describe who ran it, where and when, or repeat another setting."""
 
 
 def compare_runs(
     views: Sequence[RunView], metrics: Sequence[str] = (), tolerance: float = TOLERANCE, *, signs_only: bool = False
 ) -> RunComparison:
-    """Compare runs with the first one. `metrics` asks for some by name: then what does not compare raises
-    NotComparable. With `signs_only`, where none are asked for, the vital signs of the first run are compared; every
-    one of thousands of metrics takes seconds.
+    """Compare runs with the first one. `metrics` selects metrics by name; NotComparable is raised if one cannot be
+    compared. With `signs_only` and without `metrics`, only the vital signs of the first run are compared, because
+    thousands of metrics take seconds.
     """
     if len(views) < 2:
         raise ConfigError("comparing takes at least two runs")
@@ -103,15 +103,15 @@ def compare_runs(
 
 
 def settings_apart(views: Sequence[RunView]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Settings that differ and change what is trained, and those that say who ran where and when, or repeat another."""
+    """Settings that differ and affect the training, and those that are bookkeeping or repeat another setting."""
     found = config_differences(views)
     kept = {key: values for key, values in found.items() if not is_bookkeeping(key) and not _is_repeated(key, found)}
     return kept, {key: values for key, values in found.items() if key not in kept}
 
 
 def _is_repeated(key: str, found: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether a setting of a section says what the setting of the same name at the top says, as far as it is set:
-    a recipe beside the arguments that were made from it.
+    """Whether a setting in a section has the same values as the top-level setting of the same name, as far as it is
+    set. An example is a recipe beside the arguments that were made from it.
     """
     section, _, name = key.rpartition(".")
     above = found.get(name) if section else None
@@ -119,7 +119,7 @@ def _is_repeated(key: str, found: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:
-    """Settings that are not the same in all runs: dotted key -> one value a run (None where it has none)."""
+    """Settings that are not the same in all runs: dotted key -> one value per run (None if it has none)."""
     flat = [flatten(view.config) for view in views]
     keys = sorted(set().union(*flat))
     found = {key: [settings.get(key) for settings in flat] for key in keys if key not in ("rlvitals.name", "exp_name")}
@@ -127,8 +127,8 @@ def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:
 
 
 def partner_of(base: RunView, name: str, other: RunView, asked: str, must_exist: bool) -> str | None:
-    """The other run's metric to lay beside this one: the same name, or the same concept and slice, or what was asked
-    for by name.
+    """The other run's metric to compare with this one: the same name, the same concept and slice, or the metric
+    requested by name.
     """
     if name in other.metrics:
         return name
@@ -139,7 +139,7 @@ def partner_of(base: RunView, name: str, other: RunView, asked: str, must_exist:
         for candidate in candidates:
             if other.labels(candidate) == labels:
                 return candidate
-        # A run with a single environment may log it as a slice: then it is the whole of the run.
+        # A run with a single environment may log it as a slice, which then stands for the whole run.
         if len(candidates) == 1 and (not labels or not other.labels(candidates[0])):
             return candidates[0]
     if must_exist:
@@ -202,7 +202,7 @@ _BADNESS = {"same": 0, "convert": 1, "caution": 2, "different": 3}
 
 
 def _common(base: RunView, base_name: str, other: RunView, name: str) -> tuple[Any, Any, Any]:
-    """The steps that both runs have, and their values there."""
+    """The steps that both runs have, and the values at these steps."""
     left, right = by_step(base, base_name), by_step(other, name)
     steps = np.intersect1d(left[0], right[0])
     return steps, left[1][np.searchsorted(left[0], steps)], right[1][np.searchsorted(right[0], steps)]
@@ -212,14 +212,14 @@ def _first_divergence(steps: Any, one: Any, two: Any, tolerance: float) -> int |
     """The first common step where the values differ."""
     with np.errstate(invalid="ignore"):
         scale = np.maximum(np.abs(one), np.abs(two))
-        close = (np.abs(one - two) <= tolerance * scale) & np.isfinite(scale)  # nothing is near infinity
+        close = (np.abs(one - two) <= tolerance * scale) & np.isfinite(scale)  # no value is close to infinity
         same = (one == two) | (np.isnan(one) & np.isnan(two)) | close
     where = np.flatnonzero(~same)
     return int(steps[where[0]]) if len(where) else None
 
 
 def _seeds(views: Sequence[RunView]) -> list[list[int]]:
-    """Places of the runs that differ by their seed alone, the first run's family first."""
+    """Positions of the runs that differ only in their seed, the first run's family first."""
     labels = list(families({str(place): plain_settings(view.config) for place, view in enumerate(views)}).values())
     return [[place for place, own in enumerate(labels) if own == label] for label in dict.fromkeys(labels)]
 
@@ -240,11 +240,11 @@ def _bands(views: Sequence[RunView], names: list[str | None], seeds: Sequence[Se
 
 
 def by_step(view: RunView, name: str) -> tuple[Any, Any]:
-    """One value a step (the last logged one), in the concept's own sign and scale."""
+    """One value per step (the last logged one), in the sign and scale of the concept."""
     steps, values = view.series(name)
     keep = np.append(np.diff(steps) != 0, True) if len(steps) else np.zeros(0, dtype=bool)
     meaning = view.meaning(name)
-    if meaning is None or meaning.caveat is None:  # most names: nothing to convert
+    if meaning is None or meaning.caveat is None:  # most names need no conversion
         return steps[keep], values[keep]
     return steps[keep], np.array([catalog.to_concept(meaning, float(value)) for value in values[keep]])
 

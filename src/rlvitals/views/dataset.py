@@ -1,4 +1,4 @@
-"""Many runs as one Parquet dataset, for engines made to query that: DuckDB, Ray Data, Spark, Polars.
+"""Many runs as one Parquet dataset, for query engines such as DuckDB, Ray Data, Spark and Polars.
 
 ```
 lake/
@@ -6,8 +6,8 @@ lake/
   _common_metadata                           all columns of all runs, for engines that want to know them first
 ```
 
-Every row says which run it is of and with what settings, so that no query needs a join. A metric is a column of
-doubles under its own name in every run; texts are under `text/NAME`, so that a name has one type throughout. A run that
+Every row has its run and the run's settings, so that no query needs a join. In every run a metric is a column of
+doubles under its own name. Texts are stored under `text/NAME`, so that a name has one type in all runs. A run that
 lacks a metric lacks the column.
 """
 
@@ -32,14 +32,14 @@ from rlvitals.views.export import arrow_columns, parquet_bytes, require_pyarrow
 from rlvitals.views.run import RunView, open_run
 
 OWN = frozenset({"run", "run_name", "run_path", "run_algorithm", "run_framework", "run_status", "run_config"})
-"""Columns that tell of the run. A metric with such a name is kept as `metric/NAME`."""
+"""Columns with facts about the run. A metric with such a name is stored as `metric/NAME`."""
 
 SCHEMA_FILE = "_common_metadata"
 
 
 @dataclass(slots=True)
 class Lake:
-    """What was written."""
+    """The result of an export."""
 
     path: Path
     runs: int = 0
@@ -47,7 +47,7 @@ class Lake:
     bytes: int = 0
     columns: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
-    """Runs that could not be read, and why."""
+    """Runs that could not be read, with the reason."""
 
 
 def export_runs(
@@ -57,8 +57,8 @@ def export_runs(
     stream: Stream = "train",
     ghosts: bool = False,
 ) -> Lake:
-    """Write every run below a folder to the dataset in `output`; runs that it holds already are replaced, others
-    stay.
+    """Write every run below a folder to the dataset in `output`. Runs that are already in it are replaced; others are
+    kept.
     """
     pyarrow = require_pyarrow()
     root, lake = Path(folder), Lake(Path(output))
@@ -107,7 +107,7 @@ def _table(view: RunView, stream: Stream, ghosts: bool) -> Any:
 
 
 def _id(view: RunView, root: Path, taken: set[str]) -> str:
-    """The run's id; a copy of a run gets a number behind it, a bare log without an id its path."""
+    """The run's id. A copy of a run gets a numbered suffix; a log without an id uses its path."""
     own = view.info.id or view.path.relative_to(root).as_posix()
     name, number = own, 1
     while name in taken:
@@ -118,7 +118,7 @@ def _id(view: RunView, root: Path, taken: set[str]) -> str:
 
 
 def _write_schema(pyarrow: Any, path: Path, schemas: Iterable[Any]) -> list[str]:
-    """All columns of the dataset, with those of runs exported earlier."""
+    """Write all columns of the dataset, including those of runs exported earlier."""
     known = [pyarrow.parquet.read_schema(path)] if path.exists() else []
     whole = pyarrow.unify_schemas([*known, *schemas])
     pyarrow.parquet.write_metadata(whole, path)

@@ -1,8 +1,9 @@
-"""How a run is: the verdict, what was found, and what was asked and seen around each finding. One answer for every
-page, list, plot and notebook.
+"""The state of a run: the verdict, the findings, and the requests and series for each finding. Every page, list, plot
+and notebook uses it.
 
-A run whose monitor looked at every row has its events on record. Another one, such as an imported log or a run of an
-earlier version, is judged from its rows, as `check` does; a very long one is not, because nobody waits a minute.
+If the run's monitor read every row, its recorded events are used. Other runs, such as an imported log or a run of an
+earlier version, are judged from their rows, as `check` does. Very long ones are not judged, because that takes a
+minute.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from rlvitals.views.rechecks import events_on_record
 from rlvitals.views.sources import judge_source, new_monitor, source_of
 
 MOST_CELLS, MOST_METRICS = 4_000_000, 5_000
-"""Rows times metrics, and metrics, of a log that is judged while somebody waits."""
+"""Maximum rows times metrics, and metrics, of a log that is judged while a user waits."""
 
 QUICK_CELLS = 200_000
-"""Rows times metrics of a run that is judged for a list, if it was not monitored: a fraction of a second."""
+"""Maximum rows times metrics of an unmonitored run that is judged for a list; this takes a fraction of a second."""
 
 ROWS_AT_ONCE = 16
-"""Rows that are judged between two pauses: about 3 ms."""
+"""Rows that are judged between two pauses, which takes about 3 ms."""
 
 TRACED_METRICS = 2
 TRACE_POINTS = 120
 NAMING_ROWS = 100
-"""Rows after which no name changes what it is taken for, unless it was logged later."""
+"""Rows after which the reading of a name no longer changes, unless the name was logged later."""
 
 MOST_TOLD = 500
-"""Findings that are listed, the newest: an alarm may return any number of times."""
+"""Findings that are listed, the newest ones, because an alarm may return any number of times."""
 
 NOT_MONITORED = "not monitored during training"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The verdict on a run, its reason, and what was found."""
+    """The verdict on a run, its reason, and the findings."""
 
     verdict: Verdict
     reason: str
@@ -57,13 +58,13 @@ class Diagnosis:
 
 
 def diagnose(view: StoredRun, pause: Callable[[], None] | None = None) -> Diagnosis:
-    """What is on record of a run that was watched, or the doctor's findings on its rows. `pause` is called every few
-    rows, for a server that has more urgent things to do.
+    """The recorded findings of a monitored run, or the doctor's findings on its rows. `pause` is called every few rows,
+    so that a server can handle other requests.
     """
     if is_on_record(view):
         return recorded(view)
     if view.rows * len(view.metrics) > MOST_CELLS or len(view.metrics) > MOST_METRICS:
-        if view.findings:  # by an earlier version, which had no word for recovery
+        if view.findings:  # recorded by an earlier version, which did not record recoveries
             return recorded(view)
         size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
         return Diagnosis("cannot judge", f"{NOT_MONITORED}, and {size} take long: run 'rlvitals check'", [])
@@ -79,25 +80,25 @@ def _paused(rows: Iterable[dict[str, Any]], pause: Callable[[], None]) -> Iterat
 
 
 def diagnose_quickly(view: StoredRun) -> Diagnosis:
-    """The same for one of many runs: a log that takes longer than a list may wait for is not judged."""
+    """As `diagnose`, for one of many runs. A log that takes too long for a list is not judged."""
     if is_on_record(view) or view.rows * len(view.metrics) <= QUICK_CELLS:
         return diagnose(view)
     return Diagnosis("cannot judge", f"{NOT_MONITORED}: run 'rlvitals check'", [])
 
 
 def is_on_record(view: StoredRun) -> bool:
-    """Whether the run's own monitor looked at every row of it."""
+    """Whether the run's own monitor read every row of the run."""
     return was_watched(view.health_events, view.living_attempts)
 
 
 def recorded(view: StoredRun) -> Diagnosis:
-    """The diagnosis by what is on record."""
+    """The diagnosis from the recorded events."""
     findings = History(events_on_record(view)).findings
     return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
 
 
 def of_judge(judge: Judge) -> Diagnosis:
-    """The diagnosis after the rows a judge has taken."""
+    """The diagnosis after the rows that a judge has read so far."""
     findings = judge.history.findings
     verdict, reason = verdict_of(findings, judge.training_rows, judge.last_step)
     if verdict == "healthy" and not judge.monitor.case.signals:
@@ -106,7 +107,7 @@ def of_judge(judge: Judge) -> Diagnosis:
 
 
 def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool = False) -> Findings:
-    """What `/api/findings` answers."""
+    """The response of `/api/findings`."""
     history = History(view.health_events)
     told = diagnosis.findings[-MOST_TOLD:]
     return {
@@ -140,7 +141,7 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
 
 
 def _names(view: StoredRun) -> list[TakenFacts]:
-    """What the names are taken for, as the first rows show it."""
+    """The concept of each name, as far as the first rows show it."""
     source = source_of(view)
     monitor = new_monitor(source)
     for row in islice(source.rows, NAMING_ROWS):
@@ -149,7 +150,9 @@ def _names(view: StoredRun) -> list[TakenFacts]:
 
 
 def _trace(view: StoredRun, finding: Finding) -> list[TracedLine]:
-    """The series around a finding: as far before its onset and after its word as the two are apart, and a bit."""
+    """The series around a finding. It starts before the onset and ends after the finding was raised, by twice the steps
+    between the two, but at least 20.
+    """
     around = max(20, 2 * (finding.step - finding.onset_step))
     window = Window("step", finding.onset_step - around, finding.step + around, TRACE_POINTS)
     known = set(view.metrics)

@@ -1,5 +1,5 @@
-"""Finds the runs and dumps below a folder, which runs are one training, the dumps a run is linked to, and what comes
-nearest to a name that is not there.
+"""Finds the runs and dumps below a folder, the runs that belong to one training, the dumps linked to a run, and the
+name that is most similar to a missing one.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 
 from rlvitals.config import by_last_name
 from rlvitals.errors import RlvitalsError, RunNotFound, did_you_mean
-from rlvitals.importers.dumps.registry import is_dump as is_dump  # noqa: PLC0414 - asked with the runs
+from rlvitals.importers.dumps.registry import is_dump as is_dump  # noqa: PLC0414 - used together with the runs
 from rlvitals.store.cards import read_info
 from rlvitals.store.layout import RunDir
 
 DUMP_SETTINGS = ("rollouts_from", "rollout_data_dir", "rollout_dump_dir", "dump_details", "save_debug_rollout_data")
-"""Settings that name a folder of dumps: anybody's, verl's, ROLL's, and two of slime and miles."""
+"""Settings that name a folder of dumps: a general one, verl's, ROLL's, and two of slime and miles."""
 
 PARTS = {"prime_rl": ("orchestrator", "trainer")}
-"""By framework whose processes record a run each: the folders of their runs. Of a name that several log, the first
-one's numbers are taken.
+"""For frameworks whose processes record a run each: the folders of these runs. If several log the same name, the values
+of the first one are used.
 """
 
 LONGEST_COMPARED, MOST_COMPARED = 200, 2_000
-"""Characters of a name, and names, among which a name that is not there is looked for."""
+"""Maximum length of a name, and maximum number of names, in the search for a similar name."""
 
 
 def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """The run directories at or below a folder, sorted by path; a run's own subdirectories are not searched.
+    """The run directories at or below a folder, sorted by path. A run's own subdirectories are not searched.
 
     Args:
-        folder: Where to begin.
-        depth: How many folders deep to search.
+        folder: Where to start.
+        depth: How many levels of folders to search.
 
     Example:
         ```python
@@ -53,7 +53,9 @@ def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
 
 
 def find_trainings(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """As `find_runs`; of a training whose processes record a run each, the folder of their runs instead of the runs."""
+    """As `find_runs`, but if the processes of a training record a run each, the folder of these runs is returned
+    instead.
+    """
     root = Path(folder)
     if not os.path.isdir(root):
         raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
@@ -61,7 +63,7 @@ def find_trainings(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[P
 
 
 def find_places(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """As `find_trainings`, with the dumps of rollouts; below a dump there may be runs."""
+    """As `find_trainings`, with the dumps of rollouts. A dump may contain runs."""
     yield from _search(Path(folder), depth, dumps=True, joined=True)
 
 
@@ -84,13 +86,13 @@ def _search(folder: Path, depth: int, *, dumps: bool = False, joined: bool = Fal
 
 
 def is_run(path: Path) -> bool:
-    """Whether a recorded run is there."""
+    """Whether the path is a recorded run."""
     return os.path.isdir(path) and RunDir(path).holds_run
 
 
 def joined_framework(folder: Path) -> str | None:
-    """The framework whose processes' runs are in a folder; None of any other folder. A link to a run is none of them,
-    as in a search.
+    """The framework whose processes recorded the runs in a folder; None for any other folder. Links to runs are
+    ignored, as in a search.
     """
     for framework, parts in PARTS.items():
         runs = [RunDir(folder / part) for part in parts if not os.path.islink(folder / part)]
@@ -103,19 +105,19 @@ def joined_framework(folder: Path) -> str | None:
 
 
 def is_joined(folder: Path) -> bool:
-    """Whether the runs of one training's processes are there."""
+    """Whether the folder holds the runs of one training's processes."""
     return joined_framework(folder) is not None
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """The runs of one training's processes; none of any other folder."""
+    """The runs of one training's processes; empty for any other folder."""
     framework = joined_framework(folder)
     return [] if framework is None else [folder / part for part in PARTS[framework]]
 
 
 def linked_dumps(run: Path, config: Mapping[str, Any], within: Path) -> list[Path]:
-    """The dumps whose rollouts are shown with a run's own: its own folder, where a framework dumps into it, and the one
-    that its settings name. Settings are somebody's text: only a folder that lies in `within` is taken.
+    """The dumps whose rollouts are shown with a run's own: its own folder, if a framework dumps into it, and the folder
+    named by its settings. Settings are not trusted: only folders inside `within` are used.
     """
     named = by_last_name(config)
     found = [run]
@@ -123,14 +125,14 @@ def linked_dumps(run: Path, config: Mapping[str, Any], within: Path) -> list[Pat
         value = named.get(setting)
         if isinstance(value, str) and value and "\0" not in value:
             folder = Path(value)
-            if "{" in folder.name:  # slime's template of a file's name
+            if "{" in folder.name:  # slime's template of a file name
                 folder = folder.parent
             found += [folder] if folder.is_absolute() else [run / folder, run.parent / folder]
     return [folder for folder in dict.fromkeys(found) if lies_in(folder, within) and is_dump(folder)]
 
 
 def lies_in(folder: Path, within: Path) -> bool:
-    """Whether a path stays in a folder, links followed."""
+    """Whether a path is inside a folder after links are resolved."""
     try:
         return folder.resolve().is_relative_to(within.resolve())
     except (OSError, RuntimeError, ValueError):
@@ -138,8 +140,8 @@ def lies_in(folder: Path, within: Path) -> bool:
 
 
 def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
-    """Whether some file a run is read from is a symbolic link that leaves the folder. Raises OSError where its folders
-    cannot be looked through. A link that leads nowhere or to itself leaves nothing: opening it fails.
+    """Whether a file of a run is a symbolic link to a target outside `root`. Raises OSError if its folders cannot be
+    listed. A broken or circular link is not reported, because opening it fails.
     """
     run_dir = RunDir(run)
     folders = [run, run_dir.logs]
@@ -161,7 +163,9 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
 
 
 def near_metrics(name: str, logged: list[str]) -> list[str]:
-    """The logged names most like one that is not there, among the first: comparing takes the square of the length."""
+    """The logged names most similar to a missing one. Only the first names are compared, because comparing takes
+    quadratic time.
+    """
     if len(name) > LONGEST_COMPARED:
         return []
     compared = [known for known in logged[:MOST_COMPARED] if len(known) <= LONGEST_COMPARED]
@@ -169,7 +173,7 @@ def near_metrics(name: str, logged: list[str]) -> list[str]:
 
 
 def near_directory(path: Path) -> str:
-    """A suggestion for a directory that is not there: its neighbour with the nearest name."""
+    """A suggestion for a missing directory: the neighbour with the most similar name."""
     try:
         return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
     except OSError:

@@ -1,5 +1,5 @@
-"""How values are spread over the steps: percentiles and histograms of what was logged as a distribution, and of the
-rewards, lengths and turns of recorded rollouts, which need no separate logging.
+"""Distributions over the steps: percentiles and histograms of logged distributions, and of the rewards, lengths and
+turns of recorded rollouts, which need no separate logging.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Array = NDArray[np.float64]
 
 SHOWN_LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 PLACES = 120
-"""Columns of a picture; of more steps, neighbours share one."""
+"""Columns of a chart. With more steps, neighbouring steps share a column."""
 
 BINS = 32
 PIECES = 100
-"""Values that stand for a sketch."""
+"""Number of values that represent a sketch."""
 
 EDGE = 0.005
-"""Share of the values on each side that lies in the outermost bins, whatever their size."""
+"""Share of the values on each side that is put into the outermost bin, whatever their size."""
 
 MOST_DISTRIBUTIONS, MOST_TEXTS = 200, 200
 
@@ -37,8 +37,8 @@ OF_ROLLOUTS = {
 }
 
 
-class Points(NamedTuple):
-    """Values with their steps, in order, and what each counts."""
+class WeightedPoints(NamedTuple):
+    """Values with their steps, in order, and the weight of each."""
 
     steps: NDArray[np.int64]
     values: Array
@@ -46,7 +46,7 @@ class Points(NamedTuple):
 
 
 def distributions(view: RunView) -> Distributions:
-    """What `/api/distributions` answers."""
+    """The response of `/api/distributions`."""
     told = [*_of_rollouts(view), *_logged(view)]
     return {"distributions": told[:MOST_DISTRIBUTIONS], "texts": _texts(view)}
 
@@ -60,7 +60,7 @@ def _of_rollouts(view: RunView) -> list[Distribution]:
             continue
         steps = np.array([step for step, _ in known], dtype=np.int64)
         values = np.array([value for _, value in known], dtype=np.float64)
-        told.append(_spread(name, title, "rollouts", Points(steps, values, np.ones(len(values)))))
+        told.append(_spread(name, title, "rollouts", WeightedPoints(steps, values, np.ones(len(values)))))
     return told
 
 
@@ -74,12 +74,12 @@ def _logged(view: RunView) -> list[Distribution]:
     ]
 
 
-def _pieces(known: Iterable[tuple[int, Sketch]]) -> Points:
-    """Sketches as values: as many for each, as far apart as its quantiles say, that count together as much as it."""
+def _pieces(known: Iterable[tuple[int, Sketch]]) -> WeightedPoints:
+    """Sketches as values. Each sketch becomes PIECES values, spaced by its quantiles, with its total weight."""
     ordered = sorted(known, key=lambda one: one[0])
     levels = np.linspace(0, 1, PIECES)
     values = [np.interp(levels, LEVELS, sketch.quantiles) for _, sketch in ordered]
-    return Points(
+    return WeightedPoints(
         np.repeat(np.array([step for step, _ in ordered], dtype=np.int64), PIECES),
         np.concatenate(values),
         np.repeat(np.array([sketch.count / PIECES for _, sketch in ordered]), PIECES),
@@ -87,9 +87,9 @@ def _pieces(known: Iterable[tuple[int, Sketch]]) -> Points:
 
 
 def _spread(
-    name: str, title: str, source: str, points: Points, sketches: Sequence[tuple[int, Sketch]] = ()
+    name: str, title: str, source: str, points: WeightedPoints, sketches: Sequence[tuple[int, Sketch]] = ()
 ) -> Distribution:
-    """`sketches` are what the points stand for, where they do, in their order."""
+    """`sketches` are the sketches that the points represent, if any, in the same order."""
     steps, starts = np.unique(points.steps, return_index=True)
     chosen = starts[:: -(-len(steps) // PLACES)]
     bounds = [*chosen.tolist(), len(points.values)]
@@ -115,17 +115,19 @@ def _spread(
 
 
 def _counts(sketches: Iterable[tuple[int, Sketch]], edges: Array) -> Array:
-    """Values of some sketches in each bin: evenly spread between two quantiles, so that no bin among them is empty."""
+    """Values of the sketches in each bin. Values are spread evenly between two quantiles, so that no bin between is
+    empty.
+    """
     counts = np.zeros(len(edges) - 1)
     for _, sketch in sketches:
         below = np.interp(edges, sketch.quantiles, LEVELS)
-        below[0], below[-1] = 0.0, 1.0  # what lies beyond is in the outermost bins
+        below[0], below[-1] = 0.0, 1.0  # values beyond the edges belong to the outermost bins
         counts += np.diff(below) * sketch.count
     return counts
 
 
-def _edges(points: Points) -> Array:
-    """The bins that all steps share."""
+def _edges(points: WeightedPoints) -> Array:
+    """The edges of the bins that all steps share."""
     low, high = weighted_quantiles(points.values, points.weights, (EDGE, 1 - EDGE))
     if low == high:
         low, high = low - 0.5, high + 0.5
@@ -133,7 +135,7 @@ def _edges(points: Points) -> Array:
 
 
 def weighted_quantiles(values: Array, weights: Array, levels: Sequence[float]) -> Array:
-    """Quantiles of values that do not all count the same; of those that do, numpy's.
+    """Quantiles of weighted values. With equal weights they are those of numpy.
 
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.ones(3), (0.0, 0.5, 1.0)).tolist()
     [1.0, 2.0, 3.0]
@@ -147,7 +149,7 @@ def weighted_quantiles(values: Array, weights: Array, levels: Sequence[float]) -
 
 
 def _texts(view: RunView) -> list[LoggedText]:
-    """The newest texts that rows carry."""
+    """The newest texts in the rows."""
     columns, lives = view.columns("train")[0]
     found: list[LoggedText] = [
         {"name": name, "step": int(columns.steps[row]), "text": text}

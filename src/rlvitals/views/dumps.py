@@ -1,5 +1,5 @@
-"""A dump of rollouts, opened as if it were a run. Its metrics are held in memory, and nothing is written into it;
-which of its files are old enough to go, `prune` asks.
+"""A dump of rollouts, opened like a run. Its metrics are held in memory, and nothing is written into the dump. Also
+lists the old files of a dump for `prune`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from rlvitals.contract import Headline, NewStatus
 from rlvitals.importers import ForeignLog, NotALog, read_log
-from rlvitals.importers.dumps.base import Split as Split  # noqa: PLC0414 - what its entries are
+from rlvitals.importers.dumps.base import Split as Split  # noqa: PLC0414 - the splits of a dump
 from rlvitals.importers.dumps.registry import dump_files, form_of, splits_in
 from rlvitals.importers.folders import files_in, telling
 from rlvitals.importers.registry import importers
@@ -26,20 +26,20 @@ from rlvitals.views.run import RunView
 from rlvitals.views.run_tail import Added
 
 BEING_WRITTEN = 300.0
-"""Seconds after its last change in which a dump counts as being written: nothing says when it is over."""
+"""Seconds after its last change in which a dump counts as being written, because dumps have no end marker."""
 
 REWARD = "reward"
 """The only metric of a dump without a log: the mean reward of each step."""
 
 MOST_FILES = 5_000
-"""Files of a log that are looked at for links."""
+"""Maximum files of a log that are checked for links. A log with more is not used."""
 
 _LOGS = ("monitors/file/metrics.jsonl", "metrics.jsonl", "tensorboard", "wandb")
-"""Where frameworks log their metrics, from the folder of a dump."""
+"""Where frameworks log their metrics, relative to the folder of a dump."""
 
 
 class DumpView(LogView):
-    """One split of a dump with everything a run can be asked: the metrics of the log beside it, or the mean reward."""
+    """One split of a dump as a run view: with the metrics of the log beside it, or with the mean reward."""
 
     def __init__(self, place: Path, split: Split = "train") -> None:
         self._rollouts = DumpedRollouts(place, split)
@@ -88,7 +88,7 @@ def _log_beside(place: Path) -> ForeignLog | None:
 
 
 def _stays_in(candidate: Path, place: Path) -> bool:
-    """Whether nothing of a log leads out of the folder by a link."""
+    """Whether no link of a log leads out of the folder."""
     here = os.path.realpath(place)
     files = [str(candidate)]
     for folder, folders, names in os.walk(candidate):
@@ -99,14 +99,14 @@ def _stays_in(candidate: Path, place: Path) -> bool:
 
 
 def splits_of(folder: Path) -> list[Split]:
-    """Which entries a dump has: validation is a separate one."""
+    """The splits of a dump. Validation is a separate one."""
     found = splits_in(folder)
     return [split for split in ("train", "validation") if split in found] or ["train"]
 
 
 def old_dump_files(place: Path, keep_last: Mapping[Split, int], keep_every: int | None = None) -> list[Path]:
-    """The files of a dump that hold old steps alone, by the same rule as a run's own. A split that `keep_last` does not
-    name is kept whole, and so is a file of which something was not understood.
+    """The files of a dump that contain only old steps, by the same rule as for a run's own files. A split that is not
+    in `keep_last` is kept completely, and so is a file that could not be read completely.
     """
     is_old: dict[Path, bool] = {}
     for split in get_args(Split):
@@ -118,7 +118,7 @@ def old_dump_files(place: Path, keep_last: Mapping[Split, int], keep_every: int 
 
 
 def dump_line(view: RunView) -> Headline:
-    """A dump in one line of a list."""
+    """A dump as one line of a list."""
     rows, info = view.rows, view.info
     return {
         "name": info.name, "status": view.status, "status_note": "", "verdict": "cannot judge",
@@ -130,14 +130,14 @@ def dump_line(view: RunView) -> Headline:
 
 
 class DumpTail:
-    """What is added to a dump. `place` is how its files were at the last look, for going on later."""
+    """Detects changes of a dump. `place` is the state of its files at the last look, from which to continue later."""
 
     def __init__(self, path: Path, split: Split, place: str = "") -> None:
         self._rollouts = DumpedRollouts(path, split)
         self.place = place or self._now()
 
     def look(self) -> Added:
-        """Nothing: `look_at_dumps` says that something is new."""
+        """Always empty: `look_at_dumps` reports changes."""
         return Added()
 
     def look_at_dumps(self) -> bool:

@@ -1,7 +1,8 @@
-"""The living training rows of a run, each with its epoch, and how a metric's rows become one number an epoch.
+"""The living training rows of a run, each with its epoch, and the aggregation of a metric's rows to one number per
+epoch.
 
-Values that carry their counts are merged over rows and ranks as if one process had seen all samples; plain numbers are
-weighted by the samples of their row, where the run tells them.
+Values that carry their counts are merged over rows and ranks as if one process had seen all samples. Plain numbers are
+weighted by the samples of their row, if the run logs them.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ from rlvitals.store.ranks import finish
 from rlvitals.views.query import StoredRun
 
 Weight = Literal["counts", "samples", "rows"]
-"""What an average is weighted by, from exact to rough: the counts its values carry, the samples of a row, nothing."""
+"""The weight of an average, from exact to rough: the counts of its values, the samples of a row, or none."""
 
 REWARD = "reward.total.mean"
 
 SAMPLE_NAMES = ("num_samples", "n_samples", "samples", "batch_size", "global_batch_size")
-"""What people call a row's samples where the catalogue has no name for it."""
+"""Common names for the samples of a row that the catalogue does not contain."""
 
 ENOUGH_ROWS = 4
-"""Rows of an epoch from which their own scatter tells the noise."""
+"""Minimum rows of an epoch for estimating the noise from their scatter."""
 
 _FINISHED_AS = {"median": "mean", "quantile": "mean", "none": "mean"}
-"""Reductions that cannot be done on finished numbers: the plain mean of rows is used instead, with a note."""
+"""Reductions that cannot be computed from aggregated numbers. The plain mean of the rows is used instead, and its
+weight is reported as `rows`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """One metric over the epochs, by the epoch's place in the list."""
+    """One metric over the epochs, by the position of the epoch in the list."""
 
     values: dict[int, float]
     weight: Weight
@@ -46,7 +49,7 @@ class Sums:
 
 
 class EpochRows:
-    """The living training rows with the epoch each belongs to."""
+    """The living training rows, each with its epoch."""
 
     def __init__(self, view: StoredRun, steps_per_epoch: int | None, by: str | None) -> None:
         self.view = view
@@ -59,9 +62,7 @@ class EpochRows:
         self.epochs = np.array(sorted(set(self.labels.tolist())))
 
     def named(self, concept: str) -> str | None:
-        """The logged training metric of a concept: one that counts what the concept counts, before one that does
-        not.
-        """
+        """The logged training metric of a concept. A metric that measures exactly the concept is preferred."""
         return min(self._by_concept.get(concept, ()), key=self._is_odd, default=None)
 
     @cached_property
@@ -72,7 +73,7 @@ class EpochRows:
         return found
 
     def cells(self, name: str) -> FieldArray:
-        """A metric of rank 0's living rows."""
+        """A metric in the living rows of rank 0."""
         return self.columns.column(name)[self._alive]
 
     def sum_up(self, name: str) -> Sums:
@@ -88,7 +89,7 @@ class EpochRows:
         return self._finished(_as_moments(values, weights, kind), self._places(self.labels), kind, weight)
 
     def variance(self, reward: str | None) -> tuple[dict[int, float], str]:
-        """The variance of rewards over each epoch, and what it was made from."""
+        """The variance of the rewards in each epoch, and a text that names its source."""
         if reward is None:
             return {}, ""
         merged = self._mergeable(reward)
@@ -106,12 +107,12 @@ class EpochRows:
         else:
             made_from = f"{reward} between rows; what varies within a row is not known"
             rows = np.bincount(self._places(self.labels)[np.isfinite(means)], minlength=len(self.epochs))
-            moments["count"] = np.where(rows[self._places(self.labels)] > 1, moments["count"], 0.0)  # one has none
+            moments["count"] = np.where(rows[self._places(self.labels)] > 1, moments["count"], 0.0)  # one row has none
         return self._finished(moments, self._places(self.labels), "var", "rows").values, made_from
 
     @cached_property
     def samples(self) -> FieldArray | None:
-        """How many samples each living row stands for; None where some row does not tell."""
+        """The number of samples of each living row; None if it is unknown for a row."""
         reward = self.named(REWARD)
         moments = self.columns.moments(reward) if reward is not None else None
         candidates = [] if moments is None else [moments["count"][self._alive]]
@@ -125,7 +126,7 @@ class EpochRows:
         return next((found for found in candidates if np.isfinite(found).all() and (found > 0).all()), None)
 
     def count_samples(self, reward: str | None) -> dict[int, float]:
-        """The samples of every epoch."""
+        """The number of samples of each epoch."""
         merged = self._mergeable(reward) if reward is not None else None
         if merged is not None:
             return self._finished(*merged, "count", "counts").values
@@ -136,14 +137,16 @@ class EpochRows:
         ).values
 
     def errors(self, name: str, variance: dict[int, float]) -> FieldArray:
-        """How far each epoch's mean may be off: from the scatter of its rows, or of its samples where rows are few."""
+        """The standard error of each epoch's mean: from the scatter of its rows, or of its samples if there are few
+        rows.
+        """
         values, places = self.cells(name), self._places(self.labels)
         counted = self.count_samples(name)
         found = np.full(len(self.epochs), np.nan)
         for place in range(len(self.epochs)):
             rows = values[(places == place) & np.isfinite(values)]
             if len(rows) >= ENOUGH_ROWS:
-                # From row to row, so that a trend within the epoch is not taken for noise.
+                # Differences between rows are used, so that a trend within the epoch does not count as noise.
                 with np.errstate(over="ignore", invalid="ignore"):
                     found[place] = np.sqrt((np.diff(rows) ** 2).mean() / 2 / len(rows))
             elif place in variance and counted.get(place, 0) > 1 and self._mergeable(name) is not None:
@@ -169,8 +172,8 @@ class EpochRows:
         return labels, f"steps_per_epoch = {steps_per_epoch}"
 
     def _first_step(self) -> int:
-        """Where the training's steps begin: 0 or 1. A row at step 0 whose metrics never come again, such as what a
-        warm-up came to, stands before them.
+        """The first step of the training: 0 or 1. A row at step 0 whose metrics never occur again, such as the result
+        of a warm-up, is not counted.
         """
         if self.steps.min() > 0:
             return 1
@@ -194,12 +197,12 @@ class EpochRows:
         return self.samples, "samples"
 
     def _within(self, spread: FieldArray, counts: FieldArray) -> FieldArray:
-        """The second moment inside each row, from its standard deviation (which divides by the count less one)."""
+        """The second moment inside each row, from its standard deviation (which divides by the count minus one)."""
         inside: FieldArray = spread**2 * (counts - 1 if self.samples is not None else counts)
         return inside
 
     def _mergeable(self, name: str) -> tuple[dict[str, FieldArray], NDArray[np.intp]] | None:
-        """The moments of every rank's rows and their epochs' places; None where a row has the bare number."""
+        """The moments of all ranks' rows and the positions of their epochs; None if a row has only a plain number."""
         parts, places = [], []
         for columns, alive in self._ranks:
             moments, plain = columns.moments(name), is_present(columns.column(name))[alive]
@@ -217,7 +220,7 @@ class EpochRows:
         return {part: np.concatenate([found[part] for found in parts]) for part in MOMENTS}, np.concatenate(places)
 
     def _labels_of(self, columns: Columns, alive: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Other ranks' rows are in the epoch that rank 0 was in at their step."""
+        """The epochs of a rank's rows: the epoch of rank 0 at the same step."""
         if columns is self.columns:
             return self.labels
         near = np.searchsorted(self.steps, columns.steps[alive], side="right") - 1
@@ -241,16 +244,16 @@ class EpochRows:
 
 
 def _by_step(columns: Columns, alive: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """The places of the living rows, in the order of steps: rows may have come late."""
+    """The indices of the living rows, sorted by step, because rows may be written late."""
     rows = np.flatnonzero(alive)
     return rows[np.argsort(columns.steps[rows], kind="stable")]
 
 
 def _from_metric(cells: FieldArray, name: str) -> tuple[NDArray[np.int64], str]:
-    """Epochs from a logged number: a label where all are whole, otherwise the share of data gone through, of which 0.5
-    is in the first epoch and 1.0 still is. A row without one is in the epoch of the row before it.
+    """Epochs from a logged metric. If all values are whole numbers, they are labels. Otherwise they are shares of the
+    data: values up to 1.0 are in the first epoch. A row without a value belongs to the epoch of the row before it.
     """
-    known = np.abs(cells) < MAX_STEP  # neither NaN nor infinite either
+    known = np.abs(cells) < MAX_STEP  # excludes NaN and infinity too
     if not known.any():
         raise ConfigError(f"{name!r} holds no number that could be an epoch")
     places = np.maximum.accumulate(np.where(known, np.arange(len(cells)), -1))
@@ -263,7 +266,7 @@ def _from_metric(cells: FieldArray, name: str) -> tuple[NDArray[np.int64], str]:
 
 
 def _as_moments(values: FieldArray, weights: FieldArray | None, kind: str) -> dict[str, FieldArray]:
-    """Plain numbers in the form of mergeable ones, each standing for so many samples."""
+    """Plain numbers in the form of mergeable ones. `weights` are the samples of each."""
     counts = np.ones(len(values)) if weights is None or kind in ("sum", "last") else weights
     moments = {
         "count": counts,
@@ -273,15 +276,15 @@ def _as_moments(values: FieldArray, weights: FieldArray | None, kind: str) -> di
         "max": values,
         "order": np.arange(len(values), dtype=np.float64),
     }
-    if kind in ("std", "var"):  # spreads pool by their squares; how far the means lie apart is not known here
+    if kind in ("std", "var"):  # spreads are pooled by their squares; the distance between the means is unknown here
         moments["m2"] = counts * (values**2 if kind == "std" else values)
         moments["mean"] = np.where(is_present(values), 0.0, values)
     return moments
 
 
 def _increments(cells: FieldArray, steps: NDArray[np.int64]) -> FieldArray:
-    """What a running total grew by; where it fell, it began again. Where a log begins in the middle of a run, its first
-    row counts like the others.
+    """The increments of a running total. A total that falls has restarted. If a log begins in the middle of a run, its
+    first row gets the median increment.
     """
     grown = np.diff(cells, prepend=0.0)
     grown = np.where(grown < 0, cells, grown)

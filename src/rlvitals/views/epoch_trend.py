@@ -1,7 +1,7 @@
-"""Where a run stood at its end, from one value an epoch: improving, converged, inconsistent, or none of these.
+"""The state of a run at its end, from one value per epoch: improving, converged, inconsistent, or another verdict.
 
-A change counts when it is larger than the noise of the two epochs it lies between, and when it matters beside what the
-run did as a whole; fixed thresholds fit one scale of rewards only.
+A change counts if it is larger than the noise of the two epochs and not small compared with the whole run. Fixed
+thresholds would fit only one scale of rewards.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from rlvitals.render.numbers import number
 Trend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
 
 SURE = 2.0
-"""Standard errors a difference must exceed to be more than noise."""
+"""Standard errors that a difference must exceed to be more than noise."""
 
 SMALL = 0.05
-"""A change of less than this share of all the run has covered counts as standing still."""
+"""A change below this share of the run's whole range counts as no change."""
 
 WINDOW = 3
-"""Epochs at the end whose change decides."""
+"""Epochs at the end whose change decides the verdict."""
 
 VAGUE = 0.25
-"""Where noise covers more than this share of all the run has covered, a few epochs cannot show that it stands still."""
+"""If the noise is above this share of the run's whole range, a few epochs cannot show that a run has converged."""
 
 SWING_WINDOW = 6
-"""Epochs at the end in which ups and downs are counted."""
+"""Epochs at the end in which changes of direction are counted."""
 
 HIGH = 0.65
-"""A run that never moved counts as converged from this share of its scale on (the RLAIF document's own bar); below it,
-nothing was learned."""
+"""A run that never changed counts as converged from this share of its scale (the limit of the RLAIF document). Below
+it, the run has learned nothing.
+"""
 
 
-class Ending(NamedTuple):
-    """The verdict and one sentence that says why."""
+class TrendVerdict(NamedTuple):
+    """The verdict and one sentence with the reason."""
 
     verdict: Trend
     why: str
@@ -46,10 +47,10 @@ class Ending(NamedTuple):
 
 def judge(
     name: str, values: NDArray[np.float64], errors: NDArray[np.float64], scale: tuple[float, float] | None = None
-) -> Ending:
-    """Judge one finite value an epoch where more is better, each with its standard error (NaN: unknown).
+) -> TrendVerdict:
+    """Judge one finite value per epoch, each with its standard error (NaN: unknown). Higher values are better.
 
-    `scale` is the lowest and highest value there can be, where they are known.
+    `scale` is the lowest and the highest possible value, if they are known.
 
     >>> rising = np.array([0.2, 0.4, 0.6, 0.8])
     >>> judge("reward", rising, np.full(4, 0.01)).verdict
@@ -59,44 +60,46 @@ def judge(
     """
     count = len(values)
     if count < 2:
-        return Ending("cannot judge", f"{name} is known for {'one epoch' if count else 'no epoch'} only")
+        return TrendVerdict("cannot judge", f"{name} is known for {'one epoch' if count else 'no epoch'} only")
     errors = _filled(values, errors)
     if np.isnan(errors).any():
-        return Ending("cannot judge", f"two epochs of one row each do not tell how noisy {name} is")
+        return TrendVerdict("cannot judge", f"two epochs of one row each do not tell how noisy {name} is")
     moves = _moves(values, errors)
     turns = _turns(moves[-(SWING_WINDOW - 1) :])
     span = float(values.max() - values.min())
     first = max(0, count - WINDOW)
     change, noise = _difference(values, errors, first, count - 1)
-    while abs(change) <= noise and noise > VAGUE * span and first > 0:  # too noisy to tell: look further back
+    while abs(change) <= noise and noise > VAGUE * span and first > 0:  # too noisy: include earlier epochs
         first -= 1
         change, noise = _difference(values, errors, first, count - 1)
     said = f"{name} {'rose' if change > 0 else 'fell'} by {number(abs(change))} over the last {count - first} epochs"
     if turns >= 2 or (change > noise and moves[-1] < 0):
-        return Ending(
+        return TrendVerdict(
             "inconsistent", f"{name} goes up and down between epochs by more than its noise ({number(noise)})"
         )
     if abs(change) > noise and abs(change) >= SMALL * span:
-        return Ending("improving" if change > 0 else "worsening", f"{said}, more than its noise ({number(noise)})")
+        return TrendVerdict(
+            "improving" if change > 0 else "worsening", f"{said}, more than its noise ({number(noise)})"
+        )
     if count == 2:
-        return Ending("cannot judge", f"{said}, which is within its noise ({number(noise)})")
+        return TrendVerdict("cannot judge", f"{said}, which is within its noise ({number(noise)})")
     return _settled(name, values, errors, scale)
 
 
 def _settled(
     name: str, values: NDArray[np.float64], errors: NDArray[np.float64], scale: tuple[float, float] | None
-) -> Ending:
-    """A run that stands still at its end: after a gain, after a loss, or from the beginning."""
+) -> TrendVerdict:
+    """The verdict on a run that no longer changes: after a gain, after a loss, or from the beginning."""
     gain, noise = _difference(values, errors, 0, len(values) - 1)
     last = number(float(values[-1]))
     still = f"{name} stands at {last} and no longer moves beyond its noise"
     if gain > noise:
-        return Ending("converged", f"{still}, {number(gain)} above the first epoch")
+        return TrendVerdict("converged", f"{still}, {number(gain)} above the first epoch")
     if gain < -noise:
-        return Ending("worsening", f"{still}, {number(-gain)} below the first epoch")
+        return TrendVerdict("worsening", f"{still}, {number(-gain)} below the first epoch")
     if scale is not None and values[-1] >= scale[0] + HIGH * (scale[1] - scale[0]):
-        return Ending("converged", f"{still}; it was high from the first epoch on")
-    return Ending(
+        return TrendVerdict("converged", f"{still}; it was high from the first epoch on")
+    return TrendVerdict(
         "flat", f"{name} stands at {last} and has not left the first epoch's by more than noise ({number(noise)})"
     )
 
@@ -104,12 +107,14 @@ def _settled(
 def _difference(
     values: NDArray[np.float64], errors: NDArray[np.float64], before: int, after: int
 ) -> tuple[float, float]:
-    """A change between two epochs, and how large a change noise alone makes."""
+    """The change between two epochs, and the largest change that noise explains."""
     return float(values[after] - values[before]), SURE * math.hypot(errors[before], errors[after])
 
 
 def _moves(values: NDArray[np.float64], errors: NDArray[np.float64]) -> list[int]:
-    """From epoch to epoch: 1 up, -1 down, 0 where it is noise or does not matter beside the run's whole span."""
+    """The direction from epoch to epoch: 1 up, -1 down, 0 if the change is noise or small compared with the whole
+    range.
+    """
     least = 2 * SMALL * float(values.max() - values.min())
     found = []
     for after in range(1, len(values)):
@@ -124,7 +129,7 @@ def _turns(moves: list[int]) -> int:
 
 
 def _filled(values: NDArray[np.float64], errors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Unknown errors take the typical known one; where none is known, what the curve scatters about itself tells."""
+    """Replace unknown errors by the median of the known ones. If none is known, use the scatter of the curve."""
     known = errors[np.isfinite(errors)]
     if len(known):
         return np.where(np.isfinite(errors), errors, np.median(known))

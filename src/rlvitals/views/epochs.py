@@ -1,7 +1,7 @@
-"""Any step-logged run epoch by epoch: aggregates that weigh every sample alike, trends, and the verdict at the end.
+"""Any step-logged run epoch by epoch: aggregates that weight every sample equally, trends, and the verdict at the end.
 
-Values that carry their counts are merged exactly; plain numbers are weighted by the samples of their row where the run
-tells them, and by rows otherwise. Which of these was done is part of the answer.
+Values that carry their counts are merged exactly. Plain numbers are weighted by the samples of their row if the run
+logs them, and by rows otherwise. The result names the weighting.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rlvitals.config import by_last_name
 from rlvitals.contract import EpochFacts, EpochsFacts
 from rlvitals.store.chunks import FieldArray
 from rlvitals.views.epoch_rows import REWARD, EpochRows, Sums, Weight
-from rlvitals.views.epoch_trend import Ending, Trend, judge
+from rlvitals.views.epoch_trend import Trend, TrendVerdict, judge
 from rlvitals.views.query import StoredRun
 
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 
 LOSS = "train.loss"
 GOALS = (REWARD, "pref.reward.margin", LOSS)
-"""What the verdict is about: the first of these that the run logs."""
+"""The metric that the verdict is about: the first of these that the run logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +36,33 @@ class Epoch:
     last_step: int
     rows: int
     metrics: dict[str, float]
-    """`Epoch/AvgReward` and its like, as far as they are known."""
+    """`Epoch/AvgReward` and similar metrics, as far as they are known."""
     values: dict[str, float]
     """Every metric under its logged name."""
     nonfinite: dict[str, int] = field(default_factory=dict)
-    """Values that were NaN or infinite and take no part, by name."""
+    """The number of NaN and infinite values, by name. They are not aggregated."""
 
 
 @dataclass(frozen=True)
 class Epochs(Sequence[Epoch]):
-    """A run's epochs, in order, and what they say together."""
+    """A run's epochs, in order, and the verdict on them."""
 
     epochs: list[Epoch]
     told_by: str
-    """What says where an epoch ends."""
+    """What the epochs were derived from."""
     reward: str | None
-    """The logged name of the reward; likewise the loss."""
+    """The logged name of the reward. `loss` is that of the loss."""
     loss: str | None
     weights: dict[str, Weight]
-    """What each metric's average is weighted by."""
+    """The weighting of each metric's average."""
     variance: str | None
-    """What `Epoch/RewardVariance` was made from."""
+    """What `Epoch/RewardVariance` was computed from."""
     verdict: Trend
     why: str
 
     @property
     def weighted_by(self) -> Weight:
-        """The roughest weight among reward and loss; of all metrics where there is neither."""
+        """The roughest weighting of reward and loss, or of all metrics if there is neither."""
         shown = [name for name in (self.reward, self.loss) if name is not None] or list(self.weights)
         return max((self.weights[name] for name in shown), key=WEIGHTS.index, default="rows")
 
@@ -123,7 +123,7 @@ def gather(view: StoredRun, steps_per_epoch: int | None = None, by: str | None =
 
 
 class _Derived:
-    """What is made from the aggregates: the document's `Epoch/*` metrics and the verdict."""
+    """The values derived from the aggregates: the `Epoch/*` metrics of the RLAIF document and the verdict."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Derived:
         self._samples = table.count_samples(reward)
 
     def metrics(self, place: int) -> dict[str, float]:
-        """One epoch's metrics of the RLAIF document; trends are positive when it got better."""
+        """One epoch's metrics of the RLAIF document. Trends are positive if the value improved."""
         found = {
             "Epoch/AvgReward": self._rewards.get(place),
             "Epoch/AvgLoss": self._losses.get(place),
@@ -154,11 +154,11 @@ class _Derived:
         }
         return {name: number for name, number in found.items() if number is not None}
 
-    def ending(self) -> Ending:
-        """The verdict on the first goal the run logs."""
+    def ending(self) -> TrendVerdict:
+        """The verdict on the first goal that the run logs."""
         goal = next((name for concept in GOALS if (name := self._table.named(concept)) is not None), None)
         if goal is None:
-            return Ending("cannot judge", "the run logs neither a reward nor a loss")
+            return TrendVerdict("cannot judge", "the run logs neither a reward nor a loss")
         better = -1.0 if self._table.view.concept(goal) == LOSS else 1.0
         means = self._in_concept(goal)
         places = sorted(means)
@@ -174,7 +174,9 @@ class _Derived:
         return {place: catalog.to_concept(meaning, number) for place, number in self._sums[name].values.items()}
 
     def _scale(self, goal: str, values: FieldArray) -> tuple[float, float] | None:
-        """The lowest and highest reward there can be: as the settings say, or 0 to 1 where every row lies there."""
+        """The lowest and highest possible reward: from the settings, or 0 to 1 if the values of all epochs are in this
+        range.
+        """
         if self._table.view.concept(goal) != REWARD:
             return None
         said = by_last_name(self._table.view.config)
@@ -185,6 +187,6 @@ class _Derived:
 
 
 def _rise(values: dict[int, float], place: int) -> float | None:
-    """By how much an epoch's value lies above that of the last epoch before it that has one."""
+    """The difference between an epoch's value and that of the last earlier epoch that has one."""
     before = max((at for at in values if at < place), default=None)
     return None if before is None or place not in values else values[place] - values[before]

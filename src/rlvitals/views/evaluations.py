@@ -1,7 +1,7 @@
-"""The evaluations of a run over its steps: from their files, and from the log where a file is gone.
+"""The evaluations of a run over its steps: from their files, and from the log if a file is missing.
 
-Shown is the line of the run that lives: what a resumed attempt superseded is left out. Folders that other trainers
-wrote (`eval_logs/eval_step_0010.json` and nothing else of ours) can be read as well.
+Only the living line is shown: evaluations that a resumed attempt superseded are left out. Folders of other trainers
+(`eval_logs/eval_step_0010.json` without a recorded run) can be read as well.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ COUNTS = {
     "found_correct_email": "found_email_fraction",
     "read_correct_email": "read_email_fraction",
 }
-"""Counts of an evaluation's file, and the fraction of the samples that its row, and so every tracker, has instead."""
+"""Counts in an evaluation's file, and the fractions of the samples that its row and the trackers have instead."""
 
 _SCORES = ("eval", "reward", "preference", "judging", "textscore")
 _COSTS = ("time", "throughput", "progress", "system", "memory")
-"""Families of the catalogue: what an evaluation is made for, and what it took."""
+"""Families of the catalogue: the results of an evaluation, and its costs."""
 
 _SCORE = re.compile(
     r"accurac|score|margin|pass(?:@|_at_|_rate)|success|win_rate|solved|exact_match|\bf1\b", re.IGNORECASE
@@ -47,23 +47,24 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluations:
-    """One run's evaluations."""
+class RunEvaluations:
+    """The evaluations of one run."""
 
     name: str
     path: str
     evaluations: list[dict[str, Any]]
-    """In the order of their steps: an evaluation's fields, and `wins`, `ties` and `losses` against the control where
-    there was one."""
+    """Sorted by step: the fields of an evaluation, and `wins`, `ties` and `losses` against the control if there was
+    one.
+    """
     first: StepAccuracy | None
     best: StepAccuracy | None
     last: StepAccuracy | None
-    """Step and accuracy of three of them; None where there is no accuracy."""
+    """Step and accuracy of the first, best and last evaluation; None if there is no accuracy."""
     problems: list[str]
 
 
-def read_trend(path: str | os.PathLike[str]) -> Evaluations:
-    """The evaluations of a run, of a folder with `eval_logs`, or the one of a checkpoint (`RUN/checkpoint-50`)."""
+def read_trend(path: str | os.PathLike[str]) -> RunEvaluations:
+    """The evaluations of a run or of a folder with `eval_logs`, or the one of a checkpoint (`RUN/checkpoint-50`)."""
     given = local_path(path)
     checkpoint = _CHECKPOINT.fullmatch(given.name)
     if checkpoint and not os.path.isdir(RunDir(given).eval_logs) and not RunDir(given).holds_run:
@@ -82,22 +83,22 @@ def read_trend(path: str | os.PathLike[str]) -> Evaluations:
 
 
 def evaluated_slices(view: StoredRun, evaluations: Sequence[Mapping[str, Any]]) -> dict[str, SliceFacts]:
-    """By name of a number: the series of slices it belongs to."""
+    """For each name of a number: the series of slices it belongs to."""
     names = list(dict.fromkeys(name for stats in evaluations for name in stats))[:MOST_LISTED]
-    # A name that no framework's pattern fits may have lost the prefix that one begins with.
+    # A name that matches no framework's pattern may have lost its prefix.
     logged = {name: name if view.reader.cut(name) or view.reader.named(name) else held_out_name(name) for name in names}
     found = slice_facts(view.reader.slices(list(logged.values())), view.reader)
     return {name: found[whole] for name, whole in logged.items() if whole in found}
 
 
-def trend_of_log(view: RunView) -> Evaluations:
-    """The evaluations among the rows of a log that no run of ours recorded."""
+def trend_of_log(view: RunView) -> RunEvaluations:
+    """The evaluations in the rows of a log that rlvitals did not record."""
     found = _joined(view, {})
     return _trend(view.name, view.path, [found[step] for step in sorted(found)], [])
 
 
-def metric_for(runs: Sequence[Evaluations], asked: str | None) -> str:
-    """The metric several runs are shown side by side in: the one asked for, accuracy, or the first they have."""
+def metric_for(runs: Sequence[RunEvaluations], asked: str | None) -> str:
+    """The metric by which several runs are compared: the requested one, accuracy, or the first that they have."""
     names = dict.fromkeys(
         name
         for run in runs
@@ -112,7 +113,7 @@ def metric_for(runs: Sequence[Evaluations], asked: str | None) -> str:
     return asked
 
 
-def _of_checkpoint(given: Path, step: int) -> Evaluations:
+def _of_checkpoint(given: Path, step: int) -> RunEvaluations:
     whole = read_trend(given.parent)
     chosen = [stats for stats in whole.evaluations if stats["step"] == step]
     if not chosen:
@@ -122,7 +123,7 @@ def _of_checkpoint(given: Path, step: int) -> Evaluations:
 
 
 def _joined(view: RunView, files: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The files of the living line, each with what only its row has; rows stand in for files that are gone."""
+    """The files of the living line, with the values that only their rows have. Rows replace missing files."""
     rows = {row.step: row for row in view.iterate(stream="eval") if not _sums_up(row)}
     overtaken = {row.step for row in view.iterate(stream="eval", ghosts=True)} - rows.keys()
     found = {step: stats for step, stats in files.items() if step not in overtaken}
@@ -158,7 +159,7 @@ def _is_count(name: str) -> bool:
 
 
 def scores_first(names: Iterable[str]) -> list[str]:
-    """What an evaluation is made for before what it took: scores, rewards, other metrics, then times and counts.
+    """Sort names by interest: scores, rewards, other metrics, then times and counts.
 
     >>> scores_first(["runtime", "loss", "epoch", "logits/chosen", "accuracy", "my_number", "avg_reward", "pass_at_4"])
     ['accuracy', 'pass_at_4', 'avg_reward', 'my_number', 'loss', 'logits/chosen', 'runtime', 'epoch']
@@ -178,7 +179,7 @@ def scores_first(names: Iterable[str]) -> list[str]:
 
 
 def numbers_of(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of every number of some evaluations, the scores first."""
+    """The names of all numbers in some evaluations, the scores first."""
     return scores_first(
         dict.fromkeys(
             name
@@ -189,13 +190,13 @@ def numbers_of(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     )
 
 
-def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> Evaluations:
+def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> RunEvaluations:
     scored: list[StepAccuracy] = [
         {"step": stats["step"], "accuracy": stats["accuracy"]}
         for stats in listed
         if isinstance(stats.get("accuracy"), int | float) and math.isfinite(stats["accuracy"])
     ]
-    best = max(scored, key=lambda each: each["accuracy"], default=None)  # the first of equals
-    return Evaluations(
+    best = max(scored, key=lambda each: each["accuracy"], default=None)  # the first of equal ones
+    return RunEvaluations(
         name, str(root), listed, scored[0] if scored else None, best, scored[-1] if scored else None, problems
     )

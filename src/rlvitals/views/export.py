@@ -1,4 +1,4 @@
-"""Every point of a run in a format others read: CSV, JSON, Parquet. Nothing is thinned."""
+"""Every point of a run as CSV, JSON or Parquet. Nothing is downsampled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals.codec import encode
-from rlvitals.errors import MissingDependency
+from rlvitals.errors import needs
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import Stream
 from rlvitals.store.lines import NONFINITE, write_nonfinite
@@ -22,9 +22,9 @@ Format = Literal["csv", "json", "parquet"]
 def export(view: RunView, to: Format, *, stream: Stream = "train", ghosts: bool = False) -> tuple[bytes, int]:
     """One stream of a run as the bytes of a file, and its number of rows.
 
-    CSV leaves cells empty that were not logged and writes nan and inf where they were; a text that a spreadsheet would
-    take for a formula has an apostrophe before it. JSON is an array of rows in the
-    log's own row format. Parquet has nulls for cells that were not logged.
+    CSV has empty cells for values that were not logged, and nan and inf for those that were logged as such. A text that
+    a spreadsheet would read as a formula gets a leading apostrophe. JSON is an array of rows in the log's own row
+    format. Parquet has nulls for values that were not logged.
     """
     table = view.table(stream=stream, ghosts=ghosts)
     write = {"csv": _csv, "json": _json, "parquet": _parquet}[to]
@@ -32,7 +32,7 @@ def export(view: RunView, to: Format, *, stream: Stream = "train", ghosts: bool 
 
 
 def _cells(column: NDArray[Any]) -> list[Any]:
-    """A column as Python values, None where nothing was logged."""
+    """A column as Python values, None if nothing was logged."""
     if column.dtype != np.float64:
         return list(column.tolist())
     return [
@@ -89,10 +89,8 @@ def parquet_bytes(table: Any) -> bytes:
 
 
 def require_pyarrow() -> Any:
-    """Import pyarrow, or say how to install it."""
-    try:
+    """Import pyarrow, or raise an error that explains how to install it."""
+    with needs("exporting to Parquet", "parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise MissingDependency("exporting to Parquet", "parquet") from None
     return pyarrow

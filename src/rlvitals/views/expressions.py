@@ -1,11 +1,11 @@
-r"""Regular expressions for filters, in time that grows with the expression times the text and never beyond.
+r"""Regular expressions for filters, in time proportional to the expression times the text.
 
-Python's `re` and a browser's RegExp try one way after the other: `^(a+)+$` on 34 letters does not come back. Here all
-ways are followed at once. What cannot be done so (look-around, references back to a group) is refused. The page has the
-same in `web/static/expressions.js`, and one table of the tests is for both.
+Python's `re` and a browser's RegExp try one alternative after the other: `^(a+)+$` on 34 letters does not return. This
+module follows all alternatives at once. Features that do not allow this (look-around, back-references) are refused. The
+page has the same implementation in `web/static/expressions.js`, and one table of tests is used for both.
 
-Known: literals, `.`, `[...]`, `\d \w \s` and their opposites, `\b`, `^`, `$`, groups, `|`, `*`, `+`, `?`, `{2,3}`.
-Upper and lower case are alike.
+Supported: literals, `.`, `[...]`, `\d \w \s` and their opposites, `\b`, `^`, `$`, groups, `|`, `*`, `+`, `?`, `{2,3}`.
+Upper and lower case are not distinguished.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, NoReturn
 from rlvitals.errors import ConfigError
 
 MOST_PARTS = 500
-"""Instructions of one expression; `{2,3}` counts as often as it repeats."""
+"""Maximum instructions of one expression. `{2,3}` counts as often as it repeats."""
 
 DEEPEST = 50
-"""Groups within each other."""
+"""Maximum depth of nested groups."""
 
 LONGEST_TEXT = 1000
-"""Characters of a text that are looked at."""
+"""Maximum number of characters of a text that are searched."""
 
 _CLASSES: dict[str, Callable[[str], bool]] = {
     "d": lambda character: "0" <= character <= "9",
@@ -36,7 +36,7 @@ _FOUND, _SPLIT, _JUMP, _PLACE, _SET = range(5)
 
 
 class Expression:
-    """An expression to look for. Raises ConfigError where it is none, or one that could take for ever."""
+    """A compiled expression. Raises ConfigError if it is invalid, unsupported or too large."""
 
     def __init__(self, text: str) -> None:
         self._program: list[tuple[int, Any, Any]] = []
@@ -59,7 +59,7 @@ class Expression:
         return False
 
     def _enter(self, states: set[int], state: int, text: str, place: int) -> bool:
-        """Add a state and whatever it leads to without a character; whether that is the end."""
+        """Add a state and all states it leads to without reading a character. Returns whether the end is reached."""
         waiting = [state]
         while waiting:
             state = waiting.pop()
@@ -124,7 +124,7 @@ class _Choice(NamedTuple):
 
 
 class _Parser:
-    """Reads an expression into lists (one after the other), choices, repeats and (kind, test) pairs."""
+    """Parses an expression into lists (sequences), choices, repeats and (kind, test) pairs."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -173,7 +173,7 @@ class _Parser:
             return part
         if most is not None and most < least:
             _refuse("a range of repeats runs backwards")
-        if self._next == "?":  # as few as possible: the same texts
+        if self._next == "?":  # a lazy repeat matches the same texts
             self._at += 1
         if (self._next and self._next in "*+?") or _TIMES.match(self._text, self._at):
             _refuse("a repeat is repeated")

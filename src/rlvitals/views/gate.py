@@ -1,10 +1,9 @@
-"""Whether a change has made training worse: one run against few baselines, measure by measure, and the limits a user
-sets.
+"""Whether a change has made training worse: one run against a few baselines, measure by measure, and a user's limits.
 
-A measure fails where the candidate is worse than the baselines by more than runs of this kind differ
-(`compute.few_runs`: a prediction interval that borrows from the noise within the runs) and by more than a practical
-margin. The chance of a false failure is shared out among the groups of measures and corrected within each, so that the
-whole gate keeps `alpha`.
+A measure fails if the candidate is worse than the baselines by more than the usual difference between such runs and by
+more than a practical margin. The first is a prediction interval (`compute.few_runs`) that also uses the noise within
+the runs. The chance of a false failure is divided among the groups of measures and corrected within each, so that it is
+at most `alpha` for the whole gate.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from rlvitals.errors import ConfigError, NotComparable, RlvitalsError
 from rlvitals.records import Finding
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.gate_measures import Direction, Group, Measure, Sample, measure_runs
-from rlvitals.views.gate_rules import GateRule, Outcome, judge_rules
+from rlvitals.views.gate_measures import Direction, Group, Measure, MeasureSample, measure_runs
+from rlvitals.views.gate_rules import GateRule, JudgedLimit, judge_rules
 from rlvitals.views.logs import open_any
 from rlvitals.views.places import one_place, places_in
 from rlvitals.views.run import RunView
@@ -31,33 +30,33 @@ from rlvitals.views.settings import is_seed
 State = Literal["pass", "fail"]
 
 ALPHA = 0.05
-"""The chance that a change which makes nothing worse fails."""
+"""The probability that a change which makes nothing worse fails."""
 
 SHARES: dict[Group, float] = {
-    "outcome": 0.7, "pace": 0.03, "held-out": 0.04, "speed": 0.15, "memory": 0.03, "stability": 0.03,
+    "outcome": 0.65, "pace": 0.03, "held-out": 0.04, "speed": 0.2, "memory": 0.03, "stability": 0.03,
 }  # fmt: skip
-"""Of that chance, by group. The rest is for findings, for which there is no test."""
+"""The share of this probability for each group. The rest is reserved for findings, which have no test."""
 
 POWER = 0.9
-"""The chance of detecting the smallest difference that is reported."""
+"""The probability of detecting the smallest difference that is reported."""
 
 MOST_BASELINES = 50
 
 ANSCOMBE = 0.375
-"""Added to a number of events before its root is taken, so that 0 and 1 are as far apart as chance makes them."""
+"""Added to a number of events before its square root is taken, which stabilises the variance of small counts."""
 
 
 class Prior(NamedTuple):
-    """What is known of a measure before any baseline: `benchmarks/gate.py design` estimates it."""
+    """What is known of a measure before any baseline. `benchmarks/gate.py priors` estimates it."""
 
     factor: float
-    """The standard deviation between runs beside the noise within one."""
+    """The standard deviation between runs divided by the noise within one."""
     worth: float
-    """The degrees of freedom that this is worth."""
+    """The degrees of freedom that this prior counts as."""
     least: float
-    """The standard deviation between runs at the least, as a share."""
+    """The minimum standard deviation between runs, as a share."""
     margin: float
-    """The difference that matters, as a share; spikes: their number."""
+    """The difference that matters, as a share; for spikes, as a number."""
 
 
 PRIORS = {
@@ -67,8 +66,8 @@ PRIORS = {
     "early": Prior(0.9, 4.5, 0.005, 0.02),
     "steps_to_level": Prior(1.2, 5.0, 0.02, 0.1),
     "held_out": Prior(1.4, 5.0, 0.01, 0.02),
-    "speed": Prior(2.0, 3.0, 0.02, 0.05),
-    "speed_best": Prior(2.0, 3.0, 0.02, 0.05),
+    "speed": Prior(1.3, 4.0, 0.025, 0.05),
+    "speed_best": Prior(0.8, 4.0, 0.025, 0.05),
     "memory": Prior(1.0, 3.0, 0.01, 0.05),
     "noise": Prior(1.2, 6.0, 0.05, 0.3),
     "spikes": Prior(0.8, 2.0, 0.4, 3.0),
@@ -76,8 +75,8 @@ PRIORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
-    """One measure, judged."""
+class JudgedMeasure:
+    """The result of one measure."""
 
     name: str
     title: str
@@ -88,16 +87,16 @@ class Tested:
     candidate: float
     baselines: list[float]
     mean: float
-    """Of the baselines; of what is compared by its ratio, the geometric one."""
+    """The mean of the baselines; the geometric mean if ratios are compared."""
     change: float
-    """The candidate beside the mean: as a share, or in `unit` where `is_share` is False."""
+    """The candidate compared with the mean: as a share, or in `unit` if `is_share` is False."""
     is_share: bool
     worse: float
-    """The same, positive where the candidate is worse."""
+    """The same change, positive if the candidate is worse."""
     limit: float
-    """How much worse it may be before it fails."""
+    """How much worse the candidate may be before the measure fails."""
     detectable: float
-    """How much worse a candidate must be to fail with a chance of 9 in 10."""
+    """How much worse a candidate must be to fail with a probability of 90 %."""
     spread: float
     """The standard deviation between runs that the test uses."""
     freedom: float
@@ -105,7 +104,7 @@ class Tested:
     adjusted: float
     """p, corrected for the other measures of its group."""
     alpha: float
-    """What it is compared with."""
+    """The limit of `adjusted`."""
     margin: float
     state: State
     notes: list[str] = field(default_factory=list)
@@ -113,7 +112,7 @@ class Tested:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that is not tested but seen."""
+    """A condition that is checked without a statistical test."""
 
     name: str
     title: str
@@ -121,12 +120,12 @@ class Check:
     told: str
 
 
-Judged = Tested | Check | Outcome
+Judged = JudgedMeasure | Check | JudgedLimit
 
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """What the gate says, and why."""
+    """The result of the gate, with its reasons."""
 
     state: State
     reason: str
@@ -135,17 +134,17 @@ class GateReport:
     goal: dict[str, Any]
     horizon: int
     alpha: float
-    tests: list[Tested]
+    tests: list[JudgedMeasure]
     checks: list[Check]
-    rules: list[Outcome]
+    rules: list[JudgedLimit]
     missing: dict[str, str]
     notes: list[str]
     settings: dict[str, list[Any]]
-    """Settings but seeds in which the candidate differs from the first baseline: its value, the baseline's."""
+    """Settings other than seeds in which the candidate differs from the first baseline: its value, the baseline's."""
 
     @property
     def failed(self) -> list[Judged]:
-        """What has failed."""
+        """The measures, checks and limits that failed."""
         return _failed(self.tests, self.checks, self.rules)
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,13 +154,13 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """By what a gate judges."""
+    """The limits that a gate applies."""
 
     alpha: float = ALPHA
     rules: Sequence[GateRule] = ()
     margins: Mapping[str, float] = field(default_factory=dict)
     tested: bool = True
-    """False: the user's rules alone count."""
+    """False: only the user's rules apply."""
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 0.5:
@@ -181,7 +180,7 @@ def gate(
     metric: str | None = None,
     direction: Direction | None = None,
 ) -> GateReport:
-    """Judge a run against its baselines. Raises NotComparable where that cannot be done."""
+    """Judge a run against its baselines. Raises NotComparable if they cannot be compared."""
     limits = limits or Limits()
     if not baselines:
         raise NotComparable("there is no baseline to compare with")
@@ -211,8 +210,8 @@ def gate(
 
 
 def open_runs(candidate: str | os.PathLike[str], baselines: Sequence[str]) -> tuple[RunView, list[RunView]]:
-    """The candidate and the baselines; a baseline may be a folder of runs or logs. Raises what `open_any` does, and
-    ConfigError where there are none.
+    """Open the candidate and the baselines. A baseline may be a folder of runs or logs. Raises what `open_any` raises,
+    and ConfigError if there is no baseline.
     """
     place = one_place(Path(candidate), "the gate")
     places: dict[str, Path] = {}
@@ -228,7 +227,7 @@ def open_runs(candidate: str | os.PathLike[str], baselines: Sequence[str]) -> tu
 
 
 def _expanded(given: str) -> list[Path]:
-    """The runs and logs at a path; of a folder those that can be read."""
+    """The runs and logs at a path. In a folder, only those that can be read."""
     if "://" in given:
         return [Path(given)]
     places = places_in(given)
@@ -249,28 +248,28 @@ def _expanded(given: str) -> list[Path]:
 # The tests
 
 
-def judge_measures(measures: Sequence[Measure], limits: Limits) -> list[Tested]:
-    """Every measure tested, each group with its share of alpha."""
+def judge_measures(measures: Sequence[Measure], limits: Limits) -> list[JudgedMeasure]:
+    """Test every measure. Each group gets its share of alpha."""
     present = {measure.group for measure in measures}
     whole = sum(SHARES.values())
     used = sum(SHARES[group] for group in present)
-    found: list[Tested] = []
+    found: list[JudgedMeasure] = []
     for group, share in SHARES.items():
         own = [measure for measure in measures if measure.group == group]
         if own:
-            # What absent groups leave over goes to the others; the part of the findings stays theirs.
+            # The shares of absent groups go to the other groups. The share of the findings is not used.
             found += _tested_group(own, limits.alpha * whole * share / used, limits.margins)
     return found
 
 
-def _tested_group(measures: Sequence[Measure], alpha: float, margins: Mapping[str, float]) -> list[Tested]:
+def _tested_group(measures: Sequence[Measure], alpha: float, margins: Mapping[str, float]) -> list[JudgedMeasure]:
     compared = [_Compared(measure, margins.get(measure.name)) for measure in measures]
     adjusted = hommel([one.p for one in compared])
     return [one.tested(chance, alpha, len(measures)) for one, chance in zip(compared, adjusted, strict=True)]
 
 
 class _Compared:
-    """One measure of the candidate beside the baselines', on the scale that is tested, where more is worse."""
+    """One measure of the candidate and the baselines, on the tested scale, where higher is worse."""
 
     def __init__(self, measure: Measure, margin: float | None) -> None:
         self.measure = measure
@@ -285,12 +284,12 @@ class _Compared:
         self.worse = candidate.value - self.mean
         self.p = tail(self.worse / self.error, self.spread.freedom) if self.error > 0 else float(self.worse <= 0)
 
-    def tested(self, adjusted: float, alpha: float, among: int) -> Tested:
-        """The verdict, everything in the terms of the measure."""
+    def tested(self, adjusted: float, alpha: float, among: int) -> JudgedMeasure:
+        """The verdict, with all numbers in the unit of the measure."""
         measure = self.measure
         beyond = quantile(1.0 - alpha / among, self.spread.freedom)
         worse = self._told(self.worse)
-        return Tested(
+        return JudgedMeasure(
             name=measure.name,
             title=measure.title,
             group=measure.group,
@@ -316,7 +315,7 @@ class _Compared:
         )
 
     def _back(self, value: float) -> float:
-        """A value of the tested scale in the measure's unit."""
+        """Convert a value from the tested scale to the measure's unit."""
         measure = self.measure
         if measure.kind == "count":
             return max(value * value - ANSCOMBE, 0.0)
@@ -324,7 +323,7 @@ class _Compared:
         return math.exp(sign * value) if measure.kind == "ratio" else sign * value * measure.scale
 
     def _told(self, worse: float) -> float:
-        """How much worse: as a share of the baselines' mean, or as a number of events."""
+        """How much worse: as a share, or as a number of events."""
         kind = self.measure.kind
         if kind == "share":
             return worse
@@ -333,17 +332,17 @@ class _Compared:
         return 1.0 - math.exp(-worse) if self.measure.direction == "up" else math.expm1(min(worse, 700.0))
 
 
-def _turned(measure: Measure, sample: Sample) -> Sample:
-    """A sample on the scale that is tested."""
+def _turned(measure: Measure, sample: MeasureSample) -> MeasureSample:
+    """Convert a sample to the tested scale."""
     sign = -1.0 if measure.direction == "up" else 1.0
-    if measure.kind == "count":  # the root of a number of events scatters alike whatever the number
-        return Sample(math.sqrt(sample.value + ANSCOMBE), sample.noise)
+    if measure.kind == "count":  # the variance of a count's square root does not depend on the count
+        return MeasureSample(math.sqrt(sample.value + ANSCOMBE), sample.noise)
     if measure.kind == "ratio":
-        return Sample(sign * math.log(sample.value), sample.noise)
-    return Sample(sign * sample.value / measure.scale, sample.noise / measure.scale)
+        return MeasureSample(sign * math.log(sample.value), sample.noise)
+    return MeasureSample(sign * sample.value / measure.scale, sample.noise / measure.scale)
 
 
-# What is seen without a test
+# Conditions without a statistical test
 
 
 def _finished(candidate: RunView) -> Check:
@@ -353,7 +352,7 @@ def _finished(candidate: RunView) -> Check:
 
 
 def _findings(candidate: RunView, baselines: Sequence[RunView]) -> Check:
-    """Critical findings that stand at the end of the run and that no baseline has."""
+    """Critical findings that have not recovered and that no baseline has."""
     known = {finding.rule for view in baselines for finding in _critical(view)}
     new = [finding for finding in _critical(candidate) if finding.rule not in known]
     told = "; ".join(dict.fromkeys(finding.title for finding in new)) or "no critical finding that no baseline has"
@@ -366,7 +365,7 @@ def _critical(view: RunView) -> list[Finding]:
 
 
 def _remarks(candidate: RunView, baselines: Sequence[RunView]) -> list[str]:
-    """What a reader must know to trust the comparison."""
+    """Notes that limit how far the comparison can be trusted."""
     said = []
     algorithms = {view.algorithm for view in (candidate, *baselines) if view.algorithm}
     if len(algorithms) > 1:
@@ -394,12 +393,14 @@ def _about(view: RunView) -> dict[str, Any]:
     }
 
 
-def _failed(tests: Sequence[Tested], checks: Sequence[Check], rules: Sequence[Outcome]) -> list[Judged]:
+def _failed(tests: Sequence[JudgedMeasure], checks: Sequence[Check], rules: Sequence[JudgedLimit]) -> list[Judged]:
     judged: list[Judged] = [*tests, *checks, *rules]
     return [one for one in judged if one.state == "fail"]
 
 
-def _reason(tests: Sequence[Tested], checks: Sequence[Check], rules: Sequence[Outcome], baselines: int) -> str:
+def _reason(
+    tests: Sequence[JudgedMeasure], checks: Sequence[Check], rules: Sequence[JudgedLimit], baselines: int
+) -> str:
     failed = [one.title for one in _failed(tests, checks, rules)]
     beside = f"{baselines} baseline{'s' if baselines > 1 else ''}"
     if failed:

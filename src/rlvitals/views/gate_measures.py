@@ -1,8 +1,9 @@
-"""What a gate measures of a run: how good its goal got and how soon, how fast it was, what it took, how calm it was.
+"""The measures of a gate: the quality of the goal and how early it is reached, the speed, the memory, and the
+stability.
 
-Each measure is one number of a run, with how far it would be off by the noise within that run. All runs are measured
-over the same steps and in the catalogue's own sign and scale. The goal is the reward or the margin of the run, or
-another metric that is asked for.
+Each measure is one number of a run, with its standard error from the noise within that run. All runs are measured over
+the same steps and in the sign and scale of the catalogue. The goal is the reward or the margin of the run, or another
+requested metric.
 """
 
 from __future__ import annotations
@@ -28,99 +29,101 @@ Direction = Literal["up", "down"]
 Group = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
 Kind = Literal["share", "ratio", "count"]
 """How values are compared: by their difference as a share of a scale, by their ratio, or as numbers of events. The
-noise of a sample is in the measure's unit, a share of the value, or of the root of a number of events."""
+noise of a sample is in the measure's unit, a share of the value, or the noise of the square root of the number of
+events.
+"""
 
 SPEEDS = (
     "perf.tokens_per_s", "perf.tokens_per_s_per_gpu", "perf.training_tokens_per_s_per_gpu",
     "perf.generation_tokens_per_s", "perf.generation_tokens_per_s_per_gpu", "perf.samples_per_s", "perf.steps_per_s",
     "time.step",
 )  # fmt: skip
-"""How fast a run is, the most telling first; the first that all runs log is taken."""
+"""Metrics of a run's speed, the most informative first. The first that all runs log is used."""
 
 MEMORIES = ("mem.gpu.max_allocated", "mem.gpu.max_reserved", "sys.gpu_memory_used", "mem.process.rss")
 SPIKY = ("optim.grad_norm", "train.loss", "policy.loss")
-"""Series in which an unstable training shows single points far off."""
+"""Series in which an unstable training has single extreme points."""
 
 FEWEST_POINTS = 3
-"""Points of a series below which nothing is measured."""
+"""Minimum points of a series for a measure."""
 
 FEWEST_EVALUATIONS = 4
-"""Evaluations below which nothing tells how far a held-out score scatters."""
+"""Minimum evaluations for estimating the scatter of a held-out score."""
 
 MOST_BLOCKS = 64
 SETTLING = 0.1
-"""The share of a run at its start, while caches fill and kernels compile, that says nothing of its speed."""
+"""The share of a run at its start that is not used for its speed, because caches fill and kernels compile."""
 
 REACHED = 0.8
-"""The share of the baselines' gain that is the level of 'steps to a level'."""
+"""The share of the baselines' gain that defines the level of 'steps to a level'."""
 
 GAIN = 3.0
-"""Standard errors that the baselines must have gained for there to be such a level."""
+"""Standard errors that the baselines must have gained for such a level to exist."""
 
 NEAR_ZERO = 0.25
-"""A value below this share of how far its curve moves is near 0, where a share of the value says nothing."""
+"""A value below this share of its curve's range counts as near 0. Then a share of the value is not meaningful."""
 
 FAST = 90.0
-"""The percentile of a run's speeds that tells how fast it is where nothing else uses the machine."""
+"""The percentile of a run's speeds that shows its speed on an otherwise idle machine."""
 
 SHORTEST = 0.05
-"""Seconds between rows below which their times, which are rounded to milliseconds, tell no speed."""
+"""Minimum seconds between rows for a speed from timestamps, which are rounded to milliseconds."""
 
 OUTLIER = 3.0
 """Standard deviations beyond which a step's speed is an outlier."""
 
 SPIKE, AROUND = 8.0, 4
-"""How many times the usual scatter a point must be off the median of so many points to either side."""
+"""A spike is this many times the usual scatter away from the median of this many points on either side."""
 
 _SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for a normal law."""
+"""Factor from the median absolute deviation to the standard deviation, for a normal distribution."""
 
 _OF_MEDIAN = 1.2533
-"""The standard error of a median beside that of a mean, for a normal law."""
+"""The standard error of a median divided by that of a mean, for a normal distribution."""
 
 
-class Sample(NamedTuple):
+class MeasureSample(NamedTuple):
     """A measure of one run."""
 
     value: float
     noise: float
-    """Its standard error by the noise within the run."""
+    """Its standard error from the noise within the run."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measure over the candidate and the baselines."""
+    """One measure of the candidate and the baselines."""
 
     name: str
     title: str
     group: Group
     direction: Direction
     metric: str
-    """What the candidate logs it as."""
+    """The name under which the candidate logs it."""
     unit: str
-    candidate: Sample
-    baselines: list[Sample]
+    candidate: MeasureSample
+    baselines: list[MeasureSample]
     kind: Kind = "ratio"
     scale: float = 1.0
-    """What a difference is a share of, where the kind is `share`."""
+    """The scale of a difference, if the kind is `share`."""
     notes: list[str] = field(default_factory=list)
 
 
-class Curve(NamedTuple):
-    """One metric of one run over the common steps, finite values alone."""
+class MetricCurve(NamedTuple):
+    """One metric of one run over the common steps, finite values only."""
 
     steps: Array
     values: Array
     dropped: int
-    """Values that were not numbers."""
+    """Number of values that are not finite."""
 
 
 class Goal(NamedTuple):
-    """What the runs are for."""
+    """The metric that the runs optimise."""
 
     names: list[str]
-    """What each run logs it as, the candidate's first."""
+    """The name under which each run logs it, the candidate's first."""
     direction: Direction
     title: str
     unit: str
@@ -128,20 +131,20 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All measures, and what could not be measured."""
+    """All measures, and those that could not be computed."""
 
     goal: Goal
     horizon: int
     """The last step that all runs have."""
     measures: list[Measure]
     missing: dict[str, str] = field(default_factory=dict)
-    """What is not measured, with the reason."""
+    """The measures that are missing, with the reason."""
     notes: list[str] = field(default_factory=list)
 
 
 def measure_runs(views: Sequence[RunView], metric: str | None = None, direction: Direction | None = None) -> Measured:
-    """Measure the candidate, which comes first, and the baselines. Raises NotComparable where their goal is not the
-    same quantity.
+    """Measure the candidate, which comes first, and the baselines. Raises NotComparable if their goals are different
+    quantities.
     """
     goal = goal_of(views, metric, direction)
     whole = [curve_of(view, name) for view, name in zip(views, goal.names, strict=True)]
@@ -169,7 +172,7 @@ def measure_runs(views: Sequence[RunView], metric: str | None = None, direction:
 
 
 def goal_of(views: Sequence[RunView], metric: str | None, direction: Direction | None) -> Goal:
-    """What all runs are for, under each run's own name. Raises NotComparable or ConfigError."""
+    """The goal of all runs, under the name that each run logs. Raises NotComparable or ConfigError."""
     first, *others = views
     if metric is not None:
         name: str | None = first.resolve(metric)
@@ -194,13 +197,13 @@ def goal_of(views: Sequence[RunView], metric: str | None, direction: Direction |
 
 
 def _only_slice(view: RunView) -> str | None:
-    """The reward of a run with a single environment, whose framework logs it as that environment's."""
+    """The reward of a run with a single environment, whose framework logs it under that environment's name."""
     found = [name for name in view.metrics if view.concept(name) in OUTCOMES]
     return found[0] if len(found) == 1 else None
 
 
 def _paired(first: RunView, name: str, other: RunView) -> str:
-    """What another run logs the same quantity as."""
+    """The name under which another run logs the same quantity."""
     try:
         found = partner_of(first, name, other, name, must_exist=True)
     except UnknownMetric:
@@ -219,19 +222,19 @@ def _paired(first: RunView, name: str, other: RunView) -> str:
     return found
 
 
-def curve_of(view: RunView, name: str) -> Curve:
-    """A metric step by step, in the concept's own sign and scale."""
+def curve_of(view: RunView, name: str) -> MetricCurve:
+    """A metric by step, in the sign and scale of the concept."""
     steps, values = by_step(view, name)
     finite = np.isfinite(values)
-    return Curve(steps[finite], values[finite], int((~finite).sum()))
+    return MetricCurve(steps[finite], values[finite], int((~finite).sum()))
 
 
-def _until(curve: Curve, horizon: int) -> Curve:
+def _until(curve: MetricCurve, horizon: int) -> MetricCurve:
     kept = curve.steps <= horizon
-    return Curve(curve.steps[kept], curve.values[kept], curve.dropped)
+    return MetricCurve(curve.steps[kept], curve.values[kept], curve.dropped)
 
 
-def _note_lengths(views: Sequence[RunView], curves: Sequence[Curve], horizon: int, notes: list[str]) -> None:
+def _note_lengths(views: Sequence[RunView], curves: Sequence[MetricCurve], horizon: int, notes: list[str]) -> None:
     for place, (view, curve) in enumerate(zip(views, curves, strict=True)):
         if curve.steps[-1] > horizon:
             who = "the candidate" if place == 0 else view.name
@@ -244,13 +247,13 @@ def _note_lengths(views: Sequence[RunView], curves: Sequence[Curve], horizon: in
 # The goal
 
 
-def _outcome(found: Measured, curves: Sequence[Curve]) -> None:
+def _outcome(found: Measured, curves: Sequence[MetricCurve]) -> None:
     goal = found.goal
     levels = [Levels(curve, goal.direction) for curve in curves]
     first, *others = levels
     reach = float(np.mean([level.reach for level in others]))
 
-    def add(name: str, title: str, pick: Callable[[Levels], Sample]) -> None:
+    def add(name: str, title: str, pick: Callable[[Levels], MeasureSample]) -> None:
         samples = [pick(level) for level in others]
         found.measures.append(
             Measure(
@@ -274,18 +277,18 @@ def _outcome(found: Measured, curves: Sequence[Curve]) -> None:
     _steps_to_level(found, first, others)
 
 
-def scale_of(samples: Sequence[Sample], reach: float) -> float:
-    """What a difference is a share of: the size of the value itself, or how far the curve moves where the value is
-    near 0 beside that.
+def scale_of(samples: Sequence[MeasureSample], reach: float) -> float:
+    """The scale of a difference: the size of the value, or the range of the curve if the value is near 0 compared with
+    it.
     """
     size = abs(float(np.mean([sample.value for sample in samples])))
     return (size if size >= NEAR_ZERO * reach else reach) or 1.0
 
 
 class Levels:
-    """Where one curve begins and ends, its best stretch and its mean, each with its noise."""
+    """The start and end of one curve, its best part and its mean, each with its noise."""
 
-    def __init__(self, curve: Curve, direction: Direction) -> None:
+    def __init__(self, curve: MetricCurve, direction: Direction) -> None:
         self.curve = curve
         self.sign = 1.0 if direction == "up" else -1.0
         values = self.sign * curve.values
@@ -298,19 +301,19 @@ class Levels:
         else:
             self.levels, self.noise = _few_levels(values)
         self.start = self.levels[0]
-        """In the sense in which up is better, as are the levels."""
+        """In the direction where up is better, as are the levels."""
 
     @property
-    def final(self) -> Sample:
-        return Sample(self.sign * self.levels[-1], self.noise)
+    def final(self) -> MeasureSample:
+        return MeasureSample(self.sign * self.levels[-1], self.noise)
 
     @property
-    def best(self) -> Sample:
-        return Sample(self.sign * max(self.levels), self.noise)
+    def best(self) -> MeasureSample:
+        return MeasureSample(self.sign * max(self.levels), self.noise)
 
     @property
-    def area(self) -> Sample:
-        """The mean over the steps: the area under the curve by its width."""
+    def area(self) -> MeasureSample:
+        """The mean over the steps: the area under the curve divided by its width."""
         steps, values = self.curve.steps.astype(float), self.curve.values
         width = float(steps[-1] - steps[0])
         mean = (
@@ -318,21 +321,21 @@ class Levels:
             if width > 0
             else float(values.mean())
         )
-        return Sample(mean, mean_error(values))
+        return MeasureSample(mean, mean_error(values))
 
     @property
-    def early(self) -> Sample:
-        """The mean of the first third, when runs of one kind have not drifted apart yet."""
+    def early(self) -> MeasureSample:
+        """The mean of the first third, in which similar runs have not drifted apart yet."""
         first = self.curve.values[: max(len(self.curve.values) // 3, 1)]
-        return Sample(float(first.mean()), mean_error(first))
+        return MeasureSample(float(first.mean()), mean_error(first))
 
     @property
     def reach(self) -> float:
-        """How far apart the lowest and the highest level are."""
+        """The difference between the lowest and the highest level."""
         return max(self.levels) - min(self.levels)
 
-    def steps_to(self, level: float, horizon: int) -> Sample:
-        """The step from which the mean of a tenth of the run has reached a level (up is better)."""
+    def steps_to(self, level: float, horizon: int) -> MeasureSample:
+        """The first step at which the mean of a tenth of the run reaches a level (up is better)."""
         steps, values = self.curve.steps, self.sign * self.curve.values
         width = max(len(values) // 10, 1)
         sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -341,13 +344,15 @@ class Levels:
         is_reached = len(reached) > 0
         step = int(steps[reached[0] + width - 1]) if is_reached else horizon
         gained, passed = max(level - self.start, 1e-300), max(step - int(steps[0]), 1)
-        # A step is known at best to half of what is averaged.
+        # The precision of the step is at best half the averaged range.
         blur = 0.5 * width * (int(steps[-1]) - int(steps[0])) / max(len(steps) - 1, 1)
-        return Sample(float(step), math.hypot(self.noise * passed / gained, blur), "" if is_reached else "not reached")
+        return MeasureSample(
+            float(step), math.hypot(self.noise * passed / gained, blur), "" if is_reached else "not reached"
+        )
 
 
 def _few_levels(values: Array) -> tuple[list[float], float]:
-    """The means of quarters of a curve that is too short for a course, and their standard error."""
+    """The means of the quarters of a curve that is too short for `Course`, and their standard error."""
     parts = np.array_split(values, min(4, len(values)))
     jumps = np.diff(values)
     scatter = float(np.sqrt(np.mean(jumps * jumps) / 2.0)) if len(jumps) else 0.0
@@ -355,8 +360,8 @@ def _few_levels(values: Array) -> tuple[list[float], float]:
 
 
 def _late_noise(values: Array, size: int) -> float:
-    """The standard error of the mean of `size` points by the second half of a curve: while it learns most, at the
-    start, it scatters more. 0 where that half is too short.
+    """The standard error of the mean of `size` points, from the second half of a curve. The first half scatters more,
+    because the run learns most there. 0 if the second half is too short.
     """
     late = values[len(values) // 2 :]
     if len(late) < LEAST_POINTS:
@@ -366,7 +371,7 @@ def _late_noise(values: Array, size: int) -> float:
 
 
 def mean_error(values: Array) -> float:
-    """The standard error of the mean of a whole series, which may have a memory."""
+    """The standard error of the mean of a whole series, whose values may be autocorrelated."""
     if len(values) < LEAST_POINTS:
         jumps = np.diff(values)
         return float(np.sqrt(np.mean(jumps * jumps) / 2.0) / math.sqrt(len(values))) if len(jumps) else 0.0
@@ -406,7 +411,7 @@ def _steps_to_level(found: Measured, first: Levels, others: Sequence[Levels]) ->
 
 
 def _held_out(views: Sequence[RunView], found: Measured) -> None:
-    """The score on held-out data at the end, where that is not the goal itself."""
+    """Measure the score on held-out data at the end, if it is not the goal itself."""
     names = _common(views, HELD_OUT_OUTCOMES)
     if names is None or names[0] == found.goal.names[0]:
         found.missing["held-out score"] = "not every run logs the same one"
@@ -420,7 +425,7 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
         last = curve.values[-max(len(curve.values) // 4, 1) :]
         jumps = np.diff(curve.values[len(curve.values) // 2 :])
         scatter = float(np.sqrt(np.mean(jumps * jumps) / 2.0)) if len(jumps) else 0.0
-        samples.append(Sample(float(last.mean()), scatter / math.sqrt(len(last))))
+        samples.append(MeasureSample(float(last.mean()), scatter / math.sqrt(len(last))))
     meaning = views[0].meaning(names[0])
     scale = abs(float(np.mean([sample.value for sample in samples[1:]]))) or 1.0
     found.measures.append(
@@ -440,7 +445,7 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
 
 
 def _common(views: Sequence[RunView], concepts: Sequence[str], *, slices: bool = False) -> list[str] | None:
-    """What each run logs the first of these concepts as that all of them log alike."""
+    """The names under which the runs log the first of these concepts that all of them log as the same quantity."""
     for concept in concepts:
         names = []
         for view in views:
@@ -484,7 +489,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
     share = FAST if good == "up" else 100.0 - FAST
     for name, what, percentile in (("speed", "typical", 50.0), ("speed_best", "fastest tenth", share)):
         samples = [
-            Sample(float(np.exp(np.percentile(own, percentile))), error)
+            MeasureSample(float(np.exp(np.percentile(own, percentile))), error)
             for own, error in zip(logs, errors, strict=True)
         ]
         metric = names[0] if names else "timestamp"
@@ -492,7 +497,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
 
 
 def _without_outliers(values: Array) -> Array:
-    """The same with what is far off moved to the edge: a pause for an evaluation moves no median."""
+    """The values with outliers clipped to the limit, so that a pause for an evaluation does not count as noise."""
     middle = float(np.median(values))
     reach = OUTLIER * _SIGMA * float(np.median(np.abs(values - middle)))
     kept: Array = np.clip(values, middle - reach, middle + reach)
@@ -500,7 +505,7 @@ def _without_outliers(values: Array) -> Array:
 
 
 def _step_rates(view: RunView, horizon: int) -> Array:
-    """Steps a second between rows, by the times they were logged at."""
+    """Steps per second between rows, from their timestamps."""
     clock = clock_of(view)
     if not clock.measured_by:
         return np.zeros(0)
@@ -522,7 +527,7 @@ def _memory(views: Sequence[RunView], found: Measured) -> None:
     else:
         found.missing["memory"] = "no memory use that all runs log"
         return
-    samples = [Sample(peak, 0.0) for peak in peaks if peak is not None]
+    samples = [MeasureSample(peak, 0.0) for peak in peaks if peak is not None]
     entry = catalog.find(concept)[0].metric
     found.measures.append(
         Measure(
@@ -539,7 +544,7 @@ def _memory(views: Sequence[RunView], found: Measured) -> None:
 
 
 def _peak(view: RunView, concept: str, horizon: int) -> float | None:
-    """The most memory in any phase."""
+    """The highest memory use in any phase."""
     peaks = []
     for name in view.metrics:
         if view.concept(name) == concept:
@@ -558,7 +563,7 @@ def _peak(view: RunView, concept: str, horizon: int) -> float | None:
 # Stability
 
 
-def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[Curve]) -> None:
+def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[MetricCurve]) -> None:
     scatters = [scatter_of(curve.values) for curve in curves]
     if all(scatter.value > 0 for scatter in scatters):
         found.measures.append(
@@ -585,8 +590,8 @@ def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[Curve
     if any(count is None for count in counts):
         found.missing["spikes"] = f"takes {LEAST_POINTS} points"
         return
-    # The square root of a count has about the same scatter, 1/2, whatever the count.
-    samples = [Sample(float(count), 0.5) for count in counts if count is not None]
+    # The standard deviation of a count's square root is about 1/2, whatever the count.
+    samples = [MeasureSample(float(count), 0.5) for count in counts if count is not None]
     found.measures.append(
         Measure(
             "spikes", f"Spikes in {names[0]}", "stability", "down", names[0], "points", samples[0], samples[1:], "count"
@@ -594,20 +599,20 @@ def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[Curve
     )
 
 
-def scatter_of(values: Array) -> Sample:
-    """How far a curve's points are off the middle of their neighbours, and how well that is known; 0 where there are
-    too few.
+def scatter_of(values: Array) -> MeasureSample:
+    """The scatter of a curve's points around the middle of their neighbours, and its relative error. 0 if there are too
+    few points.
     """
     if len(values) < LEAST_POINTS:
-        return Sample(0.0, 0.0)
+        return MeasureSample(0.0, 0.0)
     away = np.abs(values[:-2] - 2.0 * values[1:-1] + values[2:])
     usual = _SIGMA * float(np.median(away)) / math.sqrt(6.0)
-    # Of a scatter by the median, as a share of it; neighbours share two of three points.
-    return Sample(usual, 1.6 / math.sqrt(len(away)))
+    # The relative error of a scatter from the median; neighbouring differences share two of three points.
+    return MeasureSample(usual, 1.6 / math.sqrt(len(away)))
 
 
 def _spikes(values: Array) -> int | None:
-    """Points far off the median of their neighbours."""
+    """The number of points far from the median of their neighbours; None if there are too few points."""
     if len(values) < LEAST_POINTS:
         return None
     padded = np.pad(values, AROUND, mode="reflect")

@@ -2,8 +2,9 @@
 
     NAME[.STATISTIC] OP NUMBER[%]
 
-NAME is one of the gate's measures, a logged metric or a concept of the catalogue; `reward` and `margin` are the goal's
-end of the run. Without `%` the candidate's own value is compared; with it, its change beside the baselines' mean.
+NAME is one of the gate's measures, a logged metric or a concept of the catalogue. `reward` and `margin` stand for the
+goal at the end of the run. Without `%` the candidate's value is compared; with `%`, its change from the baselines'
+mean.
 
 >>> parse_rule("speed > -10%")
 GateRule(text='speed > -10%', name='speed', statistic='', operator='>', number=-0.1, is_change=True)
@@ -37,7 +38,7 @@ STATISTICS: dict[str, Callable[[Any], float]] = {
     "max": lambda values: float(np.max(values)),
     "min": lambda values: float(np.min(values)),
 }
-"""What is taken of a metric's curve; `final`, the mean of its last tenth, by default."""
+"""Statistics of a metric's curve. The default is `final`, the mean of its last tenth."""
 
 GOAL = ("reward", "margin", "goal")
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -65,21 +66,21 @@ class GateRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One limit, judged."""
+class JudgedLimit:
+    """The result of one limit."""
 
     title: str
     """The rule as it was written."""
     state: Literal["pass", "fail"]
     value: float
-    """The candidate's value, or its change beside the baselines' mean."""
+    """The candidate's value, or its change from the baselines' mean."""
     is_change: bool
     told: str
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """What a file of limits says."""
+    """The contents of a file of limits."""
 
     rules: list[GateRule]
     margins: dict[str, float]
@@ -87,7 +88,7 @@ class RuleFile:
 
 
 def parse_rule(text: str) -> GateRule:
-    """A limit from its text. Raises ConfigError."""
+    """Parse a limit. Raises ConfigError."""
     parts = _RULE.fullmatch(text)
     try:
         amount = float(parts["number"]) if parts else math.nan
@@ -112,7 +113,7 @@ def parse_rule(text: str) -> GateRule:
 
 
 def parse_margin(text: str) -> tuple[str, float]:
-    """`speed=5%`, or `spikes=3`: a measure and the difference that matters. Raises ConfigError.
+    """Parse `speed=5%` or `spikes=3`: a measure and the difference that matters. Raises ConfigError.
 
     >>> parse_margin("speed=5%"), parse_margin("spikes=3")
     (('speed', 0.05), ('spikes', 3.0))
@@ -128,7 +129,7 @@ def parse_margin(text: str) -> tuple[str, float]:
 
 
 def read_rules(path: str | os.PathLike[str]) -> RuleFile:
-    """A YAML file: a list of limits, or `rules`, `margins` and `alpha`. Raises ConfigError."""
+    """Read a YAML file: a list of limits, or `rules`, `margins` and `alpha`. Raises ConfigError."""
     content = read_yaml(path, ConfigError)
     if isinstance(content, list):
         content = {"rules": content}
@@ -163,12 +164,12 @@ def is_rule_file(text: str) -> bool:
 
 def judge_rules(
     rules: Sequence[GateRule], candidate: RunView, baselines: Sequence[RunView], measured: Measured
-) -> list[Outcome]:
-    """Every limit, judged. Raises NotComparable where a run does not log what it is about."""
+) -> list[JudgedLimit]:
+    """Judge every limit. Raises NotComparable if a run does not log its metric."""
     return [_judged(rule, candidate, baselines, measured) for rule in rules]
 
 
-def _judged(rule: GateRule, candidate: RunView, baselines: Sequence[RunView], measured: Measured) -> Outcome:
+def _judged(rule: GateRule, candidate: RunView, baselines: Sequence[RunView], measured: Measured) -> JudgedLimit:
     measure = _measure(rule, measured)
     if measure is not None:
         own, others = measure.candidate.value, [sample.value for sample in measure.baselines]
@@ -183,11 +184,11 @@ def _judged(rule: GateRule, candidate: RunView, baselines: Sequence[RunView], me
         value = (own - mean) / abs(mean)
         told = f"{number(own)}, {value:+.1%} beside the baselines' {number(mean)}"
     is_kept = OPERATORS[rule.operator](value, rule.number)
-    return Outcome(rule.text, "pass" if is_kept else "fail", value, rule.is_change, told)
+    return JudgedLimit(rule.text, "pass" if is_kept else "fail", value, rule.is_change, told)
 
 
 def _measure(rule: GateRule, measured: Measured) -> Measure | None:
-    """The gate's own measure of this name."""
+    """The gate's own measure for the name of a rule; None if there is none."""
     name = rule.name
     if name in GOAL and rule.statistic in ("", "final"):
         name = "final"

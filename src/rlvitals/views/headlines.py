@@ -1,7 +1,8 @@
-"""Every run below a folder in one line each, cheaply: from small files and the ends of the logs, without columns.
+"""One line for every run below a folder, at low cost: from small files and the ends of the logs, without reading
+columns.
 
-`rows` are the training rows of the living line and `metrics` every name, as on the run's own page. A long log that
-nobody has opened yet is not read for a list of hundreds: its metrics are not counted.
+`rows` are the training rows of the living line and `metrics` counts all names, as on the run's own page. A long log
+that was never opened is not read for a list of hundreds of runs, so its metrics are not counted.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from rlvitals.views.run import RunView, open_run
 from rlvitals.views.tree import STREAMS
 
 END_ROWS = 4
-"""Rows looked at at either end of a log."""
+"""Rows that are read at either end of a log."""
 
 MOST_NAMES = 2_000
-"""Names by which a framework is recognised."""
+"""Maximum names that are used to recognise a framework."""
 
 FRESH_SECONDS = 5.0
-"""A run that is being written is looked at again after so long: whether its writer lives is not in its files."""
+"""A running run is read again after this time, because its files do not show whether its writer is alive."""
 
 SHORT_LOG = 256 * 1024
-"""Bytes of a log that is read whole for a list."""
+"""Maximum bytes of a log that is read completely for a list."""
 
 COUNTING_SECONDS = 0.03
-"""Time that one list may spend on counting metrics, for which logs are read whole; the next list continues with it."""
+"""Time that one list may spend on counting metrics, which reads whole logs. The next list continues the count."""
 
 NEWLINE = ord("\n")
 _BLOCK = 1 << 18
@@ -52,7 +53,7 @@ _BLOCK = 1 << 18
 
 @dataclass(slots=True)
 class Counted:
-    """How many lines a log had when it had so many bytes."""
+    """The number of lines of a log at a given size in bytes."""
 
     inode: int = 0
     size: int = 0
@@ -61,20 +62,20 @@ class Counted:
 
 @dataclass(slots=True)
 class Headlines:
-    """Remembers what does not change: how many lines a log had, and the headline of a run whose files are as before."""
+    """Caches the number of lines of each log, and the headline of each run until its files change."""
 
     _counted: dict[Path, Counted] = field(default_factory=dict)
     _told: dict[Path, tuple[object, Headline, float]] = field(default_factory=dict)
     _uncounted: set[Path] = field(default_factory=set)
-    """Whose metrics there was no time to count."""
+    """Runs whose metrics could not be counted in time."""
     _counting_time: float = math.inf
 
     def begin(self) -> None:
-        """A list of many begins, which is not to take long."""
+        """Start a list of many runs, which limits the time for counting metrics."""
         self._counting_time = COUNTING_SECONDS
 
     def of(self, path: Path) -> Headline:
-        """One run's line. A run that cannot be read has the reason as its note."""
+        """One run's line. For an unreadable run, the note has the reason."""
         run_dir = RunDir(path)
         state = _state(run_dir)
         known = self._told.get(path)
@@ -99,7 +100,7 @@ class Headlines:
         began = time.monotonic()
         try:
             return len((view or open_run(run_dir.root)).metrics)
-        except (RlvitalsError, OSError):  # its page says why
+        except (RlvitalsError, OSError):  # the run's page shows the reason
             return None
         finally:
             self._counting_time -= time.monotonic() - began
@@ -133,7 +134,7 @@ class Headlines:
         }
 
     def _rows(self, run_dir: RunDir) -> int:
-        """The lines of a log; only what neither the index nor an earlier look has counted is read."""
+        """The number of lines of a log. Reads only the part that neither the index nor an earlier call has counted."""
         log = run_dir.train_log
         try:
             with open_log(log) as file:
@@ -159,15 +160,15 @@ def _is_fresh(line: Headline, until: float) -> bool:
 
 
 def _is_quick(run_dir: RunDir) -> bool:
-    """Whether every name of a run is known at once: its logs are short, or somebody has opened it before."""
+    """Whether all names of a run can be read quickly: its logs are short, or the run was opened before."""
     return os.path.isdir(run_dir.index) or all(
         (found := stamp(log)) is None or found[1] <= SHORT_LOG for log in (run_dir.train_log, run_dir.eval_log)
     )
 
 
 def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[Row]) -> tuple[Verdict, str]:
-    """By what is on record alone: no row is judged for a list."""
-    is_resumed = len(view.attempts) > 1  # some events may be of abandoned attempts
+    """The verdict from recorded events only. No row is judged for a list."""
+    is_resumed = len(view.attempts) > 1  # some events may belong to abandoned attempts
     last_step = max((row.step for row in ends), default=None)
     events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
     attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
@@ -178,19 +179,19 @@ def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[R
 
 
 def _was_watched_before(view: RunView) -> bool:
-    """Whether an earlier version's monitor, which did not put on record that it watched, looked at the run."""
+    """Whether the monitor of an earlier version read the run. Such versions did not record it."""
     own = view.config.get("rlvitals")
     return isinstance(own, dict) and own.get("monitor") is True
 
 
 @lru_cache(maxsize=256)
 def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
-    """The runs of a folder mostly log the same names."""
+    """Cached, because the runs of a folder mostly log the same names."""
     return catalog.recognise(names)
 
 
 def first_rows(log: Path) -> list[Row]:
-    """The first rows of a log; those that are damaged are left out."""
+    """The first rows of a log without the damaged ones."""
     found = []
     try:
         with open_log(log) as file:
@@ -209,7 +210,7 @@ def _state(run_dir: RunDir) -> object:
 
 
 def run_state(path: Path) -> tuple[object, ...]:
-    """What changes when a run is to be read again."""
+    """A value that changes when a run must be read again."""
     run_dir = RunDir(path)
     logs = [run_dir.train_log, run_dir.eval_log]
     beside = [run_dir.log("distributions"), run_dir.log("images")]

@@ -1,9 +1,9 @@
-"""What would have happened if a run that went wrong had been stopped: the GPU hours that continued after the onset, the
-checkpoint to revert to, and the settings of the nearest healthy run beside its own. One answer for every command,
-report and screen, in numbers and in sentences.
+"""What stopping a failed run earlier would have saved: the GPU hours after the onset, the checkpoint to revert to, and
+the settings of the nearest healthy run compared with its own. Every command, report and screen uses these numbers and
+sentences.
 
-The onset is that of the first critical finding that still stands. A run that failed or was killed without one has no
-onset: nothing would have been saved by stopping it, and the newest checkpoint is the one to continue from.
+The onset is that of the first critical finding that has not recovered. A run that failed or was killed without one has
+no onset: stopping it would have saved nothing, and the newest checkpoint is the one to continue from.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose_quickly
 from rlvitals.views.discovery import find_runs, lies_in
 from rlvitals.views.run import RunView, open_run
-from rlvitals.views.run_clock import Clock, Gpus, clock_of, gpus_of
+from rlvitals.views.run_clock import HeldGpus, RunClock, clock_of, gpus_of
 from rlvitals.views.settings import is_seed
 
 LEVEL_POINTS = 8
-"""Points up to a checkpoint whose mean is its outcome: a single batch says little."""
+"""Points up to a checkpoint whose mean is its outcome, because a single batch is too noisy."""
 
 MOST_READ, MOST_JUDGED = 300, 12
-"""Runs of a folder whose settings are read, and of the nearest those whose verdict is asked for."""
+"""Runs of a folder whose settings are read, and the number of nearest runs whose verdict is read."""
 
 MOST_DIFFERENCES = 40
 
 SEARCH_DEPTH = 2
-"""Folders below that of a run in which others are looked for."""
+"""Levels of folders below the run's folder that are searched for other runs."""
 
 CHECKPOINT_SETTINGS = (
     "output_dir", "default_local_dir", "checkpoint_dir", "ckpt_path", "save_path", "save_checkpoint_path", "save",
 )  # fmt: skip
-"""Settings that name the folder of checkpoints: transformers', verl's, NeMo-RL's, OpenRLHF's and SkyRL's, slime's."""
+"""Settings with the folder of checkpoints: those of transformers, verl, NeMo-RL, OpenRLHF and SkyRL, and slime."""
 
 LEAST_HOURS = 0.01
 
 IN_TRAINERS_FOLDER = "rlvitals"
-"""What a run's folder is called that lies in its trainer's."""
+"""The name of a run's folder inside the folder of its trainer."""
 
 SAVED = "checkpoint"
-"""The text of a row that names the checkpoint which was saved before it."""
+"""The text field of a row that names the checkpoint saved before it."""
 
 _HOUR = 3600.0
 
 
 class Neighbours:
-    """The recorded runs among which a healthy one is looked for. Each is opened once."""
+    """The recorded runs among which a healthy one is searched. Each is opened once."""
 
     def __init__(self, runs: Iterable[RunView]) -> None:
         self._runs = iter(islice(runs, MOST_READ))
@@ -68,17 +68,21 @@ class Neighbours:
 
     @staticmethod
     def of(path: Path) -> Neighbours:
-        """Those beside a run or log; beside its trainer's folder, where it is the folder `rlvitals` in it."""
+        """The runs beside a run or log. For a run in the folder `rlvitals` of its trainer: those beside the trainer's
+        folder.
+        """
         folder = path.absolute().parent
         return Neighbours.below(folder.parent if path.name == IN_TRAINERS_FOLDER else folder)
 
     @staticmethod
     def below(folder: Path) -> Neighbours:
-        """Those in a folder."""
+        """The runs in a folder."""
         return Neighbours(_runs_below(folder))
 
     def nearest(self, view: RunView) -> tuple[RunView, dict[str, list[Any]]] | None:
-        """The healthy run with the fewest settings that differ, seeds and bookkeeping aside, and those that do."""
+        """The healthy run with the fewest different settings, and these settings. Seeds and bookkeeping are not
+        counted.
+        """
         if self._opened is None:
             self._opened = list(self._runs)
         own = os.path.realpath(view.path)
@@ -93,14 +97,14 @@ class Neighbours:
             try:
                 if diagnose_quickly(other).verdict == "healthy" and other.status in ("finished", "running"):
                     return other, apart
-            except (RlvitalsError, OSError):  # a damaged run is not an example
+            except (RlvitalsError, OSError):  # a damaged run is no reference
                 continue
         return None
 
 
 def hindsight(view: RunView, findings: Sequence[Finding], neighbours: Neighbours) -> Hindsight | None:
-    """The section on a run from its findings; None of one that is healthy or continues without a critical
-    finding.
+    """The section about a run, from its findings. None if no critical finding is open and the run neither failed nor
+    was interrupted.
     """
     onset = _onset(findings)
     is_stopped = view.foreign is None and view.status in ("failed", "interrupted")
@@ -125,7 +129,9 @@ def hindsight(view: RunView, findings: Sequence[Finding], neighbours: Neighbours
 
 
 def _onset(findings: Sequence[Finding]) -> OnsetFacts | None:
-    """A process that is gone has ended by itself, and how a log was written stops no training."""
+    """The first critical finding that has not recovered. Findings about a dead process or about the log's form do not
+    count.
+    """
     standing = [
         found
         for found in findings
@@ -139,7 +145,7 @@ def _onset(findings: Sequence[Finding]) -> OnsetFacts | None:
     }  # fmt: skip
 
 
-def _cost(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> CostFacts:
+def _cost(view: RunView, onset: OnsetFacts | None, clock: RunClock, gpus: HeldGpus) -> CostFacts:
     facts: CostFacts = {
         "hours": None, "gpu_hours": None, "hours_after_said": None, "gpu_hours_after_said": None,
         "gpus": gpus.count, "gpus_from": gpus.source, "measured_by": clock.measured_by, "told": "",
@@ -161,7 +167,8 @@ def _cost(view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus) -> 
         facts["gpu_hours"], facts["gpu_hours_after_said"] = after / _HOUR * gpus.count, after_said / _HOUR * gpus.count
     has_cost = "has cost so far" if view.status == "running" else "cost"
     told = (
-        f"Going on after the onset at step {number(onset['step'])} ({onset['title']}) {has_cost} {_spent(after, gpus)}"
+        f"Continuing after the onset at step {number(onset['step'])} ({onset['title']}) {has_cost} "
+        f"{_spent(after, gpus)}"
     )
     told += f"; {_amount(after_said, gpus)} of it after step {number(onset['said_step'])}, where it was critical."
     if gpus.count is None:
@@ -178,15 +185,15 @@ def _ended(view: RunView) -> str:
     return "failed" if view.status == "failed" else "stopped"
 
 
-def _spent(seconds: float, gpus: Gpus) -> str:
-    """Time and what it was spent on."""
+def _spent(seconds: float, gpus: HeldGpus) -> str:
+    """The time, and the GPUs it was spent on."""
     if gpus.count is None:
         return f"{duration(seconds)} of the run's own time"
     cards = "1 GPU" if gpus.count == 1 else f"{number(gpus.count)} GPUs"
     return f"{_amount(seconds, gpus)} ({duration(seconds)} on {cards}, {gpus.source})"
 
 
-def _amount(seconds: float, gpus: Gpus) -> str:
+def _amount(seconds: float, gpus: HeldGpus) -> str:
     return duration(seconds) if gpus.count is None else f"{_rounded(seconds / _HOUR * gpus.count)} GPU hours"
 
 
@@ -210,18 +217,20 @@ class _Known(NamedTuple):
 
 
 def best_checkpoint(view: RunView, findings: Sequence[Finding]) -> CheckpointFacts | None:
-    """The checkpoint with the best outcome, of any run; where a critical finding stands, of those before its onset."""
+    """The checkpoint with the best outcome, for any run. If a critical finding has not recovered: of those before its
+    onset.
+    """
     return _checkpoint(view, _onset(findings), clock_of(view), gpus_of(view), by_outcome=True)
 
 
 def _checkpoint(
-    view: RunView, onset: OnsetFacts | None, clock: Clock, gpus: Gpus, *, by_outcome: bool = False
+    view: RunView, onset: OnsetFacts | None, clock: RunClock, gpus: HeldGpus, *, by_outcome: bool = False
 ) -> CheckpointFacts | None:
-    """Of those before the onset the one with the best outcome; the newest where no outcome is known. Without an onset
-    the newest, or the best of all with `by_outcome`.
+    """The checkpoint with the best outcome of those before the onset, or the newest if no outcome is known. Without an
+    onset: the newest, or with `by_outcome` the best of all.
     """
     known = {step: found for step, found in checkpoints_of(view).items() if onset is None or step < onset["step"]}
-    # What is only on record may have been removed by its trainer: better one that is there.
+    # A checkpoint that is only recorded may have been deleted by its trainer: prefer existing ones.
     known = {step: found for step, found in known.items() if found.path is not None} or known
     if not known:
         return None
@@ -243,7 +252,7 @@ def _checkpoint(
     which = "the only checkpoint" if len(known) == 1 else "the newest checkpoint"
     if metric is not None and len(known) > 1:
         which = f"the best of {len(known)} checkpoints"
-    to_do = "Use" if onset is None and by_outcome else "Go back to"
+    to_do = "Use" if onset is None and by_outcome else "Revert to"
     told = [f"{to_do} {facts['name']} (step {number(step)}), {which}{before}"]
     if metric is not None:
         told[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
@@ -255,11 +264,11 @@ def _checkpoint(
 
 
 def _best_of(view: RunView, steps: Sequence[int]) -> tuple[int, str | None, float | None]:
-    """The step with the best outcome, the metric and its value there; the newest where nothing tells."""
+    """The step with the best outcome, the metric and its value; the newest step if no outcome is known."""
     metric, levels = _levels(view, steps)
     if metric is None:
         return max(steps), None, None
-    newest_first = sorted(steps, reverse=True)  # of equals the newest
+    newest_first = sorted(steps, reverse=True)  # the newest of equal ones
     series = Series(np.array(newest_first), np.array([levels[step] for step in newest_first]))
     best = find_best(metric, series, view.meaning(metric))
     if best is None or best.best_step is None:
@@ -272,7 +281,7 @@ def _short(value: float | None) -> str:
 
 
 def checkpoints_of(view: RunView) -> dict[int, _Known]:
-    """The checkpoints of the living line: folders of the run and of its trainer, and those that are only on record."""
+    """The checkpoints of the living line: folders of the run and of its trainer, and those that are only recorded."""
     found = {step: _Known(path.name, path) for step, path in _on_disk(view)}
     for step, name in _on_record(view):
         found.setdefault(step, _Known(name, None))
@@ -285,12 +294,12 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
     given = [named.get(name) for name in CHECKPOINT_SETTINGS]
     others = [Path(value) for value in given if isinstance(value, str) and value and "\0" not in value]
     if own.name == IN_TRAINERS_FOLDER or (view.info.framework or "").startswith("trl"):
-        others.append(own.parent)  # the run is in its trainer's folder
+        others.append(own.parent)  # the run is inside its trainer's folder
     begun = 0.0 if view.foreign is not None else view.info.created
     seen: set[int] = set()
     for place, strangers_until in [(own, 0.0), *((other, begun) for other in others)]:
         if view.dumps_within is not None and not lies_in(place, view.dumps_within):
-            continue  # settings are somebody's text
+            continue  # settings are not trusted
         for step, path in of_this_run(checkpoints_in(place), view.cuts, strangers_until).items():
             if step not in seen:
                 seen.add(step)
@@ -298,7 +307,7 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
 
 
 def _on_record(view: RunView) -> Iterator[tuple[int, str]]:
-    """What rows say was saved, what the doctor asked to revert to, and what later attempts began with."""
+    """Checkpoints that rows report as saved, that a request named, and that later attempts started from."""
     columns, lives = view.columns("train")[0]
     if SAVED in columns.text_names:
         for row, name in columns.texts(SAVED).items():
@@ -318,7 +327,7 @@ def _on_record(view: RunView) -> Iterator[tuple[int, str]]:
 
 
 def _levels(view: RunView, steps: Sequence[int]) -> tuple[str | None, dict[int, float]]:
-    """By the score on held-out data where every checkpoint has one, else by the reward or the margin."""
+    """The value of each checkpoint: the held-out score if every checkpoint has one, else the reward or the margin."""
     for name in (view.held_out_outcome, view.outcome):
         levels = {} if name is None else {at: level for at in steps if (level := _level(view, name, at)) is not None}
         if name is not None and len(levels) == len(steps):
@@ -327,7 +336,7 @@ def _levels(view: RunView, steps: Sequence[int]) -> tuple[str | None, dict[int, 
 
 
 def _level(view: RunView, name: str, step: int | None) -> float | None:
-    """A metric at a step: its last evaluation, or the mean of its last points; at the end where no step is given."""
+    """A metric at a step, or at the end without a step: its last evaluation, or the mean of its last points."""
     steps, values = view.series(name)
     known = np.isfinite(values) & (True if step is None else steps <= step)
     points = values[known][-1 if name == view.held_out_outcome else -LEVEL_POINTS :]
@@ -344,7 +353,7 @@ def _nearest(view: RunView, neighbours: Neighbours) -> NearestFacts | None:
     if found is None:
         return None
     other, apart = found
-    keys = sorted(apart, key=is_seed)  # seeds last: they explain least
+    keys = sorted(apart, key=is_seed)  # seeds last, because they explain least
     shown = {key: apart[key] for key in keys[:MOST_DIFFERENCES]}
     return {
         "run": str(other.path),
@@ -357,7 +366,7 @@ def _nearest(view: RunView, neighbours: Neighbours) -> NearestFacts | None:
 
 
 def has_settings(view: RunView) -> bool:
-    """Whether a trainer's settings are on record, not the recorder's own alone."""
+    """Whether settings of a trainer are recorded, not only those of the recorder."""
     return bool(view.config.keys() - {"rlvitals"})
 
 

@@ -1,4 +1,4 @@
-"""Images over the steps: which there are under each name, and one of them."""
+"""Logged images by name and step, and the data of one image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlvitals.views.run import RunView
 
 
 def image_list(view: RunView) -> Images:
-    """What `/api/images` answers. Of several images of one name and step the last one counts."""
+    """The response of `/api/images`. Of several images with the same name and step, the last one is used."""
     names: dict[str, dict[int, ListedImage]] = {}
     for image in view.images:
         names.setdefault(image.name, {})[image.step] = {
@@ -26,7 +26,7 @@ def image_list(view: RunView) -> Images:
 
 
 def one_image(view: RunView, name: str, step: int) -> ImageFacts:
-    """What `/api/image` answers. Raises RunNotFound where there is none."""
+    """The response of `/api/image`. Raises RunNotFound if there is none."""
     found: Image | None = None
     for image in view.images:
         if image.name == name and image.step == step:

@@ -1,5 +1,5 @@
-"""One run under judgement: rows go to a monitor, its findings are kept with their place, and what charts need of each
-series is kept thinned. Nothing grows with the length of a run.
+"""Judges one run: rows go to a monitor, its findings are kept with their row, and each series is kept downsampled for
+charts. Memory does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from rlvitals.health.history import MOST_FINDINGS, History
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.rows import Fields, is_training_row
 from rlvitals.records import Finding, HealthEvent
+from rlvitals.store.lines import as_float
 
 MAX_BUCKETS = 240
-"""Buckets of one series; when they are full, neighbours are joined."""
+"""Maximum buckets of one series. When they are full, neighbours are joined."""
 
 
 MOST_UNTRACED = 64
 
 
-class Said(NamedTuple):
+class RaisedFinding(NamedTuple):
     """A finding and the row it was raised at, counted from 1 over the whole log."""
 
     point: int
@@ -29,13 +30,13 @@ class Said(NamedTuple):
 
 
 class Trace:
-    """A series in at most MAX_BUCKETS buckets, each with its lowest and highest value: thinning hides no spike."""
+    """A series in at most MAX_BUCKETS buckets, each with its lowest and highest value, so that spikes stay visible."""
 
     __slots__ = ("_per_bucket", "highs", "lows", "nonfinite", "points", "steps", "taken")
 
     def __init__(self) -> None:
         self.points: list[int] = []
-        """The row each bucket begins at."""
+        """The row at which each bucket begins."""
         self.steps: list[int] = []
         self.lows: list[float] = []
         self.highs: list[float] = []
@@ -45,17 +46,17 @@ class Trace:
         self._per_bucket = 1
 
     def add(self, point: int, step: int, value: float) -> None:
-        """Take one value."""
+        """Add one value."""
         self.add_column([(point, step, {"": value})], "")
 
     def add_column(self, rows: Iterable[tuple[int, int, Mapping[str, Any]]], key: str) -> None:
-        """Take what some rows, each with its place and step, have under a name."""
+        """Add the values that some rows, each with its row number and step, have under a name."""
         for point, step, row in rows:
             value = row.get(key)
             if type(value) is not float:
                 if not isinstance(value, float | int):
                     continue
-                value = _as_float(value)
+                value = as_float(value)
             if self.taken % self._per_bucket == 0:
                 self._begin_bucket(point, step)
             self.taken += 1
@@ -84,7 +85,7 @@ class Trace:
         self._per_bucket *= 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists; a bucket without a finite value has None."""
+        """Plain lists; None for a bucket without a finite value."""
         return {
             "points": self.taken,
             "nonfinite": self.nonfinite,
@@ -96,31 +97,31 @@ class Trace:
 
 
 class Judge:
-    """Feeds a monitor row by row and remembers what a report needs."""
+    """Feeds a monitor row by row and keeps what a report needs."""
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
         self.points = 0
-        """Rows taken, restarts included."""
+        """Rows read so far, restarts included."""
         self.training_rows = 0
-        """Those of them that are not evaluations."""
+        """Rows that are not evaluations."""
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.history = History()
         self._said_at: deque[int] = deque(maxlen=MOST_FINDINGS)
         self._traces: dict[str, Trace] = {}
         self._untraced: list[tuple[int, int, Mapping[str, Any]]] = []
-        """The newest rows, which the traces do not hold yet: many at once cost a fraction of each alone."""
+        """The newest rows, not yet added to the traces. Adding many at once is much faster."""
         self._known = (-1, -1)
 
     def take(self, row: Fields) -> list[Finding]:
-        """Judge one row, which is kept for a while and must not be changed; return what is new."""
+        """Judge one row and return the new findings. The row is kept for a while and must not be changed."""
         self.points += 1
         is_training = is_training_row(row)
         found = self.monitor.update(row)
         step = self.monitor.case.step
         if self.first_step is None or (is_training and not self.training_rows):
-            self.first_step = step  # an evaluation before the training is no step of it
+            self.first_step = step  # an evaluation before the training does not count as a step
         self.training_rows += is_training
         self.last_step = step
         self._trace(row, step)
@@ -128,22 +129,24 @@ class Judge:
         return found
 
     def tick(self, now: float) -> list[Finding]:
-        """Tell the time; return what the silence says."""
+        """Pass the current time to the monitor and return the findings about missing rows."""
         found = self.monitor.tick(now)
         self._keep(self.monitor.events)
         return found
 
     def take_recorded(self, event: HealthEvent) -> None:
-        """Take what the run's own clock or epochs led to while it trained: its rows cannot tell it again."""
+        """Add an event of the run's own clock or epochs from the training. It cannot be derived from the rows."""
         self._keep([event])
 
     @property
-    def said(self) -> list[Said]:
+    def said(self) -> list[RaisedFinding]:
         """The findings so far, each with the row it was raised at."""
-        return [Said(point, finding) for point, finding in zip(self._said_at, self.history.findings, strict=True)]
+        return [
+            RaisedFinding(point, finding) for point, finding in zip(self._said_at, self.history.findings, strict=True)
+        ]
 
     def trace(self, metric: str) -> Trace | None:
-        """What is kept of a series."""
+        """The downsampled series of a metric."""
         self._catch_up()
         return self._traces.get(metric)
 
@@ -154,10 +157,10 @@ class Judge:
                 self._said_at.append(self.points)
 
     def _trace(self, row: Mapping[str, Any], step: int) -> None:
-        """Keep the series some rule reads; a finding is about one of them."""
+        """Keep the series that a rule reads, because findings are about these."""
         case = self.monitor.case
         size = (case.names_seen, len(case.parts))
-        if size != self._known or self.points < 5:  # a better name may take a signal over within its first points
+        if size != self._known or self.points < 5:  # a better name may replace a signal's name within its first points
             self._known = size
             self._catch_up()
             for name in case.read_names:
@@ -174,13 +177,6 @@ class Judge:
 
 def _nan_min(one: float, other: float) -> float:
     return other if math.isnan(one) else one if math.isnan(other) else min(one, other)
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _or_none(value: float) -> float | None:

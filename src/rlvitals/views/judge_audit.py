@@ -1,4 +1,4 @@
-"""A held set read from a file: rows with a gold label or preference and what a judge said."""
+"""Reads a held-out set from a file: rows with a gold label or preference and the answer of a judge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.codec import parse_json
-from rlvitals.compute.judge_audit import Audit, Held, HeldPair, audit, audit_pairs
+from rlvitals.compute.judge_audit import Audit, HeldAnswer, HeldPair, audit, audit_pairs
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.store.files import read_whole
 
@@ -17,7 +17,7 @@ COLUMNS = (
     "gold", "verdict", "preferred", "preferred_swapped", "score", "length", "length_a", "length_b", "answer", "a", "b",
     "step",
 )  # fmt: skip
-"""What is read, under these names unless the user gives others."""
+"""The columns that are read. A user can give other names."""
 
 _YES = frozenset(
     {"true", "yes", "y", "1", "correct", "right", "accept", "accepted", "pass", "passed", "good", "c", "valid"}
@@ -40,7 +40,7 @@ MOST_ROWS = 1_000_000
 
 
 class _At(NamedTuple):
-    """A row, where it stands, and what its columns are called."""
+    """A row, its position, and the names of its columns."""
 
     path: str | os.PathLike[str]
     line: int
@@ -51,8 +51,8 @@ class _At(NamedTuple):
 def audit_file(
     path: str | os.PathLike[str], *, columns: Mapping[str, str] | None = None, threshold: float | None = None
 ) -> Audit:
-    """Audit a judge on the rows of a JSONL file, or a JSON list. `columns` say what columns are called there;
-    `threshold` is the score from which an answer counts as accepted. Raises ConfigError that names the line.
+    """Audit a judge on the rows of a JSONL file or a JSON list. `columns` maps columns to their names in the file.
+    `threshold` is the lowest score of an accepted answer. Raises ConfigError that names the line.
     """
     named = _named(columns or {})
     rows = _rows(path)
@@ -82,7 +82,7 @@ def _named(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rows(path: str | os.PathLike[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Line and row of each."""
+    """The rows, each with its line number."""
     try:
         data = read_whole(Path(path))
     except OSError as error:
@@ -121,7 +121,7 @@ def _missing(
     )
 
 
-def _answer(at: _At, given: str, threshold: float | None) -> Held:
+def _answer(at: _At, given: str, threshold: float | None) -> HeldAnswer:
     path, line, row, named = at
     for name in ("gold", given):
         if named[name] not in row:
@@ -134,7 +134,7 @@ def _answer(at: _At, given: str, threshold: float | None) -> Held:
     said = row[named[given]]
     listed = said if isinstance(said, list) else [said]
     verdicts = tuple(_yes_or_no(one, threshold) for one in listed)
-    return Held(gold, verdicts, _length(at, "length", "answer"), _step(at))
+    return HeldAnswer(gold, verdicts, _length(at, "length", "answer"), _step(at))
 
 
 def _pair(at: _At) -> HeldPair:
@@ -159,7 +159,7 @@ def _sides(said: Any) -> tuple[str | None, ...]:
 
 
 def _yes_or_no(said: Any, threshold: float | None) -> bool | None:
-    """True, False, or None for what is neither."""
+    """True, False, or None for any other value."""
     if isinstance(said, bool):
         return said
     if threshold is not None and isinstance(said, int | float):
@@ -169,7 +169,7 @@ def _yes_or_no(said: Any, threshold: float | None) -> bool | None:
 
 
 def _length(at: _At, number: str, text: str) -> float | None:
-    """A length that is given, or that of the text."""
+    """The given length, or the length of the text."""
     path, line, row, named = at
     given = row.get(named[number])
     if given is None:

@@ -1,4 +1,4 @@
-"""What people say of logs: a table that names each log's true verdict and where its trouble began."""
+"""Labels of logs by people: a table with each log's true verdict and the step at which its problem began."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ NEEDED = ("file", "verdict")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The truth about one log."""
+    """The correct judgement of one log."""
 
     verdict: str
     """healthy, watch or fail."""
     onset_step: int | None = None
     what: str = ""
-    """The failure in the labeller's words."""
+    """The failure as described by the labeller."""
     kinds: tuple[str, ...] = ()
-    """The kinds that name it rightly, where the labeller says."""
+    """The kinds that describe it correctly, if the labeller gives them."""
 
 
 def read_labels(path: Path) -> dict[str, Label]:
-    """Labels by file name, from a tab-separated table with the columns file and verdict, and onset_step, failure_class
-    and kind (several with commas) where there are.
+    """Read labels by file name from a tab-separated table. The columns are file and verdict, and optionally onset_step,
+    failure_class and kind (several are separated by commas).
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -44,7 +44,7 @@ def read_labels(path: Path) -> dict[str, Label]:
 
 
 def is_labels(path: Path) -> bool:
-    """Whether a file is such a table, and so no log."""
+    """Whether a file is such a table and therefore not a log."""
     if path.suffix != ".tsv":
         return False
     try:

@@ -26,7 +26,7 @@ from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.discovery import is_dump, is_joined, is_run, parts_of
 from rlvitals.views.dumps import DumpView, Split, reward_rows, splits_of
 from rlvitals.views.headlines import run_state
-from rlvitals.views.joined import joined_status, open_parts
+from rlvitals.views.joined_runs import joined_status, open_parts
 from rlvitals.views.logs import JoinedView
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
@@ -36,57 +36,57 @@ STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
 
 PAUSE = 10
-"""A training of several processes is read again after so many times as long as reading it took."""
+"""A training of several processes is read again after this many times the duration of the last read."""
 
 Rows = dict[Forwarded, list[Row]]
-"""Rows by the log they are in."""
+"""Rows by log."""
 
 
 @dataclass(slots=True)
 class News:
-    """What one poll brought."""
+    """The result of one poll."""
 
     rows: list[Fields] = field(default_factory=list)
     before: list[Fields] | None = None
-    """Where what was read so far is no longer the story (a resumed run superseded a part of it): the rows that are, and
-    that came before the new ones. Judging begins again with them.
+    """Set if earlier rows are no longer valid, because a resumed run superseded some of them: the valid rows before the
+    new ones. Judging restarts with them.
     """
     events: list[HealthEvent] = field(default_factory=list)
-    """What the run's own clock and epochs found."""
+    """Events of the run's own clock and epochs."""
 
 
 class Feed(Protocol):
-    """A growing source."""
+    """A source of rows that is still growing."""
 
     rows: int | None
     """Training rows of the living line so far; None for a log, whose judge counts them."""
     is_watched: bool
-    """Whether the run has a monitor and a separate clock, so that silence need not be judged here."""
+    """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
 
     @property
     def logged_names(self) -> Mapping[str, str]:
-        """Of each metric that only its log marks as held out: the name it was logged under."""
+        """For each metric that only its log marks as held out: the name under which it was logged."""
         ...
 
     def poll(self) -> News: ...
 
     def flush(self) -> News:
-        """What waited for more: a row of a step that may continue, a last line. For the end."""
+        """The rows that were held back at the end: a row whose step may continue, and an incomplete last line."""
         ...
 
     def source(self) -> RowSource:
-        """What is known of it by now; its rows come with the polls."""
+        """What is known of the source so far. Its rows come with the polls."""
         ...
 
     @property
     def ending(self) -> str:
-        """Why no more rows will come; empty as long as they may."""
+        """Why no more rows will come; empty if more may come."""
         ...
 
 
 def open_feed(path: Path) -> Feed:
-    """A run's directory, a training whose processes record a run each, a dump of rollouts or a foreign log, which need
-    not be there yet.
+    """Open a run's directory, a training whose processes record a run each, a dump of rollouts or a foreign log. The
+    path need not exist yet.
     """
     if is_run(path):
         return RunFeed(path)
@@ -96,7 +96,7 @@ def open_feed(path: Path) -> Feed:
 
 
 class LogFeed:
-    """A foreign log. It never ends by itself: nobody says when its writer is done."""
+    """A foreign log. It never ends, because logs have no end marker."""
 
     ending = ""
     rows: int | None = None
@@ -136,7 +136,7 @@ class LogFeed:
 
 
 class DumpFeed:
-    """A dump of rollouts without a log: the mean reward of each step. It never ends by itself, as a log does not."""
+    """A dump of rollouts without a log: the mean reward of each step. It never ends, as a log does not."""
 
     ending = ""
     rows: int | None = None
@@ -156,7 +156,7 @@ class DumpFeed:
         known, self._told = self._told, list(rows_of_log(reward_rows(rollouts)))
         if self._told[: len(known)] == known:
             return News(self._told[len(known) :])
-        return News(before=self._told)  # a step that was known has got more rollouts
+        return News(before=self._told)  # a known step has got more rollouts
 
     def flush(self) -> News:
         return News()
@@ -166,18 +166,18 @@ class DumpFeed:
 
     @property
     def _split(self) -> Split:
-        """Of training, or of validation where there are no others."""
+        """The training split, or validation if there is no other."""
         return splits_of(self._path)[0]
 
 
 class JoinedFeed:
-    """A training whose processes record a run each. A step's row comes when every process that runs has logged the step
-    or a later one.
+    """A training whose processes record a run each. A step's row is returned after every running process has logged
+    this step or a later one.
     """
 
     rows: int | None = None
     is_watched = True
-    """Each process's run has a separate clock, whose word comes with the events."""
+    """The run of each process has a separate clock. Its findings come with the events."""
     logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
@@ -195,12 +195,12 @@ class JoinedFeed:
         view = JoinedView(self._path)
         self._state = state
         news = self._news(view, _complete(view))
-        # All rows are read: most of the time is not to go into reading a long run.
+        # All rows are read each time, so the pause grows with the time that reading takes.
         self._again = began + PAUSE * (time.monotonic() - began)
         return news
 
     def flush(self) -> News:
-        """With the steps that one process alone has logged."""
+        """Includes the steps that only one process has logged."""
         view = JoinedView(self._path)
         return self._news(view, view.log.rows)
 
@@ -225,7 +225,7 @@ class JoinedFeed:
 
 
 def _complete(view: JoinedView) -> list[Fields]:
-    """The rows of the steps that no process will add to."""
+    """The rows of steps to which no process will add values."""
     behind = [part.last_step for part in view.parts if part.status == "running"]
     if None in behind:
         return []
@@ -267,7 +267,7 @@ class RunFeed:
         return News(self._reader.flush(), events=self._stop())
 
     def _stop(self) -> list[HealthEvent]:
-        """That the run's process is gone, once, where it is."""
+        """The event that the run's process has exited, returned once."""
         try:
             told = [] if self._has_told_stop else [event for event in self._view().health_events if event.rule == GONE]
         except RlvitalsError:
@@ -283,7 +283,7 @@ class RunFeed:
         return self._reader.logged_names
 
     def poll(self) -> News:
-        is_other = any(tail.has_shrunk for tail in self._tails.values())  # overwritten: another run in the same place
+        is_other = any(tail.has_shrunk for tail in self._tails.values())  # overwritten by another run
         if is_other:
             self._begin()
         ends_before = {log: tail.offset for log, tail in self._tails.items()}
@@ -294,7 +294,7 @@ class RunFeed:
         before: list[Fields] | None = [] if is_other else None
         if is_resumed:
             before, new = self._overtaken(ends_before, new)
-        elif is_first:  # there may be superseded rows already
+        elif is_first:  # some rows may already be superseded
             new = self._living(new)
         elif self._lineage is not None:
             gone = self._lineage.is_ghost(*_places(new["system"]))
@@ -303,7 +303,7 @@ class RunFeed:
         return News(self._read(new), before, self._new_events())
 
     def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
-        """The living rows again: as the monitor reads those that were known, and those that are new."""
+        """All living rows after a resume: those that were known, as the monitor reads them, and the new ones."""
         old = {log: rows_between(tail.path, 0, ends_before[log]) for log, tail in self._tails.items()}
         living = self._living({log: old[log] + new[log] for log in LOGS})
         fresh = {id(row) for rows in new.values() for row in rows}
@@ -325,7 +325,7 @@ class RunFeed:
         }
 
     def _new_events(self) -> list[HealthEvent]:
-        """What the run's own clock and epochs have found since: rows cannot tell it."""
+        """New events of the run's own clock and epochs, which cannot be derived from the rows."""
         found = [event for line in self._health.lines() if (event := event_of(line)) is not None]
         self.is_watched = self.is_watched or any(event.type == "monitor" for event in found)
         is_ghost = self._lineage.is_abandoned if self._lineage is not None else lambda attempt, step: False

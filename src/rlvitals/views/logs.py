@@ -1,6 +1,6 @@
-"""Logs other tools wrote, opened as if they were runs: held in memory, nothing is written.
+"""Logs of other tools, opened like runs. They are held in memory, and nothing is written.
 
-`open_any` gives every view the same door to a recorded run, a foreign log and a folder of per-epoch metrics.
+With `open_any`, every view opens a recorded run, a foreign log and a folder of per-epoch metrics in the same way.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rlvitals.store.images import Image
 from rlvitals.store.index import Columns
 from rlvitals.store.layout import EpochDir, RunDir, Stream
 from rlvitals.views.discovery import is_run, near_directory, parts_of
-from rlvitals.views.joined import joined_end, joined_log, joined_status, open_parts
+from rlvitals.views.joined_runs import joined_end, joined_log, joined_status, open_parts
 from rlvitals.views.rollouts import JoinedRollouts, RolloutSource
 from rlvitals.views.run import RunView, open_run
 
 
 class LogView(RunView):
-    """A foreign log with everything a run can be asked."""
+    """A foreign log as a run view."""
 
     def __init__(self, log: ForeignLog, path: Path) -> None:
         self.log = self.foreign = log
@@ -57,7 +57,7 @@ class LogView(RunView):
 
     @property
     def damage(self) -> list[str]:
-        return []  # it has none of a run's small files
+        return []  # a foreign log has none of a run's small files
 
     @property
     def problems(self) -> list[str]:
@@ -86,7 +86,7 @@ class LogView(RunView):
 
     def iterate(self, *, stream: Stream | Literal["system"] = "train", ghosts: bool = False) -> Iterator[Row]:
         if stream == "system":
-            return iter(())  # what a foreign log says of its machine is in its rows
+            return iter(())  # a foreign log's values about its machine are in its rows
         return (row for row in self._rows[stream] if self._is_ghost(row) == ghosts)
 
     def last_rows(self, count: int) -> list[Row]:
@@ -94,8 +94,8 @@ class LogView(RunView):
 
 
 class JoinedView(LogView):
-    """A training whose processes record a run each, with everything a run can be asked: their rows joined by step, and
-    the rollouts of all of them.
+    """A training whose processes record a run each, as a run view: their rows joined by step, and the rollouts of all
+    of them.
     """
 
     def __init__(self, folder: Path, within: Path | None = None) -> None:
@@ -139,7 +139,7 @@ class JoinedView(LogView):
 
 
 def _name_of_all(infos: Sequence[RunInfo], folder: Path) -> str:
-    """The name that all processes' runs were given, or that of the trainer's folder."""
+    """The name that all processes' runs have, or the name of the trainer's folder."""
     names = {info.name for info in infos}
     if len(names) == 1:
         return names.pop()
@@ -148,23 +148,23 @@ def _name_of_all(infos: Sequence[RunInfo], folder: Path) -> str:
 
 
 def open_joined(place: Path, within: Path | None = None) -> JoinedView | None:
-    """A training whose processes record a run each; None where a path is none."""
+    """Open a training whose processes record a run each; None if the path is not one."""
     return JoinedView(place, within) if parts_of(place) else None
 
 
 def open_recorded(path: str | os.PathLike[str]) -> RunView:
-    """What rlvitals recorded: a run, or a training whose processes record a run each. Raises as `open_run` does."""
+    """Open a recorded run, or a training whose processes record a run each. Raises as `open_run` does."""
     return open_joined(Path(path)) or open_run(path)
 
 
 def open_any(path: str | os.PathLike[str]) -> RunView:
-    """A run's directory, a folder of per-epoch metrics, or any log that can be read. Raises NotALog or RunError."""
+    """Open a run's directory, a folder of per-epoch metrics, or any readable log. Raises NotALog or RunError."""
     place = local_or_log(path)
     if isinstance(place, ForeignLog):
         return LogView(place, place.path)
     if is_run(place):
         view = open_run(place)
-        epochs = None if view.rows else _epochs_in(place)  # a run of epochs alone
+        epochs = None if view.rows else _epochs_in(place)  # a run with epochs only
         return view if epochs is None else LogView(epochs, place)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
@@ -172,8 +172,8 @@ def open_any(path: str | os.PathLike[str]) -> RunView:
 
 
 def _epochs_in(folder: Path) -> ForeignLog | None:
-    """The record of epochs a folder or its `metrics/` holds, or the table where there is no record. The record may be
-    named itself.
+    """The record of epochs in a folder or its `metrics/`, or the table if there is no record. The path may also be the
+    record itself.
     """
     if os.path.isfile(folder):
         own = EpochDir(folder.parent)
@@ -195,7 +195,7 @@ def _row(epoch: EpochRow) -> dict[str, Any]:
 
 
 def _name(path: Path) -> str:
-    """What to call it: `run1` for `run1/metrics` and for a file in there too."""
+    """The displayed name: `run1` for `run1/metrics` and for a file in it."""
     path = path.resolve()
     folder = path.parent if path.is_file() else path
     if folder.name == "metrics":

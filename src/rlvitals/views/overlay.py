@@ -1,7 +1,7 @@
-"""Metrics of several runs over each other: a line a run, or the mean and the band of the runs of a group.
+"""Metrics of several runs in one chart: one line per run, or the mean and the band of each group of runs.
 
-Different quantities are not overlaid: the catalogue judges every run's metric against that of the first run
-that has it, and a refusal carries the reason.
+Different quantities are not overlaid. The catalogue compares every run's metric with that of the first run that has it,
+and a refusal states the reason.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from rlvitals.views.thinning import plain_numbers
 from rlvitals.views.tree import band_of, streams_of
 
 BY_SEED = "seed"
-"""Groups of runs whose settings are the same but for the seed. Any other word is a setting, whose equal values make a
-group.
+"""Groups runs whose settings differ only in the seed. Any other value is the name of a setting, and runs with the same
+value form a group.
 """
 
 BAND_PLACES = 400
 MOST_SETTINGS = 200
 MOST_OTHERS = 2_000
-"""Metrics that only the runs over another log, which are listed."""
+"""Maximum number of listed metrics that only the other runs log."""
 
 
 def overlay(views: Mapping[str, RunView], name: str, window: Window) -> Overlay:
-    """What `/api/overlay` answers: every run's line, and the bands of runs that differ by their seed alone."""
+    """The response of `/api/overlay`: every run's line, and the bands of runs that differ only in their seed."""
     return _Laid(views, window).overlay(name, run_groups(views, BY_SEED), keep_lines=True)
 
 
 def overlays(
     views: Mapping[str, RunView], names: Sequence[str], by: str, window: Window, unread: Sequence[Refusal] = ()
 ) -> Overlays:
-    """What `/api/overlays` answers: several metrics of several runs. With `by`, runs of a group come as their band
-    alone. `unread` are runs that could not be opened.
+    """The response of `/api/overlays`: several metrics of several runs. With `by`, the runs of a group are returned
+    only as a band. `unread` are runs that could not be opened.
     """
     laid = _Laid(views, window, unread)
     groups = run_groups(views, by) if by else []
@@ -53,8 +53,8 @@ def overlays(
 
 
 def others(views: Mapping[str, RunView], listed: Mapping[str, Sequence[ListedMetric]]) -> list[OtherMetric]:
-    """What the runs after the first log and it does not, neither under this name nor as the same quantity under
-    another: the panel of that one shows it. `listed` has the metrics of those runs.
+    """Metrics that the other runs log and the first run does not, neither under the same name nor as the same quantity.
+    `listed` has the metrics of the other runs.
     """
     first, *rest = views
     own = views[first]
@@ -76,7 +76,7 @@ def others(views: Mapping[str, RunView], listed: Mapping[str, Sequence[ListedMet
 
 
 def _quantity(view: RunView, name: str) -> tuple[str, str] | None:
-    """The concept of a metric and of what it is a slice; None where the catalogue does not know it."""
+    """The concept of a metric and its slice; None if it is not in the catalogue."""
     concept = view.concept(name)
     return (concept, repr(sorted(view.labels(name).items()))) if concept else None
 
@@ -85,7 +85,7 @@ def run_groups(views: Mapping[str, RunView], by: str) -> list[RunGroup]:
     """The runs in groups, in the order of their first runs."""
     settings = {run: plain_settings(view.config) for run, view in views.items()}
     if by == BY_SEED:
-        # What no setting describes is not known to be the same: such runs stay apart.
+        # Runs without recorded settings are not known to be the same, so each is its own group.
         described = {run: own for run, own in settings.items() if not all(map(is_bookkeeping, own))}
         labels = {run: run for run in settings} | families(described)
     else:
@@ -97,7 +97,7 @@ def run_groups(views: Mapping[str, RunView], by: str) -> list[RunGroup]:
 
 
 def differing_settings(views: Mapping[str, RunView]) -> list[str]:
-    """The settings that runs can be grouped by: those that differ, and the seed where one does."""
+    """The settings by which runs can be grouped: those that differ, and the seed if it differs."""
     differing = varying(plain_settings(view.config) for view in views.values())
     rest = [key for key in differing if not is_seed(key) and not is_bookkeeping(key)]
     return [*([BY_SEED] if any(map(is_seed, differing)) else []), *rest][:MOST_SETTINGS]
@@ -118,7 +118,7 @@ class _Laid:
                 self._refused.append({"run": run, "reason": str(error)})
 
     def overlay(self, name: str, groups: Sequence[RunGroup], *, keep_lines: bool) -> Overlay:
-        """One metric. A run without it is named; one whose number is another quantity is left out with the reason."""
+        """One metric. Runs without it are listed; runs where it is another quantity are refused with the reason."""
         logged: dict[str, str] = {}
         cautions: dict[str, str] = {}
         missing: list[str] = []
@@ -156,23 +156,23 @@ class _Laid:
 
     def _line(self, run: str, name: str, stream: Stream, caution: str) -> OverlaidLine:
         line = curve(self._views[run], name, stream, self._window, self._axes[run])
-        is_thinned = line.shown < line.total
+        is_thinned = line["shown"] < line["total"]
         return {
             "run": run,
             "name": name,
             "stream": stream,
-            "total": line.total,
-            "shown": line.shown,
-            "nonfinite": line.nonfinite,
-            "x": line.x,
-            "y": line.y,
-            "low": line.low if is_thinned else [],
-            "high": line.high if is_thinned else [],
+            "total": line["total"],
+            "shown": line["shown"],
+            "nonfinite": line["nonfinite"],
+            "x": line["x"],
+            "y": line["y"],
+            "low": line["low"] if is_thinned else [],
+            "high": line["high"] if is_thinned else [],
             "caution": caution,
         }
 
     def _band(self, group: RunGroup, logged: Mapping[str, str]) -> RunBand:
-        """Lowest, highest and mean over the runs of a group, at as many places of the range they share."""
+        """Lowest, highest and mean value over the runs of a group, at equally spaced points of their common range."""
         runs = [run for run in group["runs"] if run in logged]
         curves = []
         for run in runs:

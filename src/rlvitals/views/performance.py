@@ -1,4 +1,4 @@
-"""Where the time and the memory went: phases step by step, shares, throughput with its tails, the machine."""
+"""Time and memory of a run: phases step by step, shares, throughput percentiles, and samples of the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.contract import MachineFacts, MemoryStage, MemoryUse, Performance, PhaseFacts, PhaseMemory, Speed
-from rlvitals.records import Span
+from rlvitals.records import PhaseSpan
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import RunDir
 from rlvitals.store.spans import last_spans
@@ -20,10 +20,10 @@ from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED
 
 MOST_SPANS = 2_000
-"""Phases that are listed one by one: the newest of the range."""
+"""Maximum phases that are listed: the newest of the range."""
 
 MOST_READ = 50_000
-"""Phases that are read when no range is asked for: the newest, which is what shares are of."""
+"""Maximum phases that are read if no range is given: the newest. The shares are computed from them."""
 
 SYSTEM_POINTS = 400
 
@@ -32,13 +32,13 @@ _MEMORY = re.compile(
     r"/(?P<kind>allocated|reserved|max_allocated|max_reserved)/(?P<device>[^/]+)"
 )
 _STATISTIC = re.compile(r"(?P<base>.+)\.(mean|p1|p99)")
-"""A concept that tells of another one's values over the run."""
+"""A concept that is a statistic of another concept's values."""
 _STAGES = ("start/offload", "start/onload", "end/onload", "end/offload")
-"""A phase's memory in the order it passes: before loading, loaded, executed, unloaded."""
+"""The memory readings of a phase in order: before loading, loaded, executed, unloaded."""
 
 
 def performance(view: RunView, first: int | None = None, last: int | None = None) -> Performance:
-    """What `/api/performance` answers, for the steps from `first` to `last`."""
+    """The response of `/api/performance`, for the steps from `first` to `last`."""
     spans = _spans(view, first, last)
     return {
         "phases": [_told(span) for span in spans[-MOST_SPANS:]],
@@ -50,10 +50,11 @@ def performance(view: RunView, first: int | None = None, last: int | None = None
     }
 
 
-def shares(spans: list[Span]) -> dict[str, float]:
-    """The share of each phase in the time of all outermost phases, its own inner phases taken off; the largest first.
+def shares(spans: list[PhaseSpan]) -> dict[str, float]:
+    """The share of each phase in the time of all outermost phases, without its inner phases; the largest first.
 
-    >>> spans = [Span("load", 1.0, 2.0, 1, 1, "train"), Span("train", 0.0, 4.0, 1, 1), Span("save", 4.0, 5.0, 1, 1)]
+    >>> inside = PhaseSpan("load", 1.0, 2.0, 1, 1, "train")
+    >>> spans = [inside, PhaseSpan("train", 0.0, 4.0, 1, 1), PhaseSpan("save", 4.0, 5.0, 1, 1)]
     >>> shares(spans)
     {'train': 0.6, 'load': 0.2, 'save': 0.2}
     """
@@ -71,8 +72,8 @@ def shares(spans: list[Span]) -> dict[str, float]:
 
 
 def throughput(view: RunView, first: int | None = None, last: int | None = None) -> dict[str, Speed]:
-    """Every speed of the run with its slow tail, median and best: percentiles over the rows. A mean or percentile that
-    was logged of one of these speeds is left out: percentiles of percentiles say nothing.
+    """Every speed of the run with its slow tail, median and best: percentiles over the rows. Logged means and
+    percentiles of these speeds are left out, because percentiles of percentiles are not meaningful.
     """
     found: dict[str, Speed] = {}
     speeds: dict[str, tuple[str, str]] = {}
@@ -94,7 +95,7 @@ def throughput(view: RunView, first: int | None = None, last: int | None = None)
 
 
 def _base_of(concept: str, phase: str) -> tuple[str, str] | None:
-    """The speed whose mean or percentile this is; None for a speed itself.
+    """The speed of which this is the mean or a percentile; None for a speed itself.
 
     >>> _base_of("perf.phase.tokens_per_s.p1", "train_step"), _base_of("perf.phase.tokens_per_s", "train_step")
     (('perf.phase.tokens_per_s', 'train_step'), None)
@@ -104,14 +105,14 @@ def _base_of(concept: str, phase: str) -> tuple[str, str] | None:
 
 
 def _phase_of(name: str, meaning: catalog.Match) -> str:
-    """What the placeholder in the catalogue's name stands for, so that one phase is not taken for another."""
+    """The value of the placeholder in the catalogue's name, which distinguishes phases."""
     head, brace, rest = (meaning.alias.name if meaning.alias else "").partition("{")
     return name[len(head) : len(name) - len(rest.partition("}")[2])] if brace else ""
 
 
 def memory(view: RunView, first: int | None = None, last: int | None = None) -> list[PhaseMemory]:
-    """GiB of each phase and device as it passes: before loading, loaded, executed, unloaded; the last value in range,
-    and the highest peak.
+    """GiB of each phase and device: before loading, loaded, executed, unloaded. The last value in the range, and the
+    highest peak.
     """
     stages: dict[tuple[str, str], dict[str, MemoryUse]] = {}
     peaks: dict[tuple[str, str], MemoryUse] = {}
@@ -141,7 +142,7 @@ def _in_order(seen: dict[str, MemoryUse]) -> list[MemoryStage]:
 
 
 def system(view: RunView, first: int | None = None, last: int | None = None) -> MachineFacts:
-    """The samples of the machine over time, thinned, peaks kept."""
+    """The samples of the machine over time, downsampled with peaks kept."""
     samples = view.system()
     steps, times = samples["step"], samples["timestamp"]
     seen = _range(steps, first, last) & np.isfinite(times)
@@ -151,19 +152,19 @@ def system(view: RunView, first: int | None = None, last: int | None = None) -> 
             continue
         has = seen & is_present(values) & ~np.isnan(values)
         if has.any():
-            drawn[name] = thin(times[has], values[has], steps[has], SYSTEM_POINTS).facts
+            drawn[name] = thin(times[has], values[has], steps[has], SYSTEM_POINTS)
     return {"samples": int(seen.sum()), "lines": drawn}
 
 
-def _spans(view: RunView, first: int | None, last: int | None) -> list[Span]:
-    """The phases of the living line in a range of steps; without one, those of the newest part of a long log."""
+def _spans(view: RunView, first: int | None, last: int | None) -> list[PhaseSpan]:
+    """The phases in a range of steps. Without a range, those of the newest part of a long log."""
     newest = last_spans(RunDir(view.path).log("phases"), MOST_READ)
     reaches = len(newest) < MOST_READ or (first is not None and first > min(span.step for span in newest))
     read = newest if reaches or (first is None and last is None) else view.phases()
     return [span for span in read if _is_within(span.step, first, last)]
 
 
-def _told(span: Span) -> PhaseFacts:
+def _told(span: PhaseSpan) -> PhaseFacts:
     return {
         "step": span.step,
         "name": span.phase,

@@ -33,8 +33,8 @@ from rlvitals.views.sources import RowSource, source_of, source_of_log, source_o
 
 
 def open_source(path: str | os.PathLike[str]) -> RowSource:
-    """A run's directory, a foreign log file, a folder that holds one, or the URL of a run or a log. Raises NotALog or
-    RunError.
+    """Open a run's directory, a foreign log file, a folder that contains one, or the URL of a run or a log. Raises
+    NotALog or RunError.
     """
     place = local_or_log(path)
     if isinstance(place, ForeignLog):
@@ -49,9 +49,9 @@ def open_source(path: str | os.PathLike[str]) -> RowSource:
 
 
 def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
-    """The runs and logs of a folder, sorted; None where the path is one run or one log itself.
+    """The runs and logs in a folder, sorted; None if the path itself is one run or one log.
 
-    Files that are not logs are left to the caller to meet: telling needs reading.
+    The list may contain files that are not logs, because this is known only after reading them.
     """
     folder = Path(path)
     if not os.path.isdir(folder) or is_run(folder) or is_one_log(folder) or is_joined(folder):
@@ -65,16 +65,16 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
     logs = logs_below(folder)
     likely = [file for file in files if not is_plainly_other(file.name)]
     if not runs and not likely and len(logs) < 2:
-        find_log(folder)  # says where there is none
+        find_log(folder)  # raises if there is none
         return None
     return sorted({*runs, *likely, *logs})
 
 
 def one_place(path: Path, what: str, *, dumps: bool = False) -> Path:
-    """The one run or log to follow at a path: it may not be there yet, and an empty folder may become a run. With
-    `dumps` also a dump of rollouts without a log beside it.
+    """The one run or log to follow at a path. It may not exist yet, and an empty folder may become a run. With `dumps`,
+    also a dump of rollouts without a log beside it.
 
-    Of several logs of a folder the one is taken that `read_log` takes; of several recorded runs none.
+    Of several logs in a folder, the one that `read_log` reads is used. Several recorded runs raise ConfigError.
     """
     address = address_in(path)
     if address is not None:
@@ -108,7 +108,7 @@ def one_place(path: Path, what: str, *, dumps: bool = False) -> Path:
 
 
 def _is_double(child: Path) -> bool:
-    """Whether a file is a link to one of the same folder or below, as W&B's `debug.log` is."""
+    """Whether a file is a link to a file in the same folder or below, such as W&B's `debug.log`."""
     return child.is_symlink() and child.resolve().is_relative_to(child.parent.resolve())
 
 
@@ -120,7 +120,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def open_all(places: Iterable[Path]) -> Iterator[RowSource | tuple[Path, Exception]]:
-    """Each place opened, or the reason why it could not be: one bad file must not hide the others."""
+    """Open each place, or return the reason why it failed, so that one bad file does not hide the others."""
     for place in places:
         try:
             yield open_source(place)
@@ -129,9 +129,8 @@ def open_all(places: Iterable[Path]) -> Iterator[RowSource | tuple[Path, Excepti
 
 
 def open_rollouts(path: str | os.PathLike[str], split: Split | None = None) -> RolloutSource:
-    """The rollouts of a run's directory with those of dumps it is linked to, those of all processes of a training that
-    record a run each, or those of a dump. `split` picks a dump's; by
-    default those of training, or of validation where there are no others.
+    """The rollouts of a run with those of its linked dumps, of a training whose processes record a run each, or of a
+    dump. `split` selects those of a dump. The default is training, or validation if there is no other.
     """
     place = Path(path)
     if split is None and (RunDir(place).holds_run or not os.path.exists(place)):

@@ -1,5 +1,5 @@
-"""Which curves of a run go into a picture: the vital signs of its algorithm, the metrics asked for, or the metrics that
-several runs have in common.
+"""The curves in a plot of a run: the vital signs of its algorithm, the requested metrics, or the metrics that several
+runs have in common.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rlvitals import catalog
 from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import number
-from rlvitals.render.run_plots import Line, Mark, Panel, Picture
+from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
 from rlvitals.views.chart_lines import Axis as LineAxis
@@ -31,14 +31,14 @@ MOST_FINDINGS = 8
 MOST_BOUNDARIES = 10
 
 TOGETHER = {"pref.reward.chosen": ("pref.reward.rejected",), "pref.logp.chosen": ("pref.logp.rejected",)}
-"""Concepts that are read against each other share a panel."""
+"""Concepts that are compared with each other share a panel."""
 
 _OTHER_SIZES = catalog.OTHER_QUANTITIES | {"space", "suspect", "per_sequence"}
-"""Caveats with which a number does not belong on one axis with others."""
+"""Caveats that exclude a number from a shared axis."""
 
 
 class PlotAxis:
-    """Turns steps into places on the chosen x-axis, times into the unit that fits."""
+    """Converts steps to positions on the chosen x-axis, and times to a suitable unit."""
 
     def __init__(self, view: RunView, x: Axis, last: int | None = None) -> None:
         steps = np.unique(view.table()["step"])
@@ -57,7 +57,7 @@ class PlotAxis:
             self.label = x.replace("_", " ")
 
     def place(self, steps: NDArray[np.int64] | Array) -> Array:
-        """Where steps are on the axis."""
+        """The positions of steps on the axis."""
         places: Array = (self._places(steps).astype(np.float64) - self._start) / self._unit
         return places
 
@@ -70,8 +70,8 @@ def overview(
     judged: bool = True,
     said: Sequence[Finding] | None = None,
 ) -> Picture:
-    """The vital signs of a run, and what its findings are about; without findings where `judged` is False. `said` are
-    findings that are known already.
+    """The vital signs of a run and the metrics of its findings. With `judged=False`, no findings are shown. `said` are
+    findings that are already known.
     """
     axis = PlotAxis(view, x, last)
     findings = _findings(view, axis.first_step, said) if judged else []
@@ -87,7 +87,7 @@ def chosen(
     judged: bool = True,
     said: Sequence[Finding] | None = None,
 ) -> Picture:
-    """The metrics asked for, a panel each. Findings as in `overview`."""
+    """The requested metrics, one panel each. Findings as in `overview`."""
     axis = PlotAxis(view, x, last)
     asked = list(dict.fromkeys(view.resolve(name) for name in names))
     findings = _findings(view, axis.first_step, said) if judged else []
@@ -95,7 +95,9 @@ def chosen(
 
 
 def comparison(views: Sequence[RunView], compared: RunComparison) -> Picture:
-    """The metrics that runs have in common, every run a colour. What is not the same quantity is left out and said."""
+    """The metrics that runs have in common, one colour per run. Different quantities are left out, and a remark names
+    them.
+    """
     refused = [row for row in compared.metrics if row.verdict == "different" or not _shares_an_axis(views, row)]
     rows = [row for row in compared.metrics if row not in refused and _is_worth_a_panel(row)]
     shown = sorted(rows, key=_importance)[:MOST_PANELS]
@@ -138,7 +140,7 @@ def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, said: list[F
 
 
 def _overview_panels(view: RunView, findings: list[Finding]) -> list[list[str]]:
-    """The logged names of each panel: the vital signs in their order, then what findings are about."""
+    """The logged names of each panel: the vital signs in their order, then the metrics of the findings."""
     by_concept: dict[str, list[str]] = {}
     for name in view.metrics:
         concept = view.concept(name)
@@ -164,7 +166,7 @@ def _overview_panels(view: RunView, findings: list[Finding]) -> list[list[str]]:
 
 
 def _is_score(view: RunView, name: str) -> bool:
-    """Whether it is an evaluation's, and more of it is better; one point is not a curve."""
+    """Whether it is a score of evaluations (higher is better) with more than one point."""
     meaning = view.meaning(name)
     is_wanted = meaning is not None and meaning.metric.direction == "up"
     return is_wanted and _is_evaluated(view, name) and len(view.series(name).values) > 1
@@ -207,44 +209,44 @@ def _title(view: RunView, names: list[str]) -> str:
 
 
 def _streams(view: RunView, name: str) -> list[Stream]:
-    """Where a metric was logged."""
+    """The streams in which a metric was logged."""
     streams: tuple[Stream, Stream] = ("train", "eval")
     return [stream for stream in streams if len(view.series(name, stream=stream).values)]
 
 
-def _line(view: RunView, name: str, stream: Stream, axis: PlotAxis, *, ghosts: bool = False) -> Line:
+def _line(view: RunView, name: str, stream: Stream, axis: PlotAxis, *, ghosts: bool = False) -> PlotLine:
     steps, values = view.series(name, stream=stream, ghosts=ghosts)
     keep = steps >= axis.first_step
     is_eval = stream == "eval"
     label = f"{name} (evaluation)" if is_eval and not is_held_out(name) else name
-    return Line(label, axis.place(steps[keep]), values[keep], is_sparse=is_eval)
+    return PlotLine(label, axis.place(steps[keep]), values[keep], is_sparse=is_eval)
 
 
-def _distinct(lines: Iterable[Line]) -> list[Line]:
-    """Curves that hold something the ones before them do not: some logs say one number under two names. What a name
-    that means an evaluation has in training rows and in its own rows is one curve.
+def _distinct(lines: Iterable[PlotLine]) -> list[PlotLine]:
+    """Curves without repetitions, because some logs have one number under two names. Values of an evaluation's name in
+    training rows and in its own rows become one curve.
     """
-    kept: list[Line] = []
+    kept: list[PlotLine] = []
     for line in lines:
         same = next((place for place, other in enumerate(kept) if other.label == line.label), None)
         if same is not None:
             x = np.concatenate([kept[same].x, line.x])
             order = np.argsort(x, kind="stable")
-            kept[same] = Line(line.label, x[order], np.concatenate([kept[same].y, line.y])[order], is_sparse=True)
+            kept[same] = PlotLine(line.label, x[order], np.concatenate([kept[same].y, line.y])[order], is_sparse=True)
         elif len(line.y) and not any(_is_repeated(line, other) for other in kept):
             kept.append(line)
     most = max((len(line.y) for line in kept), default=0)
-    # A total at the end of a log is not a curve; one evaluation is a point.
+    # A single total at the end of a log is not drawn; a single evaluation is.
     return [line for line in kept if len(line.y) > 1 or line.is_sparse or most == 1]
 
 
-def _is_repeated(line: Line, other: Line) -> bool:
+def _is_repeated(line: PlotLine, other: PlotLine) -> bool:
     return np.array_equal(line.x, other.x) and np.array_equal(line.y, other.y, equal_nan=True)
 
 
 def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = None) -> list[Finding]:
-    """The given findings, or the run's own, or those from judging a log that was not monitored; each alarm's most
-    severe once, the most severe first.
+    """The given findings, the run's own, or those from judging an unmonitored log. Only the most severe finding of each
+    alarm is kept, sorted by severity.
     """
     if said is None:
         said = diagnose(view).findings
@@ -271,7 +273,7 @@ def _is_worth_a_panel(row: MetricRow) -> bool:
 
 
 def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:
-    """Whether the runs' numbers are of one size: a count and a share are not, whatever the concept."""
+    """Whether the runs' numbers have the same scale. A count and a share do not, even if their concept is the same."""
     kinds = set()
     for view, name in zip(views, row.names, strict=True):
         meaning = view.meaning(name) if name is not None else None
@@ -282,7 +284,7 @@ def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:
 
 
 def _importance(row: MetricRow) -> int:
-    """Reward first, as in the document's comparison; the rest as they come."""
+    """Reward first, as in the comparison of the RLAIF document; the others in their order."""
     return {"reward.total.mean": 0, "pref.reward.margin": 0, "train.loss": 1}.get(row.concept or "", 2)
 
 
@@ -293,7 +295,7 @@ def _compared(views: Sequence[RunView], row: MetricRow) -> Panel:
         if name is not None and row.verdict == "convert":
             own = view.meaning(name)
             values = np.array([catalog.to_concept(own, float(value)) for value in values])
-        lines.append(Line(view.name, steps.astype(np.float64), values))
+        lines.append(PlotLine(view.name, steps.astype(np.float64), values))
     mark = {"caution": " (with care)", "convert": " (converted)"}.get(row.verdict, "")
     names = dict.fromkeys(name for name in row.names if name is not None)
     return Panel(title=described(views[0], row.name)["title"] + mark, name=", ".join(names), lines=lines)
@@ -309,7 +311,7 @@ def counts_epochs(view: RunView) -> bool:
 
 
 def _told_apart(views: Sequence[RunView]) -> list[str]:
-    """The runs' names, with their folders or in full where names repeat."""
+    """The runs' names, with their folders or full paths if names repeat."""
     for name_of in (lambda view: view.name, lambda view: f"{view.path.parent.name}/{view.name}"):
         names = [name_of(view) for view in views]
         if len(set(names)) == len(names):

@@ -1,7 +1,7 @@
-"""A stored run, to be asked for series, frames and facts. `views.run` opens one.
+"""A stored run: its series, frames and facts. `views.run` opens one.
 
-Reading never writes to a run, except for its derived `index/`. What is shown is the living line of the run: rows that a
-resumed attempt superseded are ghosts, asked for by name.
+Reading never writes to a run, except for its derived `index/`. The living line of the run is shown. Rows that a resumed
+attempt superseded are ghosts and are returned only on request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.health.history import History, with_stop
 from rlvitals.importers.base import ForeignLog
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, Finding, HealthEvent, Row, RunInfo, Span, Status
+from rlvitals.records import Attempt, Finding, HealthEvent, PhaseSpan, Row, RunInfo, Status
 from rlvitals.render.numbers import duration
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
@@ -31,7 +31,7 @@ from rlvitals.store.distributions import Logged, read_distributions
 from rlvitals.store.findings import read_events
 from rlvitals.store.images import Image, read_images
 from rlvitals.store.index import Columns, open_columns
-from rlvitals.store.layout import RunDir, Stream, as_named
+from rlvitals.store.layout import RunDir, Stream, as_named, has_bytes
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder, status_now
 from rlvitals.store.process import is_alive
@@ -41,7 +41,7 @@ from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
 from rlvitals.views.rollouts import RolloutSource, RunRollouts
-from rlvitals.views.stopped import Stop, finding_of, resume_words
+from rlvitals.views.stopped_run import Stop, finding_of, resume_words
 
 if TYPE_CHECKING:
     import pandas
@@ -55,23 +55,23 @@ AXIS_CONCEPTS: dict[str, str] = {
     "samples": "progress.samples_total",
     "policy_version": "progress.policy_version",
 }
-"""The x-axes a row may carry as metrics, by the concept their names resolve to."""
+"""The x-axes that a row may carry as metrics, with their concepts."""
 
 OUTCOMES = ("reward.total.mean", "pref.reward.margin")
-"""What a run is for: its last value stands in a list."""
+"""The goal of a run. Lists show its last value."""
 
 HELD_OUT_OUTCOMES = ("eval.score.mean", "eval.reward.mean", "eval.pass_at_k", "eval.beat_rate")
-"""The same on data that it is not trained on."""
+"""The same on held-out data."""
 
 
 class StoredRun:
     """A stored run, finished or still being written: its rows, its settings and what its names mean."""
 
     foreign: ForeignLog | None = None
-    """The log of another tool that it stands for; None for a run of ours."""
+    """The log of another tool that it represents; None for a run recorded by rlvitals."""
 
     parts: Sequence[StoredRun] = ()
-    """Of a training whose processes record a run each: their runs."""
+    """The runs of the processes, if the processes of a training record a run each."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._keep(run_dir)
@@ -83,11 +83,11 @@ class StoredRun:
 
     @property
     def damage(self) -> list[str]:
-        """What is wrong with the small files of the run, a sentence each."""
+        """Problems with the small files of the run, one sentence each."""
         return self.events_and_damage()[1]
 
     def events_and_damage(self) -> tuple[list[HealthEvent], list[str]]:
-        """Every event on record, those of abandoned attempts too, and the damage."""
+        """All recorded events, including those of abandoned attempts, and the damage."""
         _ = self.config, self.attempts
         said = list(self._damage)
         return read_events(self._dir, said), said
@@ -98,7 +98,7 @@ class StoredRun:
 
     @property
     def path(self) -> Path:
-        """The run's directory, as it was named; in full once the working directory is another one."""
+        """The run's directory as it was given; the full path after the working directory has changed."""
         return as_named(self._named, self._dir.root)
 
     @property
@@ -107,12 +107,12 @@ class StoredRun:
 
     @property
     def status(self) -> Status:
-        """running, finished, failed or interrupted. A run whose writer is gone silently counts as interrupted."""
+        """running, finished, failed or interrupted. A run whose writer exited without finishing is interrupted."""
         return status_now(self.info, is_written=self._is_being_written)
 
     @property
     def status_note(self) -> str:
-        """What there is to add to the status."""
+        """Details of the status."""
         if self.info.status == "running" and self.status == "interrupted":
             age = heartbeat_age(self._dir)
             when = "" if math.isinf(age) else f", last heartbeat {duration(age)} ago"
@@ -128,18 +128,18 @@ class StoredRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved settings; secrets that another recorder left in clear are masked too."""
+        """The resolved settings. Secrets that another recorder stored in plain text are masked too."""
         known: dict[str, Any] = masked(read_config(self._dir, self._damage))
         return known
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """Every (re)start."""
+        """All starts and restarts."""
         return read_attempts(self._dir, self._damage)
 
     @cached_property
     def framework(self) -> str | None:
-        """The framework the metric names come from: as recorded, or recognised."""
+        """The framework of the metric names: as recorded, or recognised from the names."""
         return self.info.framework or self._recognised.framework
 
     @cached_property
@@ -153,11 +153,11 @@ class StoredRun:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Every numeric metric of the run as it was logged: training first, then what only evaluations or other ranks
-        have.
+        """All numeric metrics of the run as they were logged: training first, then those that only evaluations or other
+        ranks have.
         """
         logged = [name for stream, rank in self._logs for name in self._columns(stream, rank).names]
-        if len(self._logs) > 2:  # several ranks: what none of them could finish alone, they may together
+        if len(self._logs) > 2:  # with several ranks, some values are complete only after merging
             logged += [name for stream, rank in self._logs for name in self._columns(stream, rank).mergeable_names]
         return list(dict.fromkeys(logged))
 
@@ -192,7 +192,7 @@ class StoredRun:
 
     @property
     def trackers(self) -> list[TrackerFacts]:
-        """How far each tracker is: name, state, rows handed over, rows behind, the error and since when."""
+        """The progress of each tracker: name, state, rows sent, rows behind, the error and its time."""
         return [
             {
                 "name": cursor.name,
@@ -207,24 +207,24 @@ class StoredRun:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the run's own monitor found on the living line, in order."""
+        """The findings of the run's own monitor on the living line, in order."""
         return History(self.health_events).findings
 
     @property
     def health_events(self) -> list[HealthEvent]:
-        """The events on record of the living line, in order; of a run whose process is gone, that it is."""
+        """The recorded events of the living line, in order. If the run's process has exited, an event reports it."""
         living = [event for event in read_events(self._dir) if not self._is_ghost(event)]
         return self.with_stop(living, self.last_step)
 
     def with_stop(self, events: list[HealthEvent], last_step: int | None) -> list[HealthEvent]:
-        """Events on record, with the word on a process that is gone."""
+        """Recorded events, with an event if the process has exited."""
         stop = self.stop
         found = None if stop is None else finding_of(stop, self.info, last_step, self.resume_words)
         return with_stop(events, self.info.attempt, found, math.nan if stop is None else stop.when)
 
     @cached_property
     def stop(self) -> Stop | None:
-        """How the run stopped, where its process is gone without ending it."""
+        """How the run stopped, if its process exited without finishing it."""
         if self.info.status != "running" or self._is_being_written:
             return None
         holder = read_holder(self._dir)
@@ -234,7 +234,7 @@ class StoredRun:
 
     @property
     def resume_words(self) -> str:
-        """How the run can continue."""
+        """How to resume the run."""
         return resume_words(self.info, self.config, self.path)
 
     @cached_property
@@ -244,7 +244,7 @@ class StoredRun:
 
     @cached_property
     def rollout_log(self) -> RolloutSource:
-        """Its rollouts, wherever they are; of a run of ours with those of linked dumps."""
+        """Its rollouts, wherever they are stored. For a recorded run, those of linked dumps are included."""
         return self.own_rollouts
 
     @property
@@ -260,7 +260,7 @@ class StoredRun:
 
     @property
     def problems(self) -> list[str]:
-        """What had to be passed over while reading, and what the recorder had to leave out; one sentence each."""
+        """What was skipped while reading, and what the recorder left out; one sentence each."""
         said = self.damage
         marked = 0
         for stream, rank in self._logs:
@@ -268,7 +268,7 @@ class StoredRun:
             found = self._columns(stream, rank).problems
             said += [f"{name}: {sentence}" for sentence in found.sentences]
             marked += found.gap_rows if rank == 0 else 0
-        if self.info.rows_dropped > marked:  # no row came after them that could carry the mark
+        if self.info.rows_dropped > marked:  # no later row could carry the mark
             said.append(f"{self.info.rows_dropped - marked} rows are missing at the end: the disk would not take them")
         for name, entry in self.info.left_out.items():
             said.append(f"{name!r} was left out {entry.get('count')} times: {entry.get('reason')}")
@@ -276,7 +276,7 @@ class StoredRun:
 
     def resolve(self, name: str) -> str:
         """The logged name for a logged name, a concept id or another framework's name of the same concept. Raises
-        UnknownMetric with the nearest names.
+        UnknownMetric with the most similar names.
         """
         logged = self.logged_as(name)
         if logged is None:
@@ -284,7 +284,9 @@ class StoredRun:
         return logged
 
     def logged_as(self, name: str) -> str | None:
-        """The same; None where the run does not have it. For whoever asks many runs: nothing is compared by letters."""
+        """As `resolve`, but None if the run does not have it. Faster for many runs, because no similar names are
+        searched.
+        """
         if name in self._logged:
             return name
         asked = catalog.reader().matches(name)
@@ -294,17 +296,17 @@ class StoredRun:
         fitting = [logged for logged in self.metrics if self.concept(logged) in wanted]
         if labels:
             fitting = [logged for logged in fitting if self.labels(logged) == labels]
-        # The whole before its slices.
+        # Prefer the whole to its slices.
         return min(fitting, key=lambda logged: len(self.labels(logged)), default=None)
 
     def labels(self, name: str) -> Mapping[str, str]:
-        """Of a slice, the environment, data source, agent, task or tool that it is of; of another name nothing."""
+        """For a slice, its environment, data source, agent, task or tool; empty for other names."""
         cut = self.reader.cut(name)
         return cut.labels if cut else {}
 
     def slices(self, metric: str) -> dict[str, str]:
-        """The slices of a metric: `env=math` and so on, each with its logged name, for `series`. `metric` is a concept
-        or any logged name of it. Of several series of slices, the one with the most.
+        """The slices of a metric, such as `env=math`, each with its logged name, for `series`. `metric` is a concept or
+        any logged name of it. Of several series of slices, the one with the most slices is returned.
         """
         known = {metric, *(match.metric.id for match in self.reader.matches(metric))}
         fitting = [found for found in self.sliced if known & {found.concept, found.whole, found.stem}]
@@ -312,28 +314,28 @@ class StoredRun:
 
     @cached_property
     def sliced(self) -> list[catalog.Sliced]:
-        """Every series of slices."""
+        """All series of slices."""
         return self.reader.slices(self.metrics)
 
     def concept(self, name: str) -> str | None:
-        """The catalogue's id for a logged name, read in the run's own framework; None when it is nobody's."""
+        """The catalogue's id of a logged name in the run's own framework; None if the name is unknown."""
         meaning = self.meaning(name)
         return meaning.metric.id if meaning else None
 
     def meaning(self, name: str) -> catalog.Match | None:
-        """What a logged name means in this run's framework and algorithm; of what only evaluations have, as an
-        evaluation's.
+        """The meaning of a logged name in this run's framework and algorithm. A name that only evaluations log is read
+        as a metric of an evaluation.
         """
         return self.reader.meaning(name, evaluated=self.is_evaluated(name))
 
     @cached_property
     def reader(self) -> catalog.Reader:
-        """The catalogue, opened for this run's framework and algorithm."""
+        """The catalogue for this run's framework and algorithm."""
         return catalog.reader(self.framework, self.algorithm)
 
     @property
     def vital_signs(self) -> list[str]:
-        """The logged names to look at, the most telling first."""
+        """The logged names to look at, the most informative first."""
         return self.reader.vital_signs(self.metrics)
 
     @cached_property
@@ -347,11 +349,11 @@ class StoredRun:
         return self._first_of(HELD_OUT_OUTCOMES)
 
     def _first_of(self, concepts: tuple[str, ...]) -> str | None:
-        names = {self.concept(name): name for name in reversed(self.metrics) if not self.labels(name)}  # no slice of it
+        names = {self.concept(name): name for name in reversed(self.metrics) if not self.labels(name)}  # without slices
         return next((names[concept] for concept in concepts if concept in names), None)
 
     def is_evaluated(self, name: str) -> bool:
-        """Whether evaluations alone log a name."""
+        """Whether only evaluations log a name."""
         return name in self._evaluated_only
 
     @cached_property
@@ -372,11 +374,12 @@ class StoredRun:
         ghosts: bool = False,
         rank: int | None = None,
     ) -> Series:
-        """One metric as (steps, values), sorted; points that were not logged are not there, NaNs that were are.
+        """One metric as (steps, values), sorted. Points that were not logged are missing; NaNs that were logged are
+        included.
 
-        `name` is a logged name, a concept id or another framework's name. `x` picks another axis. `ghosts=True` gives
-        the abandoned rows instead. With several ranks, mergeable values are merged over them; `rank` reads one rank
-        alone.
+        `name` is a logged name, a concept id or another framework's name. `x` selects another axis. `ghosts=True`
+        returns the abandoned rows instead. With several ranks, mergeable values are merged over them; `rank` selects
+        one rank.
         """
         logged = self.resolve(name)
         chosen: Stream = stream or self._stream_of(logged)
@@ -395,10 +398,11 @@ class StoredRun:
     def table(
         self, *, stream: Stream = "train", ghosts: bool = False, rank: int | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Every row and metric as columns, sorted by step; ask `is_present` which cells of a number column were logged.
+        """All rows and metrics as columns, sorted by step. `is_present` tells which cells of a number column were
+        logged.
 
-        One row for each logged row of rank 0, or of `rank`. Mergeable values are merged over the ranks unless one is
-        asked for.
+        One row for each logged row of rank 0, or of `rank`. Mergeable values are merged over the ranks unless `rank` is
+        given.
         """
         columns = self._columns(stream, rank or 0)
         keep = self._ghosts(stream, rank or 0) == ghosts
@@ -428,9 +432,9 @@ class StoredRun:
     def frame(
         self, *, stream: Stream = "train", ghosts: bool = False, rank: int | None = None
     ) -> pandas.DataFrame | dict[str, NDArray[Any]]:
-        """Every row and metric: a pandas DataFrame where pandas is installed, a dict of arrays otherwise.
+        """All rows and metrics: a pandas DataFrame if pandas is installed, otherwise a dict of arrays.
 
-        As `table`, but a cell that was not logged is NaN here like one that was; `series` distinguishes them.
+        As `table`, but a cell that was not logged is NaN, as is a logged NaN. `series` distinguishes them.
         """
         data = {name: with_nan(column) for name, column in self.table(stream=stream, ghosts=ghosts, rank=rank).items()}
         try:
@@ -440,23 +444,23 @@ class StoredRun:
         return pandas.DataFrame(data)
 
     def iterate(self, *, stream: Stream | Literal["system"] = "train", ghosts: bool = False) -> Iterator[Row]:
-        """Rows in file order, of the living line or of the abandoned ones."""
+        """Rows in file order, of the living line or of the abandoned attempts."""
         for row in read_rows(self._dir.log(stream)):
             if self._is_ghost(row) == ghosts:
                 yield row
 
     def last_rows(self, count: int) -> list[Row]:
         """The newest rows of the living line, oldest first."""
-        # A few more than asked for: some may be late or superseded.
+        # Reads more than requested, because some rows may be late or superseded.
         found = last_rows(self._dir.train_log, count * 4)
         return sorted((row for row in found if not self._is_ghost(row)), key=lambda row: row.step)[-count:]
 
     def best(self, name: str) -> Best | None:
-        """Best and last value; best is undefined where neither up nor down is better. None without any point."""
+        """Best and last value. There is no best value if neither up nor down is better. None without any point."""
         return find_best(name, self.series(name), self.meaning(name))
 
     def system(self, rank: int = 0) -> dict[str, NDArray[Any]]:
-        """The samples of the machine as columns, in their own order: `timestamp`, `step`, `System/CPU_Percent` ..."""
+        """The samples of the machine as columns, in file order: `timestamp`, `step`, `System/CPU_Percent` ..."""
         columns = open_columns(self._dir.log("system", rank), self._dir.index)
         heads = {"timestamp": columns.timestamps, "step": columns.steps, "attempt": columns.attempts}
         return heads | {name: with_nan(columns.column(name)) for name in columns.names}
@@ -466,14 +470,14 @@ class StoredRun:
         """The newest sample of the machine."""
         return last_row(self._dir.log("system"))
 
-    def phases(self, rank: int = 0) -> list[Span]:
-        """The phases that ended, in that order."""
+    def phases(self, rank: int = 0) -> list[PhaseSpan]:
+        """The phases that have ended, in the order of their ends."""
         return list(read_spans(self._dir.log("phases", rank)))
 
     @property
     def has_distributions(self) -> bool:
-        """Whether something can be shown as a distribution; known without reading it."""
-        return _has_bytes(self._dir.log("distributions")) or bool(self._dir.rollout_logs())
+        """Whether there is data for distributions. Does not read it."""
+        return has_bytes(self._dir.log("distributions")) or bool(self._dir.rollout_logs())
 
     @property
     def logged_distributions(self) -> list[Logged]:
@@ -486,19 +490,21 @@ class StoredRun:
 
     @property
     def has_images(self) -> bool:
-        """Whether images were logged; known without reading them."""
-        return _has_bytes(self._dir.log("images"))
+        """Whether images were logged. Does not read them."""
+        return has_bytes(self._dir.log("images"))
 
     @cached_property
     def images(self) -> list[Image]:
-        """The images that rank 0 logged on the living line, in order. Kept: a slider asks for one after the other."""
+        """The images that rank 0 logged on the living line, in order. Cached, because a slider requests one after the
+        other.
+        """
         return [one for one in self._read_images() if not self._lineage.is_abandoned(one.attempt, one.step)]
 
     def _read_images(self) -> Iterable[Image]:
         return read_images(self._dir.log("images"))
 
     def columns(self, stream: Stream = "train") -> list[tuple[Columns, NDArray[np.bool_]]]:
-        """Every rank's rows as columns, rank 0's first, each with which of them live."""
+        """The rows of each rank as columns, rank 0 first, each with a mask of the living rows."""
         ranks = (0, *self._dir.rank_numbers(stream))
         return [(self._columns(stream, rank), ~self._ghosts(stream, rank)) for rank in ranks]
 
@@ -515,7 +521,7 @@ class StoredRun:
         return held
 
     def _axis(self, columns: Columns, x: Axis) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The x values of every row, and which rows have one."""
+        """The x values of all rows, and which rows have one."""
         everywhere = np.ones(len(columns), dtype=bool)
         if x == "step":
             return columns.steps, everywhere
@@ -531,7 +537,7 @@ class StoredRun:
 
     @cached_property
     def _logs(self) -> list[tuple[Stream, int]]:
-        """Every log file of the run: rank 0's first."""
+        """All log files of the run, those of rank 0 first."""
         streams: tuple[Stream, Stream] = ("train", "eval")
         own = [(stream, 0) for stream in streams]
         return own + [(stream, rank) for stream in streams for rank in self._dir.rank_numbers(stream)]
@@ -556,7 +562,7 @@ class StoredRun:
 
     @property
     def cuts(self) -> list[tuple[int, float]]:
-        """For each attempt that superseded earlier ones: the first step that became a ghost, and when that happened."""
+        """For each attempt that superseded earlier ones: the first superseded step, and the time of its start."""
         begun = {attempt.number: attempt.started for attempt in self.attempts}
         return [(cut, begun.get(number, 0.0)) for number, cut in self._lineage.cuts.items()]
 
@@ -575,16 +581,9 @@ class StoredRun:
         return {}
 
 
-def _has_bytes(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
-
-
 def in_order(steps: NDArray[Any], values: FieldArray) -> Series:
-    """The points by step, those of one step as they came."""
+    """The points sorted by step. Points of one step keep their order."""
     if len(steps) < 2 or (steps[1:] >= steps[:-1]).all():
-        return Series(steps, values)  # nearly always: sorting takes as much memory again, and twice
+        return Series(steps, values)  # the usual case; sorting would copy both arrays
     order = np.argsort(steps, kind="stable")
     return Series(steps[order], values[order])

@@ -1,8 +1,8 @@
-"""What lies in a folder of runs and is judged to be shown among them: logs of other tools, and trainings whose
-processes record a run each. Which there are, each in a line with its verdict.
+"""Logs of other tools in a folder of runs, and trainings whose processes record a run each. They are judged and listed
+among the runs, one line each with its verdict.
 
-Logs are found by their names, as `check` finds them, and told from other files by reading them. Both are bounded, and
-what is left out is counted. For a server the reading and judging is done in a separate thread.
+Logs are found by their names, as `check` finds them, and distinguished from other files by reading them. Both are
+limited, and the number of omitted files is reported. For a server, a separate thread reads and judges them.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, parts_of
 from rlvitals.views.headlines import run_state
-from rlvitals.views.joined import joined_end, joined_status, open_parts
+from rlvitals.views.joined_runs import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
 from rlvitals.views.logs import LogView, open_joined
 from rlvitals.views.run_tail import Added
 
 MOST_LOGS = 50
-"""Logs that are read for a list; the others are counted."""
+"""Maximum logs that are read for a list. The others are counted."""
 
 LARGEST = 64 * 2**20
-"""Bytes of a log that is read for a list."""
+"""Maximum bytes of a log that is read for a list."""
 
 BEING_WRITTEN = 300.0
-"""Seconds after its last change in which a log counts as being written: nothing says when it is over."""
+"""Seconds after its last change in which a log counts as being written, because logs have no end marker."""
 
 AGAIN_SECONDS, AGAIN_TIMES = 5.0, 10
-"""A folder is looked through again after so long, and after so many times as long as it took."""
+"""A folder is searched again after this many seconds, and at least this many times the duration of the last search."""
 
 FIRST_LOOK = 0.3
-"""Seconds before the first look, in which the first page is there."""
+"""Seconds before the first search, so that the first page is served before it."""
 
 MOST_FILES = 200
-"""Files of a log that is a folder which are looked at for changes and links."""
+"""Maximum files of a folder log that are checked for changes and links."""
 
 
 _MOSTLY_LOGS = frozenset({".csv", ".jsonl", ".log", ".ipynb"})
 
 
-class Found(NamedTuple):
-    """Files and folders whose names say that they are logs, and how many more there are."""
+class FoundFiles(NamedTuple):
+    """Files and folders whose names look like logs, and the number of omitted ones."""
 
     logs: list[Path]
     left_out: int
 
     @property
     def note(self) -> str:
-        """The note on those that are left out."""
+        """A note on the omitted ones."""
         if not self.left_out:
             return ""
         return f"{self.left_out} more files that may be logs are not shown: 'rlvitals check' reads any of them"
 
 
-def find_logs(folder: Path) -> Found:
-    """The logs of other tools at or below a folder, by their names, after the trainings whose processes record a run
-    each. What lies in a run or in a dump is theirs.
+def find_logs(folder: Path) -> FoundFiles:
+    """The logs of other tools at or below a folder, found by name, after the trainings whose processes record a run
+    each. Files inside a run or a dump belong to it and are left out.
     """
     if RunDir(folder).holds_run:
-        return Found([], 0)
+        return FoundFiles([], 0)
     if is_one_log(folder) or is_joined(folder):
-        return Found([folder], 0)
+        return FoundFiles([folder], 0)
     joined = [place for place in _trainings_in(folder) if is_joined(place) and stays_in(place, folder)]
     known = importers()
     runs, others = survey(folder, known)
@@ -86,26 +86,26 @@ def find_logs(folder: Path) -> Found:
         if not is_dump(place):
             places += [file for file in files_in(place, known) if _may_be_log(file, is_top=place == folder)]
     inside = [place for place in places if not is_joined(place.parent) and stays_in(place, folder)]
-    return Found([*joined, *inside[:MOST_LOGS]], len(inside[MOST_LOGS:]))
+    return FoundFiles([*joined, *inside[:MOST_LOGS]], len(inside[MOST_LOGS:]))
 
 
 def _trainings_in(folder: Path) -> list[Path]:
     try:
         return list(find_trainings(folder))
-    except RlvitalsError:  # it is not a folder
+    except RlvitalsError:  # not a folder
         return []
 
 
 def _may_be_log(file: Path, *, is_top: bool) -> bool:
-    """By its name. Below the folder's top a name that tells nothing counts for what is mostly a log alone: a tree is
-    full of JSON.
+    """Judged by its name. Below the top folder, a neutral name counts only with a suffix that is usual for logs,
+    because folders contain many JSON files.
     """
     least = 0 if is_top or file.suffix in _MOSTLY_LOGS else 1
     return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
 
 
 def stays_in(place: Path, folder: Path) -> bool:
-    """Whether nothing of a log leads out of the folder by a link; of a log that is a folder, its first files."""
+    """Whether no link of a log leads out of the folder. Of a folder log, the first files are checked."""
     here = os.path.realpath(folder)
     if runs := parts_of(place):
         return not any(leads_outside(run, Path(here)) for run in runs)
@@ -127,7 +127,7 @@ def _read_files(place: Path) -> list[Path]:
 
 
 def state_of(place: Path) -> str:
-    """What changes when a log does."""
+    """A value that changes when a log changes."""
     if runs := parts_of(place):
         return _digest([(run_state(run), stamp(RunDir(run).rollouts)) for run in runs])
     told = []
@@ -145,7 +145,7 @@ def _digest(told: object) -> str:
 
 
 class RawLogView(LogView):
-    """A log that may still be written, opened as if it were a run."""
+    """A log that may still be written, opened like a run."""
 
     def __init__(self, place: Path) -> None:
         """Raises NotALog."""
@@ -159,14 +159,14 @@ class RawLogView(LogView):
 
 
 def open_raw(place: Path, within: Path | None = None) -> LogView:
-    """A log, or a training whose processes record a run each; `within` is where dumps must lie that its settings name.
-    Raises NotALog or RunError.
+    """Open a log, or a training whose processes record a run each. `within` is the folder in which dumps named by its
+    settings must be. Raises NotALog or RunError.
     """
     return open_joined(place, within) or RawLogView(place)
 
 
 def log_line(view: LogView) -> Headline:
-    """A log in one line of a list."""
+    """A log as one line of a list."""
     judged, info = diagnose(view), view.info
     is_ours = bool(view.parts)
     note = "; ".join(filter(None, [view.log.format, view.status_note])) if is_ours else f"{view.log.format} log"
@@ -180,7 +180,7 @@ def log_line(view: LogView) -> Headline:
 
 
 def read_raw(place: Path) -> LogView | None:
-    """A log opened; None where it is none after all, or too large to be read for a list."""
+    """Open a log; None if it is not a log or too large for a list."""
     try:
         if sum(file.stat().st_size for file in _read_files(place)) > LARGEST:
             return None
@@ -191,10 +191,10 @@ def read_raw(place: Path) -> LogView | None:
 
 
 class RawLogs:
-    """The logs of one served folder, read and judged in the background. Safe to ask from several threads."""
+    """The logs of one served folder, read and judged in the background. Thread-safe."""
 
     def __init__(self, folder: Path, is_taken: Callable[[Path], bool]) -> None:
-        """`is_taken`: whether a path is a run or dump that is listed already."""
+        """`is_taken`: whether a path is a run or dump that is already listed."""
         self._folder, self._is_taken = folder, is_taken
         self._lock = threading.Lock()
         self._lines: dict[Path, tuple[str, Headline | None]] = {}
@@ -203,7 +203,7 @@ class RawLogs:
         self.note = ""
 
     def lines(self) -> dict[Path, Headline]:
-        """Those that are judged so far. Starts another look where one is due."""
+        """The logs judged so far. Starts another search if one is due."""
         with self._lock:
             if time.monotonic() >= self._due and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Timer(0.0 if self._due else FIRST_LOOK, self._look)
@@ -212,19 +212,19 @@ class RawLogs:
             return {place: line for place, (_, line) in self._lines.items() if line is not None}
 
     def holds(self, place: Path) -> bool:
-        """Whether a path is one of them: nothing else of the folder is opened as a log."""
+        """Whether a path is one of these logs. No other path of the folder is opened as a log."""
         known = self._lines.get(place)
         return known is not None and known[1] is not None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until the look that is under way has ended, or for so long; whether it has."""
+        """Wait for the current search, at most `seconds`. Returns whether it has ended."""
         if self._thread is not None:
             self._thread.join(seconds)
         return self._thread is None or not self._thread.is_alive()
 
     def _look(self) -> None:
         began = time.monotonic()
-        with guarded(lambda error: None):  # a folder that vanishes meanwhile
+        with guarded(lambda error: None):  # the folder may disappear during the search
             found = find_logs(self._folder)
             logs = [place for place in found.logs if not self._is_taken(place)]
             for place in logs:
@@ -241,14 +241,14 @@ class RawLogs:
 
 
 class RawTail:
-    """What is added to a log. `place` is how its files were at the last look, for going on later."""
+    """Detects changes of a log. `place` is the state of its files at the last look, from which to continue later."""
 
     def __init__(self, path: Path, place: str = "") -> None:
         self._path = path
         self.place = place or state_of(path)
 
     def look(self) -> Added:
-        """That there are new rows: which, the page asks."""
+        """Whether there are new rows. The page then requests them."""
         before, self.place = self.place, state_of(self._path)
         return Added(rows=1, updated=time.time()) if self.place != before else Added()
 
@@ -256,7 +256,7 @@ class RawTail:
         return False
 
     def status(self) -> NewStatus:
-        """Whether it was written to a while ago; of recorded runs, what they say."""
+        """`running` if it was written recently; for recorded runs, their own status."""
         try:
             if runs := open_parts(self._path):
                 status, note = joined_status(runs)

@@ -1,7 +1,7 @@
-"""The health events on record of a run, and those its recorded rollouts lead to if they were not checked before.
+"""The recorded health events of a run, and those from its recorded rollouts if these were not checked before.
 
-A run whose monitor looked at every row compared them while it trained. Another one is compared here, by the same
-functions and with the same answer.
+If the run's monitor read every row, it checked the rollouts during training. For other runs they are checked here, by
+the same functions and with the same result.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rlvitals.records import Group, HealthEvent
 from rlvitals.views.query import StoredRun
 
 MOST_BYTES = 256 << 20
-"""Of files of rollouts that are read for this, the newest: a reader waits a few seconds for them."""
+"""Maximum bytes of rollout files that are read for this, the newest first. Reading them takes a few seconds."""
 
 
 def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) -> list[HealthEvent]:
-    """The events of the living line in order, whoever led to them. `rules`: others than the shipped ones."""
+    """All events of the living line, in order. `rules` replace the shipped ones."""
     events = view.health_events
     found: list[HealthEvent] = []
     if not was_watched(events, view.living_attempts):
@@ -39,19 +39,19 @@ def events_on_record(view: StoredRun, rules: rulebook.Rulebook | None = None) ->
 
 
 def when(event: HealthEvent) -> float:
-    """When it happened, for an order; what has no time comes first."""
+    """The time of an event, for sorting. Events without a time come first."""
     return event.timestamp if event.timestamp > 0 else -math.inf
 
 
 def _has_read_texts(view: StoredRun, events: list[HealthEvent]) -> bool:
-    """Whether there are none, or the run's own monitor scanned them. It does not see what a framework dumps."""
+    """Whether there are no texts, or the run's own monitor scanned them. It does not read a framework's dumps."""
     if view.own_rollouts.last_step is None:
         return view.rollout_log is view.own_rollouts or view.rollout_log.last_step is None
     return read_texts(events, view.living_attempts)
 
 
 def token_events(view: StoredRun, rules: rulebook.Rulebook | None = None) -> Iterator[HealthEvent]:
-    """What a run's tokens lead to, computed from the files."""
+    """The events from a run's tokens, computed from the files."""
     steps = view.own_rollouts.steps_with_tokens(MOST_BYTES)
     if not steps:
         return

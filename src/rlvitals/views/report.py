@@ -1,6 +1,6 @@
-"""Everything a report tells of one run or foreign log, gathered once: the page and the Markdown are drawn from it.
+"""All facts of a report on one run or foreign log. The page and the Markdown are rendered from them.
 
-The verdict is the one `check` gives: the log judged row by row, now.
+The verdict is the one of `check`: the log is judged row by row when the report is made.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
-from rlvitals.views.evaluations import Evaluations, numbers_of, read_trend
+from rlvitals.views.evaluations import RunEvaluations, numbers_of, read_trend
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, comparison, overview
-from rlvitals.views.rollouts import Hit
+from rlvitals.views.rollouts import RolloutHit
 from rlvitals.views.run import RunView
 from rlvitals.views.sources import source_of
 from rlvitals.views.summary import lasted
 from rlvitals.views.vitals import environment, step_bar, tiles
 
 SHOWN_ROLLOUTS = 3
-"""Best ones, and worst ones."""
+"""Number of best rollouts, and of worst ones."""
 LOOKED_AT = 60
-"""Rollouts of the highest (or lowest) reward among which different prompts are looked for."""
+"""Rollouts with the highest (or lowest) reward among which different prompts are chosen."""
 MANY_METRICS = 3000
-"""A run with more of them has its tiles drawn, without a look at every metric for what else might be worth it."""
+"""For a run with more metrics, only the vital signs are drawn, without a search for other interesting metrics."""
 MOST_VALUES = 40
-"""Metrics in the table of best and final values."""
+"""Maximum metrics in the table of best and final values."""
 
 
 def gather(
@@ -47,8 +47,8 @@ def gather(
     others: Sequence[str | os.PathLike[str]] = (),
     mapping: Mapping[str, str] | None = None,
 ) -> RunReport:
-    """The report on a run or any log that can be read, beside others where some are given. Raises NotALog or RunError,
-    and ConfigError for a `mapping` of names that are not there or to unknown concepts.
+    """The report on a run or any readable log, compared with `others` if given. Raises NotALog or RunError, and
+    ConfigError for a `mapping` of missing names or to unknown concepts.
     """
     view = open_any(path)
     report = check_source(source_of(view), mapping=mapping)
@@ -105,13 +105,13 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
 
 
 def _asked(view: RunView, report: Report) -> dict[str, str]:
-    """By alarm: what was asked and what became of it."""
+    """For each alarm: the requests and their answers."""
     history = History(view.health_events)
     told: dict[str, list[str]] = {}
     for finding in sorted(report.findings, key=lambda finding: finding.step):
         for asked in history.asked_about(finding):
             text = f" ({asked.answer_text})" if asked.answer_text else ""
-            answer = asked.answer or ("" if asked.action == "warn" else "not answered")  # a warning asks for nothing
+            answer = asked.answer or ("" if asked.action == "warn" else "not answered")  # a warning needs no answer
             what = f"{asked.action.replace('_', ' ')}{', ' if answer else ''}{answer}{text}"
             told.setdefault(finding.alarm, []).append(f"step {asked.step}: {what}")
     return {alarm: "; ".join(texts) for alarm, texts in told.items()}
@@ -120,21 +120,21 @@ def _asked(view: RunView, report: Report) -> dict[str, str]:
 def _drawn(draw: Callable[[], Picture]) -> Picture | None:
     try:
         return draw()
-    except ConfigError:  # there is nothing that could be drawn
+    except ConfigError:  # there is nothing to draw
         return None
 
 
 def _epochs(view: RunView) -> EpochsFacts | None:
-    """The epochs; one alone is the whole run, which the rest of the report is about."""
+    """The epochs; None for a single epoch, which is the whole run."""
     try:
         return view.epochs().to_dict() if len(EpochRows(view, None, None).epochs) > 1 else None
-    except RlvitalsError:  # nothing says where an epoch ends
+    except RlvitalsError:  # the end of an epoch is unknown
         return None
 
 
 def _evaluations(view: RunView) -> dict[str, Any] | None:
     if isinstance(view, LogView):
-        found = Evaluations(view.name, str(view.path), _held_out(view), None, None, None, [])
+        found = RunEvaluations(view.name, str(view.path), _held_out(view), None, None, None, [])
     else:
         try:
             found = read_trend(view.path)
@@ -144,7 +144,7 @@ def _evaluations(view: RunView) -> dict[str, Any] | None:
 
 
 def _held_out(view: LogView) -> list[dict[str, Any]]:
-    """The evaluations of another tool's log, step by step: their own rows, and held-out names in others."""
+    """The evaluations of another tool's log by step: from their own rows, and from held-out names in other rows."""
     by_step: dict[int, dict[str, Any]] = {}
     for row in view.iterate():
         if told := {name: value for name, value in row.numbers.items() if is_held_out(name)}:
@@ -155,7 +155,7 @@ def _held_out(view: LogView) -> list[dict[str, Any]]:
 
 
 def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
-    """The best or worst, of different prompts as far as there are some. One that is among the best is no worst one."""
+    """The best or worst rollouts, with different prompts if possible. The worst ones do not repeat the best ones."""
     if isinstance(view, LogView) and not view.parts:
         return []
     log = view.rollout_log
@@ -172,9 +172,9 @@ def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
     return shown
 
 
-def _different(hits: list[Hit]) -> list[Hit]:
-    """The first of each prompt, filled up with the others."""
-    first: dict[str, Hit] = {}
+def _different(hits: list[RolloutHit]) -> list[RolloutHit]:
+    """The first of each prompt, filled up with others."""
+    first: dict[str, RolloutHit] = {}
     for hit in hits:
         first.setdefault(hit.prompt, hit)
     chosen = list(first.values())[:SHOWN_ROLLOUTS]

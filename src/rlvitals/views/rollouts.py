@@ -1,9 +1,9 @@
-"""Looking at rollouts: the groups of a step, the worst, a text among them, what changed between two steps.
+"""Queries for rollouts: the groups of a step, the worst ones, those with a text, and the changes between two steps.
 
-A run's own are shown as its rows are: what a resumed attempt superseded is left out, and where two attempts recorded
-rollouts of one step, the later one's count. A framework's dump is looked at in the same way, and one that a run is
-linked to is shown with it: at a step that the run recorded itself, its own groups are. Groups are read from the files
-of their step; everything else asks a table.
+A run's own rollouts follow its rows: those that a resumed attempt superseded are left out, and if two attempts recorded
+rollouts of one step, those of the later one are used. A framework's dump is read in the same way. A dump that is linked
+to a run is shown with it; at a step that the run recorded itself, its own groups are shown. Groups are read from the
+files of their step; all other queries use an index table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -28,21 +28,28 @@ from rlvitals.store.archive import log_state
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lineage import Lineage
 from rlvitals.store.reader import Problems
-from rlvitals.store.rollout_index import Found, RolloutFiles, RolloutIndex, RunFiles, Sample
+from rlvitals.store.rollout_index import (
+    FoundRollout,
+    RolloutFiles,
+    RolloutIndex,
+    RolloutNumbers,
+    RolloutQuery,
+    RunFiles,
+)
 from rlvitals.store.rollouts import has_tokens, read_groups, rollout_files
 
 T = TypeVar("T")
 
 SHOWN = 20
-"""Hits that are shown unless more are asked for."""
+"""Hits that are returned by default."""
 
 
-class Hit(NamedTuple):
-    """One rollout that was asked for, and where it is."""
+class RolloutHit(NamedTuple):
+    """One rollout that was found, and its position."""
 
     step: int
     group: int
-    """From 1, as they are listed."""
+    """Counted from 1, in the listed order."""
     rollout: int
     reward: float | None
     outcome: str
@@ -52,7 +59,7 @@ class Hit(NamedTuple):
 
 
 class RolloutSource(Protocol):
-    """Rollouts to look at: a run's, a dump's, or both."""
+    """A source of rollouts: a run's, a dump's, or both."""
 
     @property
     def steps(self) -> list[int]: ...
@@ -62,21 +69,18 @@ class RolloutSource(Protocol):
     def problems(self) -> list[str]: ...
     def at(self, step: int) -> list[Group]: ...
     def overview(self) -> list[RolloutStep]: ...
-    def samples(self) -> list[Sample]: ...
-    def find(
-        self, *, step: int | None = None, outcome: str | None = None, text: str | None = None, worst: bool = False,
-        best: bool = False, limit: int = SHOWN,
-    ) -> list[Hit]: ...  # fmt: skip
+    def samples(self) -> list[RolloutNumbers]: ...
+    def find(self, *, limit: int = SHOWN, **asked: Unpack[RolloutQuery]) -> list[RolloutHit]: ...
 
 
 class _InTable:
-    """What a table answers."""
+    """The queries that use an index table."""
 
     def __init__(self, files: RolloutFiles) -> None:
         self._files = files
 
     def overview(self) -> list[RolloutStep]:
-        """One line a step."""
+        """One line per step."""
 
         def tell(index: RolloutIndex) -> list[RolloutStep]:
             living = self._living(index)
@@ -84,37 +88,27 @@ class _InTable:
 
         return self._ask(tell)
 
-    def samples(self) -> list[Sample]:
-        """Every rollout in numbers, step by step."""
+    def samples(self) -> list[RolloutNumbers]:
+        """The numbers of every rollout, step by step."""
 
-        def tell(index: RolloutIndex) -> list[Sample]:
+        def tell(index: RolloutIndex) -> list[RolloutNumbers]:
             living = self._living(index)
             return [sample for sample in index.samples() if living.get(sample.step) == sample.attempt]
 
         return self._ask(tell)
 
-    def find(
-        self,
-        *,
-        step: int | None = None,
-        outcome: str | None = None,
-        text: str | None = None,
-        worst: bool = False,
-        best: bool = False,
-        limit: int = SHOWN,
-    ) -> list[Hit]:
-        """Rollouts by step, outcome, text; `worst` brings those of the lowest reward first, `best` of the highest."""
+    def find(self, *, limit: int = SHOWN, **asked: Unpack[RolloutQuery]) -> list[RolloutHit]:
+        """Rollouts by step, outcome or text. `worst` sorts by the lowest reward first, `best` by the highest."""
 
-        def tell(index: RolloutIndex) -> list[Hit]:
+        def tell(index: RolloutIndex) -> list[RolloutHit]:
             living = self._living(index)
-            found = index.find(step=step, outcome=outcome, text=text, worst=worst, best=best)
-            taken = islice((item for item in found if living.get(item.step) == item.attempt), limit)
+            taken = islice((item for item in index.find(**asked) if living.get(item.step) == item.attempt), limit)
             return list(_placed(index, taken))
 
         return self._ask(tell)
 
     def _ask(self, question: Callable[[RolloutIndex], T]) -> T:
-        """Ask the table; where it turns out to be damaged, one created again from the files."""
+        """Query the index table. If it is damaged, build a new one in memory from the files."""
         try:
             with RolloutIndex(self._files) as index:
                 return question(index)
@@ -123,18 +117,18 @@ class _InTable:
                 return question(index)
 
     def _living(self, index: RolloutIndex) -> dict[int, int]:
-        """For each step the attempt whose rollouts count."""
+        """For each step the attempt whose rollouts are used."""
         return dict(index.attempts)
 
 
-def _placed(index: RolloutIndex, found: Iterator[Found]) -> Iterator[Hit]:
+def _placed(index: RolloutIndex, found: Iterator[FoundRollout]) -> Iterator[RolloutHit]:
     places: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
     for item in found:
         key = (item.step, item.attempt)
         if key not in places:
             places[key] = index.places(*key)
         group, before = places[key][item.group_id]
-        yield Hit(item.step, group, before + item.number, *item[4:])
+        yield RolloutHit(item.step, group, before + item.number, *item[4:])
 
 
 class RunRollouts(_InTable):
@@ -159,11 +153,11 @@ class RunRollouts(_InTable):
 
     @property
     def problems(self) -> list[str]:
-        """What had to be passed over in the files that were read."""
+        """What was skipped in the files that were read."""
         return list(self._passed_over.values())
 
     def at(self, step: int, rank: int | None = None) -> list[Group]:
-        """The groups of a step, rank by rank in the order they were recorded; or those of one rank."""
+        """The groups of a step by rank, in the order they were recorded, or those of one rank."""
         found = []
         for file in rollout_files(self._dir):
             if file.step == step and rank in (None, file.rank):
@@ -175,7 +169,7 @@ class RunRollouts(_InTable):
         return [with_moments(group) for group in found if group.attempt == newest]
 
     def steps_with_tokens(self, most_bytes: int) -> list[int]:
-        """The steps of which rank 0 recorded tokens, in order; the newest where the files are larger than that."""
+        """The steps for which rank 0 recorded tokens, in order. Only the newest if the files exceed `most_bytes`."""
         found, left = [], most_bytes
         for file in reversed(rollout_files(self._dir)):
             if file.rank == 0 and (left := left - log_state(file.path)[1]) >= 0 and has_tokens(file.path):
@@ -190,7 +184,7 @@ class RunRollouts(_InTable):
 
 
 class DumpedRollouts(_InTable):
-    """The rollouts of one split of a dump. What is new in its files is seen by the next question."""
+    """The rollouts of one split of a dump. Each query sees the current files."""
 
     def __init__(self, place: Path, split: Split = "train") -> None:
         self._dump = DumpFiles(place, split)
@@ -199,12 +193,12 @@ class DumpedRollouts(_InTable):
 
     @property
     def state(self) -> object:
-        """What changes when a file is added or changes."""
+        """A value that changes when a file is added or changes."""
         return self._dump.state
 
     @property
     def changed(self) -> float:
-        """When one of its files was last written to; 0 where there are none."""
+        """The time at which a file was last written; 0 if there are no files."""
         return max((file.state[2] for file in self._dump.files()), default=0) / 1e9
 
     @property
@@ -213,7 +207,7 @@ class DumpedRollouts(_InTable):
 
     @property
     def steps_by_file(self) -> dict[Path, set[int]]:
-        """The steps of each file that was understood as a whole."""
+        """The steps of each file that could be read completely."""
         return self._ask(lambda index: index.steps_by_file())
 
     @property
@@ -222,7 +216,7 @@ class DumpedRollouts(_InTable):
 
     @property
     def problems(self) -> list[str]:
-        """What had to be passed over in all files."""
+        """What was skipped in all files."""
         return list(dict.fromkeys([*self._ask(lambda index: index.notes), *self._passed_over]))
 
     def at(self, step: int) -> list[Group]:
@@ -231,8 +225,8 @@ class DumpedRollouts(_InTable):
 
 
 def open_dump(place: Path, split: Split | None = None) -> DumpedRollouts:
-    """A dump's rollouts of one split: of training, or of validation where there are no others. Raises NotALog where it
-    holds none.
+    """The rollouts of one split of a dump: training, or validation if there is no other. Raises NotALog if there are
+    none.
     """
     train = DumpedRollouts(place, split or "train")
     if train.steps:
@@ -245,7 +239,9 @@ def open_dump(place: Path, split: Split | None = None) -> DumpedRollouts:
 
 
 class JoinedRollouts:
-    """A run's own rollouts, and those of dumps it is linked to: each step is of the first that has it."""
+    """The rollouts of several sources, such as a run and its linked dumps. Each step is read from the first source that
+    has it.
+    """
 
     def __init__(self, sources: Sequence[RolloutSource]) -> None:
         self._sources = sources
@@ -272,39 +268,30 @@ class JoinedRollouts:
                 told.setdefault(row["step"], row)
         return [told[step] for step in sorted(told)]
 
-    def samples(self) -> list[Sample]:
-        found: list[Sample] = []
+    def samples(self) -> list[RolloutNumbers]:
+        found: list[RolloutNumbers] = []
         shown: set[int] = set()
         for source in self._sources:
             found += [sample for sample in source.samples() if sample.step not in shown]
             shown |= set(source.steps)
         return sorted(found, key=lambda sample: sample.step)
 
-    def find(
-        self,
-        *,
-        step: int | None = None,
-        outcome: str | None = None,
-        text: str | None = None,
-        worst: bool = False,
-        best: bool = False,
-        limit: int = SHOWN,
-    ) -> list[Hit]:
-        """As of a run; each source is asked for as many as are wanted."""
-        hits: list[Hit] = []
+    def find(self, *, limit: int = SHOWN, **asked: Unpack[RolloutQuery]) -> list[RolloutHit]:
+        """As for a run. Each source is queried for up to `limit` hits."""
+        hits: list[RolloutHit] = []
         shown: set[int] = set()
         for source in self._sources:
             hidden = 0
-            while True:  # what an earlier source has in its place takes no room
-                found = source.find(step=step, outcome=outcome, text=text, worst=worst, best=best, limit=limit + hidden)
+            while True:  # hits that an earlier source replaces do not count
+                found = source.find(**asked, limit=limit + hidden)
                 mine = [hit for hit in found if hit.step not in shown]
                 if len(mine) >= limit or len(found) < limit + hidden:
                     break
                 hidden = 2 * (limit + hidden)
             hits += mine
             shown |= set(source.steps)
-        if worst or best:
-            hits.sort(key=lambda hit: ((hit.reward or 0.0) * (-1 if best else 1), hit.step))
+        if asked.get("worst") or asked.get("best"):
+            hits.sort(key=lambda hit: ((hit.reward or 0.0) * (-1 if asked.get("best") else 1), hit.step))
         else:
             hits.sort(key=lambda hit: hit.step)
         return hits[:limit]
@@ -321,7 +308,7 @@ def pick(groups: list[Group], wanted: str) -> tuple[int, Group]:
 
 
 class Change(NamedTuple):
-    """One prompt at two steps; one of the groups may be missing."""
+    """One prompt at two steps. One of the groups may be missing."""
 
     key: str
     before: Group | None
@@ -329,7 +316,7 @@ class Change(NamedTuple):
 
 
 def changes(before: list[Group], after: list[Group]) -> list[Change]:
-    """The prompts of two steps side by side: those at both first, then those at one."""
+    """The prompts of two steps side by side: first those at both steps, then those at one."""
     earlier = {group.key: group for group in before}
     later = {group.key: group for group in after}
     both = [Change(key, earlier[key], group) for key, group in later.items() if key in earlier]
@@ -338,7 +325,7 @@ def changes(before: list[Group], after: list[Group]) -> list[Change]:
 
 
 def with_moments(group: Group) -> Group:
-    """The group with the mean and population deviation of its rewards, where it came without them."""
+    """The group with the mean and population standard deviation of its rewards, computed if missing."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     if group.mean is not None or not rewards:
         return group
@@ -348,5 +335,7 @@ def with_moments(group: Group) -> Group:
 
 
 def outcomes(group: Group) -> dict[str, int]:
-    """How its rollouts came out, the most frequent first; by their end where no outcome was recorded."""
+    """The outcomes of its rollouts, the most frequent first. Without an outcome, the reason why a rollout ended is
+    used.
+    """
     return dict(Counter(rollout.outcome or rollout.stop or "not said" for rollout in group.rollouts).most_common())

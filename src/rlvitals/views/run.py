@@ -1,4 +1,4 @@
-"""Opens a run: what is stored of it, with its epochs, its rollouts and its card for notebooks."""
+"""Opens a run: its stored data with its epochs, its rollouts and its card for notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.health.history import by_gravity
 from rlvitals.records import Group
-from rlvitals.render.notebook import SHOWN_VALUES, Sign, run_card
+from rlvitals.render.notebook import SHOWN_VALUES, CardSign, run_card
 from rlvitals.render.numbers import number
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
@@ -25,23 +25,23 @@ CARD_POINTS = 40
 
 
 class RunView(StoredRun):
-    """A stored run with everything it can be asked. Made by `rlvitals.open_run`."""
+    """A stored run with its epochs, rollouts and notebook card. Created by `rlvitals.open_run`."""
 
     dumps_within: Path | None = None
-    """Where a dump must lie that the run's settings name; None: beside the run."""
+    """The folder in which a dump named by the run's settings must be; None: the folder of the run."""
 
     def epochs(self, steps_per_epoch: int | None = None, by: str | None = None) -> Epochs:
-        """The training rows epoch by epoch: by the metric `by`, or as the rows or the settings say."""
+        """The training rows epoch by epoch: by the metric `by`, or as given by the rows or the settings."""
         return gather(self, steps_per_epoch, by)
 
     def rollouts(self, step: int | None = None) -> list[Group]:
-        """The groups of rollouts of a step, of the newest that has some unless one is given. See `rollout_log`."""
+        """The groups of rollouts of a step; by default of the newest step that has some. See `rollout_log`."""
         wanted = self.rollout_log.last_step if step is None else step
         return [] if wanted is None else self.rollout_log.at(wanted)
 
     @cached_property
     def rollout_log(self) -> RolloutSource:
-        """The run's rollouts, to be asked for the worst, for a text, step by step; with those of linked dumps."""
+        """The run's rollouts, with queries by step, text and reward, and with those of linked dumps."""
         own = self.own_rollouts
         return JoinedRollouts([own, *self.linked_rollouts]) if self.linked_rollouts else own
 
@@ -56,30 +56,30 @@ class RunView(StoredRun):
         return super().has_distributions or bool(self.linked_rollouts)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: the verdict, its vital signs, what was found."""
-        from rlvitals.views.diagnosis import diagnose  # the doctor: who reads a series does not wait for it
+        """The card in a notebook: the verdict, the vital signs and the findings."""
+        from rlvitals.views.diagnosis import diagnose  # imported here because reading a series does not need it
 
         try:
             step = "no rows yet" if self.last_step is None else f"step {number(self.last_step)}"
             about = [self.status, step, f"{number(self.rows)} rows", *filter(None, (self.algorithm, self.framework))]
             diagnosis = diagnose(self)
             signs = [self._sign(name) for name in self.vital_signs[:SHOWN_VALUES]]
-        except RlvitalsError as error:  # damaged since it was opened: still something to show
+        except RlvitalsError as error:  # damaged after it was opened: show the error
             return run_card(self.name, [str(error)], None, [], [])
         told = (diagnosis.verdict, diagnosis.reason)
         return run_card(self.name, about, told, signs, by_gravity(diagnosis.findings))
 
-    def _sign(self, name: str) -> Sign:
+    def _sign(self, name: str) -> CardSign:
         steps, values = self.series(name)
         few = thin(steps, values, steps, CARD_POINTS)
-        course = [(x, y) for x, y in zip(few.x, few.y, strict=True) if x is not None and y is not None]
+        course = [(x, y) for x, y in zip(few["x"], few["y"], strict=True) if x is not None and y is not None]
         meaning = self.meaning(name)
         moved = change(steps, values, meaning.metric.direction if meaning else "none")
-        return Sign(name, float(values[-1]) if len(values) else None, course, moved["told"] if moved else "")
+        return CardSign(name, float(values[-1]) if len(values) else None, course, moved["told"] if moved else "")
 
 
 def open_run(path: str | os.PathLike[str]) -> RunView:
-    """Open a run for reading. Raises RunNotFound or RunUnreadable with what to do.
+    """Open a run for reading. Raises RunNotFound or RunUnreadable; the message says what to do.
 
     Args:
         path: The run's directory, or its URL.

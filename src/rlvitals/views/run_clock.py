@@ -1,8 +1,8 @@
-"""How long a run's processes were alive, and on how many GPUs: what time a training took, and since which step.
+"""How long a run's processes were alive, and on how many GPUs: the time a training took, in total and after a step.
 
-The time between two attempts is nobody's: the GPUs may have been given back. Within an attempt every second counts, a
-hang included, because its process held the GPUs. Of another tool's log nobody knows what a long silence was, so it is
-left out and said.
+The time between two attempts is not counted, because the GPUs may have been released. Within an attempt every second
+counts, including a hang, because its process held the GPUs. In another tool's log the cause of a long silence is
+unknown, so it is left out and reported.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from rlvitals.views.query import StoredRun
 from rlvitals.views.settings import setting_of
 
 LONG_SILENCE, TIMES_USUAL = 1800.0, 50.0
-"""A silence in another tool's log that is longer than both, in seconds and in usual intervals, is not counted."""
+"""A silence in another tool's log that exceeds this many seconds and this many usual intervals is not counted."""
 
 TRUSTED_SECONDS = 120.0
-"""By so much the time in a file and that of the file may differ; beyond it the files are copies, whose times say
-nothing."""
+"""Maximum difference between the time in a file and the file's own time. A larger difference means that the files are
+copies, whose times are not meaningful.
+"""
 
 _STEP_TIME = "time.step"
 
@@ -38,49 +39,49 @@ _GPU_SETTINGS = (
     ("cluster.n_gpus_per_node", "cluster.n_nodes"),  # AReaL
     ("cluster.gpus_per_node", "cluster.num_nodes"),  # NeMo-RL
     ("cluster.gpu_per_node", "cluster.node_num"),  # Trinity-RFT
-    ("world_size", "n_gpu"),  # transformers: of a process, 0 on a CPU
+    ("world_size", "n_gpu"),  # transformers: n_gpu is per process, 0 on a CPU
     ("num_gpus",),
     ("n_gpus",),
     ("world_size",),
     ("num_processes",),
 )
-"""Settings whose product is the number of GPUs, the most telling first."""
+"""Settings whose product is the number of GPUs, the most reliable first."""
 
 _CARD = re.compile(r"System/GPU_\w+?(?:/(?P<card>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
-    """How many GPUs a run holds, and how that is known."""
+class HeldGpus:
+    """How many GPUs a run holds, and the source of this number."""
 
     count: int | None
     source: str
-    """In words; empty where nothing says it."""
+    """The source as text; empty if the number is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """A run's own time."""
+class RunClock:
+    """The times of a run."""
 
     measured_by: Literal["timestamps", "step times", ""]
     steps: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Of the rows of the living line, in order."""
+    """The steps of the rows of the living line, in order."""
     times: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
-    """When each was logged."""
+    """The time at which each row was logged."""
     spans: tuple[tuple[float, float], ...] = ()
-    """From when to when a process was alive."""
+    """The start and end of each period in which a process was alive."""
     silences: tuple[tuple[float, float], ...] = ()
-    """Between which times nothing is known, so that it is not counted."""
+    """The start and end of each period that is not counted, because nothing is known of it."""
 
     def seconds_since(self, step: int) -> float | None:
-        """How long processes were alive after the row of a step; None where nothing tells it."""
+        """How long processes were alive after the row of a step; None if it is unknown."""
         if not self.measured_by or not len(self.steps):
             return None
         since = self._moment(step)
         return sum(max(0.0, end - max(start, since)) for start, end in self.spans)
 
     def silent_since(self, step: int) -> float:
-        """The seconds after a step that are not counted because nothing is known of them."""
+        """The seconds after a step that are not counted, because nothing is known of them."""
         if not len(self.steps):
             return 0.0
         since = self._moment(step)
@@ -91,8 +92,8 @@ class Clock:
         return float(self.times[min(place, len(self.times) - 1)])
 
 
-def clock_of(view: StoredRun) -> Clock:
-    """The clock by the times of the rows, or else by the times of the steps that they tell."""
+def clock_of(view: StoredRun) -> RunClock:
+    """The clock from the timestamps of the rows, or else from the logged step times."""
     columns, lives = view.columns("train")[0]
     known = lives & np.isfinite(columns.timestamps)
     if not known.any():
@@ -100,8 +101,8 @@ def clock_of(view: StoredRun) -> Clock:
     order = np.argsort(columns.steps[known], kind="stable")
     steps, times = columns.steps[known][order], columns.timestamps[known][order]
     seen = _times_by_attempt(view)
-    if view.foreign is not None or not view.info.pid:  # another tool's log, also where it was imported
-        return Clock("timestamps", steps, times, *_without_silences(seen))
+    if view.foreign is not None or not view.info.pid:  # another tool's log, possibly imported
+        return RunClock("timestamps", steps, times, *_without_silences(seen))
     started = {attempt.number: attempt.started for attempt in view.attempts}
     spans = []
     for number, own in seen.items():
@@ -110,38 +111,38 @@ def clock_of(view: StoredRun) -> Clock:
     if spans and max(seen) == max(started, default=max(seen)):
         begun, last = spans[-1]
         spans[-1] = (begun, max(last, _end(view)))
-    return Clock("timestamps", steps, times, tuple(spans))
+    return RunClock("timestamps", steps, times, tuple(spans))
 
 
-def gpus_of(view: StoredRun) -> Gpus:
-    """By the settings, by the processes that were started or that wrote rows, or by the samples of the machine."""
+def gpus_of(view: StoredRun) -> HeldGpus:
+    """From the settings, the processes that were started or wrote rows, or the samples of the machine."""
     settings = flatten(view.config)
     if _is_on_cpu(settings):
-        return Gpus(None, "")
+        return HeldGpus(None, "")
     for names in _GPU_SETTINGS:
         counts = [setting_of(settings, name) for name in names]
         if all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
             product = math.prod(counts)
             if product > 0:
-                return Gpus(product, f"from the setting{'s' if len(names) > 1 else ''} {' and '.join(names)}")
+                return HeldGpus(product, f"from the setting{'s' if len(names) > 1 else ''} {' and '.join(names)}")
     cards = _cards(view)
     processes = max(view.info.processes or 0, len(view.ranks) if len(view.ranks) > 1 else 0)
     if processes and cards != 0:
-        return Gpus(processes, f"one for each of its {processes} processes")
+        return HeldGpus(processes, f"one for each of its {processes} processes")
     if cards:
-        return Gpus(cards, "from the samples of its machine")
-    return Gpus(None, "")
+        return HeldGpus(cards, "from the samples of its machine")
+    return HeldGpus(None, "")
 
 
 def _is_on_cpu(settings: Mapping[str, Any]) -> bool:
-    """Whether the settings say that no GPU is used."""
+    """Whether the settings exclude GPUs."""
     if any(setting_of(settings, name) is True for name in ("use_cpu", "no_cuda")):
         return True
     return bool(setting_of(settings, "device") == "cpu" or setting_of(settings, "n_gpu") == 0)
 
 
 def _cards(view: StoredRun) -> int | None:
-    """The GPUs in the samples of the machine; 0 where there are samples without any, None without samples."""
+    """The GPUs in the samples of the machine; 0 if the samples contain none, None without samples."""
     if view.foreign is not None:
         return None
     samples = view.system()
@@ -153,7 +154,7 @@ def _cards(view: StoredRun) -> int | None:
 
 
 def _times_by_attempt(view: StoredRun) -> dict[int, NDArray[Any]]:
-    """Every time on record in rows of any kind, superseded ones included, by attempt, in order."""
+    """All timestamps of rows of any kind by attempt, sorted, superseded rows included."""
     logs = [view.columns(stream)[0][0] for stream in ("train", "eval")]
     found = [(columns.attempts, columns.timestamps) for columns in logs]
     if view.foreign is None:
@@ -166,7 +167,7 @@ def _times_by_attempt(view: StoredRun) -> dict[int, NDArray[Any]]:
 
 
 def _without_silences(seen: Mapping[int, NDArray[Any]]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """From the first to the last row of each attempt, long silences left out; and these."""
+    """The periods from the first to the last row of each attempt without long silences, and these silences."""
     spans, silences = [], []
     for times in seen.values():
         between = np.diff(times)
@@ -179,7 +180,7 @@ def _without_silences(seen: Mapping[int, NDArray[Any]]) -> tuple[tuple[Any, ...]
 
 
 def _end(view: StoredRun) -> float:
-    """When the last attempt ended: now, while it continues; for one that was killed, its last sign of life."""
+    """The end of the last attempt: now if it is running; for a killed one, its last sign of life."""
     if view.status == "running":
         return time.time()
     if view.info.ended is not None:
@@ -193,21 +194,21 @@ def _end(view: StoredRun) -> float:
     return view.stop.when if abs(written - view.info.updated) < TRUSTED_SECONDS else -math.inf
 
 
-def _by_step_times(view: StoredRun) -> Clock:
-    """A clock that begins at 0 with the first row and has run for the time of every step."""
+def _by_step_times(view: StoredRun) -> RunClock:
+    """A clock that starts at 0 and adds up the step times."""
     name = next((name for name in view.metrics if _is_step_time(view, name)), None)
     if name is None:
-        return Clock("")
+        return RunClock("")
     meaning = view.meaning(name)
     steps, values = view.series(name, stream="train")
     known = np.isfinite(values)
     steps, values = steps[known], values[known]
     if not len(steps):
-        return Clock("")
+        return RunClock("")
     seconds = np.array([catalog.to_concept(meaning, float(value)) for value in values])
-    taken = seconds * np.concatenate(([1], np.maximum(np.diff(steps), 0)))  # a row may stand for several steps
+    taken = seconds * np.concatenate(([1], np.maximum(np.diff(steps), 0)))  # a row may cover several steps
     times = np.cumsum(np.maximum(taken, 0.0))
-    return Clock("step times", steps, times, ((0.0, float(times[-1])),))
+    return RunClock("step times", steps, times, ((0.0, float(times[-1])),))
 
 
 def _is_step_time(view: StoredRun, name: str) -> bool:

@@ -1,10 +1,10 @@
-"""Columns of the user's choice over hundreds of runs: any metric's last or best value or that at a step, any setting.
+"""User-defined columns over hundreds of runs: any metric's last or best value or its value at a step, and any setting.
 
-A run's log is read whole once, through its index; afterwards only what was added to it. What the files cannot have
-changed is not read again.
+A run's log is read completely once, through its index; afterwards only the added rows are read. Unchanged files are not
+read again.
 
 A column is `reward.last`, `reward.best`, `reward@100` (the last value at or before step 100) or the name of a setting.
-`sweep` is the experiment a run is part of, `seeds` the family of runs that differ by their seed alone.
+`sweep` is the experiment that a run belongs to, `seeds` the family of runs that differ only in their seed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, plain_settings, setting_of
 
 PATIENCE = 0.6
-"""Seconds of reading logs for one answer; what is left is read for the next one."""
+"""Seconds of reading logs for one response. The rest is read for the next response."""
 
 MOST_CHOICES = 5_000
-"""Names of metrics and of settings to choose from."""
+"""Maximum names of metrics and of settings to choose from."""
 
 SWEEPS = ("sweep", "sweep_id", "sweep_name", "experiment", "experiment_name", "group", "wandb_group")
 STREAMS: tuple[Stream, ...] = ("train", "eval")
 _METRIC = re.compile(r"(?P<name>.+?)(?:\.(?P<kind>last|best)|@(?P<step>\d{1,15}))")
 
 
-class Source(NamedTuple):
-    """Where a run's cells come from."""
+class CellSource(NamedTuple):
+    """The source of a run's cells."""
 
     path: Path
     open: Callable[[], RunView]
     state: object = None
-    """What changes when it is to be read again, where that is more than the files of a run."""
+    """A value that changes when the run must be read again, if that depends on more than its own files."""
 
 
 class Wanted(NamedTuple):
-    """A column that asks for a metric."""
+    """A column that shows a metric."""
 
     name: str
     step: int | None
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_of(column: str) -> Wanted | None:
-    """What a column asks of a metric; None where it names a setting.
+    """The metric of a column; None if the column names a setting.
 
     >>> wanted_of("reward.best"), wanted_of("rewards/margins@100"), wanted_of("learning_rate")
     (Wanted(name='reward', step=None, is_best=True), Wanted(name='rewards/margins', step=100, is_best=False), None)
@@ -71,11 +71,11 @@ def wanted_of(column: str) -> Wanted | None:
 
 @dataclass(slots=True)
 class Cell:
-    """A metric's value that is kept up to date row by row."""
+    """A metric's value that is updated row by row."""
 
     wanted: Wanted
     logged: str | None = None
-    """What the run calls it; None: it has no such metric so far."""
+    """The name in the run; None: the run has not logged it yet."""
     direction: str = "none"
     step: int = -1
     value: float | None = None
@@ -102,15 +102,15 @@ class Followed:
 
 
 class RunTable:
-    """The cells of every run of a folder, remembered."""
+    """Caches the cells of every run of a folder."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Followed] = {}
 
     def cells(
-        self, runs: Mapping[str, Source], columns: Sequence[str], patience: float = PATIENCE
+        self, runs: Mapping[str, CellSource], columns: Sequence[str], patience: float = PATIENCE
     ) -> tuple[dict[str, list[Any]], int]:
-        """Run -> one value a column, and how many runs are still to be read. What is not known is None."""
+        """Run -> one value per column, and how many runs are not read yet. Unknown values are None."""
         until = time.monotonic() + patience
         wanted = {column: found for column in columns if (found := wanted_of(column)) is not None}
         told: dict[str, list[Any]] = {}
@@ -120,7 +120,7 @@ class RunTable:
             try:
                 known = self._followed(run, source)
                 is_known = self._bring_up(known, source, wanted, is_late=time.monotonic() > until)
-            except (RlvitalsError, OSError):  # its line says what is wrong with it
+            except (RlvitalsError, OSError):  # the run's line shows the reason
                 told[run] = [None] * len(columns)
                 continue
             pending += not is_known
@@ -132,8 +132,8 @@ class RunTable:
                 told[run][place] = label
         return told, pending
 
-    def settings(self, runs: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
-        """Run -> its settings; of what cannot be read none."""
+    def settings(self, runs: Mapping[str, CellSource]) -> dict[str, dict[str, Any]]:
+        """Run -> its settings; empty for unreadable runs."""
         found: dict[str, dict[str, Any]] = {}
         for run, source in runs.items():
             try:
@@ -143,7 +143,7 @@ class RunTable:
         return found
 
     def choices(self, runs: Iterable[str]) -> Choices:
-        """The metrics and settings of runs whose cells were asked for, the common ones first."""
+        """The metrics and settings of runs whose cells were requested, the most common ones first."""
         metrics: dict[str, int] = {}
         settings: dict[str, int] = {}
         for run in runs:
@@ -153,7 +153,7 @@ class RunTable:
                     counts[name] = counts.get(name, 0) + 1
         return {"metrics": _common(metrics), "settings": _common(settings)}
 
-    def _followed(self, run: str, source: Source) -> Followed:
+    def _followed(self, run: str, source: CellSource) -> Followed:
         run_dir = RunDir(source.path)
         files = [run_dir.config, run_dir.attempts, run_dir.ranks, *map(archive_of, map(run_dir.log, STREAMS))]
         state = (source.state, *map(stamp, files))
@@ -165,8 +165,8 @@ class RunTable:
             self._runs[run] = known
         return known
 
-    def _bring_up(self, known: Followed, source: Source, wanted: Mapping[str, Wanted], *, is_late: bool) -> bool:
-        """Whether every wanted cell is what the files say now."""
+    def _bring_up(self, known: Followed, source: CellSource, wanted: Mapping[str, Wanted], *, is_late: bool) -> bool:
+        """Update the cells; returns whether all wanted cells are up to date."""
         run_dir = RunDir(source.path)
         if all(column in known.cells for column in wanted) and self._read_on(known, run_dir):
             return True
@@ -180,8 +180,8 @@ class RunTable:
         return True
 
     def _read_on(self, known: Followed, run_dir: RunDir) -> bool:
-        """Take in the rows that were added; False where the whole log has to be read: it was cut or resumed, has a
-        metric that is new, or is merged over ranks.
+        """Add the new rows. Returns False if the whole log must be read: it was cut or resumed, has a new metric, or is
+        merged over ranks.
         """
         for stream in STREAMS if known.cells else ():
             log, start = run_dir.log(stream), known.read_to.get(stream, 0)

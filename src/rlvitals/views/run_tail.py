@@ -1,5 +1,5 @@
-"""What was added to a run since the last look: rows and findings, from byte offsets, so that anyone can continue from
-where somebody else stopped.
+"""New rows and findings of a run since the last look. Byte offsets mark the position, so that any client can continue
+from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import open_run
 
 LONGEST_CATCH_UP = 4 * 2**20
-"""Bytes of a log read at one look; whoever is further behind gets the newest."""
+"""Maximum bytes of a log read in one look. A client that is further behind gets the newest rows."""
 
 MOST_VALUES = 5_000
 _PLACE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
@@ -30,20 +30,20 @@ _PLACE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})")
 
 @dataclass(slots=True)
 class Added:
-    """What one look brought."""
+    """The result of one look."""
 
     rows: int = 0
     step: int | None = None
     updated: float | None = None
     values: dict[str, float | None] = field(default_factory=dict)
-    """The newest value of every metric that has one."""
+    """The newest value of each metric."""
     findings: list[FindingFacts] = field(default_factory=list)
     is_news_of_health: bool = False
-    """Whether anything came to the health log: an alarm that is over has no finding."""
+    """Whether the health log has new events. A recovered alarm has no finding."""
 
 
 class RunTail:
-    """A run from some place on. `place` is where it is now, as text, for going on later."""
+    """Reads a run from a position on. `place` is the current position as text, from which to continue later."""
 
     def __init__(self, path: Path, place: str = "", dumps: Sequence[DumpedRollouts] = ()) -> None:
         self._dumps = dumps
@@ -59,7 +59,7 @@ class RunTail:
         return "-".join(str(tail.offset) for tail in self._tails)
 
     def look(self) -> Added:
-        """Whatever is new."""
+        """The new rows and findings."""
         added = Added()
         for tail in self._tails:
             for line in self._new_lines(tail):
@@ -75,7 +75,7 @@ class RunTail:
         return self._dumped != before
 
     def status(self) -> NewStatus:
-        """Whether the run continues."""
+        """The current status of the run."""
         try:
             view = open_run(self._dir.root)
             return {"status": view.status, "status_note": view.status_note, "ended": read_info(self._dir).ended}
@@ -83,7 +83,7 @@ class RunTail:
             return {"status": "unreadable", "status_note": str(error), "ended": None}
 
     def _new_lines(self, tail: RowTail) -> list[bytes]:
-        with contextlib.suppress(RlvitalsError, OSError):  # `status` says that it cannot be read
+        with contextlib.suppress(RlvitalsError, OSError):  # `status` reports the error
             return tail.lines(LONGEST_CATCH_UP)
         return []
 

@@ -1,4 +1,4 @@
-"""Settings of several runs: which are bookkeeping, which vary, and which runs are the same but for their seed."""
+"""Settings of several runs: which are bookkeeping, which vary, and which runs differ only in their seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlvitals.config import flatten
 
 SEEDS = frozenset({"seed", "random_seed", "data_seed", "rng_seed"})
 PLACES = frozenset({"name", "exp_name", "run_name", "output_dir", "logging_dir"})
-"""Settings by which runs of one experiment differ anyway."""
+"""Settings that usually differ between runs of one experiment."""
 
 _BOOKKEEPING = re.compile(
     r"""(?:^|_)(?:id|ids|uuid|guid|timestamp|time|date|datetime|host|hostname|node|nodes|pid|port|addr|address|user|version
@@ -21,17 +21,17 @@ _BOOKKEEPING = re.compile(
     |^(?:git|wandb|mlflow|swanlab|trackio|tensorboard|comet|hub)(?:_|$)|^(?:experiment_name|project|project_name)$""",
     re.VERBOSE,
 )
-"""The last part of a name by which runs differ whoever starts them twice: ids, places, times, machines, versions."""
+"""The last part of names that differ between any two runs: ids, folders, times, machines, versions."""
 
 _KEPT = frozenset({"dataset_dir", "data_dir", "max_time", "pad_token_id", "eos_token_id", "bos_token_id"})
-"""Names that look like it and change what is trained."""
+"""Names that match this pattern but affect the training."""
 
 MOST_SAID = 4
-"""Settings in the label of a family of runs."""
+"""Maximum settings in the label of a family of runs."""
 
 
 def is_bookkeeping(key: str) -> bool:
-    """Whether a setting says who ran where and when, not what was trained.
+    """Whether a setting describes who ran it, where and when, not what was trained.
 
     >>> [is_bookkeeping(key) for key in ("rlvitals.monitor", "args.output_dir", "run_id", "lr", "data_dir", "grid")]
     [True, True, True, False, False, False]
@@ -43,17 +43,17 @@ def is_bookkeeping(key: str) -> bool:
 
 
 def is_seed(key: str) -> bool:
-    """Whether a setting is the seed of a generator."""
+    """Whether a setting is a random seed."""
     return key.rpartition(".")[2] in SEEDS
 
 
 def plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by dotted key, each a number, a text, a truth value or nothing; what is more is written as JSON."""
+    """Settings by dotted key, each a number, a text, a boolean or None. Other values are written as JSON."""
     return {key: _plain(value) for key, value in flatten(config).items()}
 
 
 def setting_of(settings: Mapping[str, Any], name: str) -> Any:
-    """A setting by its dotted key, or by the last part of it where only one value has that.
+    """A setting by its dotted key, or by the last part of the key if all settings with this part have the same value.
 
     >>> setting_of({"args.lr": 1e-6, "seed": 1}, "lr"), setting_of({"a.lr": 1, "b.lr": 2}, "lr")
     (1e-06, None)
@@ -65,8 +65,8 @@ def setting_of(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def families(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Run -> what its family is called: runs whose settings are the same but for seeds and bookkeeping are one family,
-    called by the settings in which the families differ.
+    """Run -> the label of its family. Runs that differ only in seeds and bookkeeping form a family. Its label has the
+    settings in which the families differ.
 
     >>> families({"a": {"lr": 1, "seed": 1}, "b": {"lr": 1, "seed": 2}, "c": {"lr": 2, "seed": 1}})
     {'a': 'lr=1', 'b': 'lr=1', 'c': 'lr=2'}
@@ -77,12 +77,12 @@ def families(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     }
     told = varying(own.values())
     having = {key: sum(key in settings for settings in own.values()) for key in told}
-    told.sort(key=lambda key: -having[key])  # what most runs have tells most
+    told.sort(key=lambda key: -having[key])  # settings of most runs first
     return {run: _label(settings, told) for run, settings in own.items()}
 
 
 def _label(settings: Mapping[str, Any], told: Sequence[str]) -> str:
-    """What a family is called. A sign stands for what the words leave out, so that no two families are called alike."""
+    """The label of a family. A digest stands for omitted settings, so that no two families have the same label."""
     if not told:
         return "the same settings"
     said = [f"{key}={value_text(settings[key])}" for key in told[:MOST_SAID] if key in settings]
@@ -99,7 +99,7 @@ def varying(runs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _digest(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """A short sign that two families differ in what their labels leave out."""
+    """A short digest of all settings in which the families differ."""
     text = json.dumps([[key, settings[key]] for key in keys if key in settings], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 

@@ -1,5 +1,5 @@
-"""A run judged slice by slice: the doctor reads the metrics of one environment, data source or agent in place of those
-over all of them, and everything that is not divided as it is.
+"""Judges a run slice by slice. The doctor reads the metrics of one environment, data source or agent instead of those
+of the whole run. Metrics without slices are read unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlvitals.views.places import open_source
 from rlvitals.views.sources import Known, RowSource, new_monitor
 
 MOST_JUDGED = 100
-"""Slices that are judged of one run."""
+"""Maximum slices of one run that are judged."""
 
 _SCORES = ("reward", "eval_score")
 
@@ -35,7 +35,7 @@ class SliceVerdict:
     label: str
     verdict: Verdict
     findings: list[Finding]
-    """About the slice's metrics, the worst first. What is wrong with the whole run is not among them."""
+    """Findings about the slice's metrics, the most severe first. Findings about the whole run are not included."""
     last_score: float | None
     """Its last reward, or its last held-out score."""
 
@@ -54,17 +54,17 @@ class SliceVerdict:
 
 @dataclass(frozen=True)
 class SlicesReport(Listed[SliceVerdict]):
-    """The verdicts on the slices of a run, as a sequence, beside the report on all of it."""
+    """The verdicts on the slices of a run, as a sequence, and the report on the whole run."""
 
     whole: Report
     by: str
     slices: list[SliceVerdict]
     left_out: int = 0
-    """Slices beyond MOST_JUDGED."""
+    """Number of slices beyond MOST_JUDGED."""
 
     @property
     def verdict(self) -> Verdict:
-        """The most severe one. A slice without a metric that a rule reads has no say."""
+        """The most severe verdict. A slice without a metric that a rule reads does not count."""
         judged = (one.verdict for one in self.slices if one.verdict != "cannot judge")
         return max((self.whole.verdict, *judged), key=VERDICTS.index)
 
@@ -85,7 +85,7 @@ class SlicesReport(Listed[SliceVerdict]):
 
 
 def check_slice(path: str | os.PathLike[str], label: str, **known: Unpack[Known]) -> Report:
-    """Judge a run or a log with one slice in place of the whole.
+    """Judge a run or a log by one slice instead of the whole.
 
     Args:
         path: A run's directory or a log.
@@ -107,7 +107,7 @@ def check_slice(path: str | os.PathLike[str], label: str, **known: Unpack[Known]
     """
     narrow = _narrowed(_names_of(path, known), _labels_of(label))
     source = open_source(path)
-    # What is on record of the run's health is about all of it.
+    # Recorded health events are about the whole run.
     source = replace(source, rows=map(narrow.row, source.rows), recorded=[])
     return check_source(source, **known)
 
@@ -117,7 +117,7 @@ def check_slices(path: str | os.PathLike[str], by: str, **known: Unpack[Known]) 
 
     Args:
         path: A run's directory or a log.
-        by: What it is divided by: `env`, `source`, `agent`, `task` or `tool`.
+        by: The key of the slices: `env`, `source`, `agent`, `task` or `tool`.
         **known: `rules`, `algorithm`, `framework`, `config` and `mapping`, as in `rlvitals.check`.
 
     Returns:
@@ -160,14 +160,14 @@ class _Log:
         self.cuts = {name: cut for name in names if (cut := reader.cut(name))}
 
     def metric(self, name: str) -> tuple[str, bool]:
-        """What a name measures, labels aside: its concept, or its bare name if it is unknown."""
+        """What a name measures without its labels: its concept, or the plain name if it is unknown."""
         found, cut = self.reader.meaning(name), self.cuts.get(name)
         plain = cut.name if cut else name
         return found.metric.id if found else plain, is_held_out(name)
 
 
 class _Narrow:
-    """Which names of a log are read for one slice."""
+    """The names of a log that are read for one slice."""
 
     def __init__(self, label: str, own: set[str], dropped: set[str]) -> None:
         self.label = label
@@ -187,7 +187,7 @@ def _names_of(path: str | os.PathLike[str], known: Known) -> _Log:
 
 
 def _narrowed(log: _Log, wanted: Mapping[str, str]) -> _Narrow:
-    """The slice's names stay. Other slices by these keys go, and so does what measures the same over all of them."""
+    """Keep the slice's names. Drop other slices with these keys, and the same metrics of the whole run."""
     own = {name for name, cut in log.cuts.items() if wanted.items() <= cut.labels.items()}
     label = slices.text(wanted)
     if not own:
@@ -199,7 +199,7 @@ def _narrowed(log: _Log, wanted: Mapping[str, str]) -> _Narrow:
 
 
 def _told(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[Judge]) -> Iterator[Fields]:
-    """The rows, each of which every slice's judge gets on the way."""
+    """Pass each row to the judge of every slice, then yield it."""
     for row in rows:
         for narrow, judge in zip(narrows, judges, strict=True):
             judge.take(narrow.row(row))

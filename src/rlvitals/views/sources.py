@@ -1,4 +1,4 @@
-"""Rows to judge and what is known about them, and their judgement."""
+"""Rows to judge, what is known about them, and the functions that judge them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rules = str | Path | Sequence[Any] | None
 
 
 class Known(TypedDict, total=False):
-    """What the user says of a log that is judged; see `check`."""
+    """What the user passes about a log that is judged; see `check`."""
 
     rules: Rules
     algorithm: str | None
@@ -36,7 +36,7 @@ class Known(TypedDict, total=False):
 
 
 RUN = "run"
-"""The format of what rlvitals itself recorded."""
+"""The format of runs that rlvitals recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,28 @@ class RowSource:
     path: Path
     format: str
     rows: Iterable[Fields]
-    """As the monitor reads them, in the order they were written. To be read once."""
+    """As the monitor reads them, in the order they were written. Can be read once."""
     algorithm: str | None = None
     framework: str | None = None
     total_steps: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     recorded: list[HealthEvent] = field(default_factory=list)
-    """What is on record of the run's health, from the time it trained."""
+    """The run's recorded health events from its training."""
     own_rules: rulebook.Rulebook | None = None
-    """Those it was watched with, where they differ from the shipped ones: it is judged by them again."""
+    """The rules that it was monitored with, if they differ from the shipped ones. It is judged by them again."""
     mapping: dict[str, str] = field(default_factory=dict)
-    """What its own settings say that names are."""
+    """The mapping of names in its own settings."""
     logged: int | None = None
     """The training rows of a recorded run's living line."""
     log: ForeignLog | None = None
-    """What it is read from, where no run of ours is."""
+    """The log it is read from, if rlvitals did not record it."""
     view: StoredRun | None = None
-    """What it is read from, where it was opened to be shown."""
+    """The view it is read from, if one was opened."""
 
 
 def source_of_run(view: StoredRun) -> RowSource:
-    """A recorded run: the living line of its rows, training and evaluation together."""
+    """The source of a recorded run: its living rows, training and evaluation together."""
     config = {key: value for key, value in view.config.items() if key != "rlvitals"}
     rules, notes = _own_rules(view.config.get("rlvitals"))
     mapping, unmapped = _own_mapping(view.config.get("rlvitals"))
@@ -89,7 +89,7 @@ def source_of_run(view: StoredRun) -> RowSource:
 
 
 def source_of_log(log: ForeignLog) -> RowSource:
-    """A foreign log."""
+    """The source of a foreign log."""
     return RowSource(
         path=log.path,
         format=log.format,
@@ -104,7 +104,7 @@ def source_of_log(log: ForeignLog) -> RowSource:
 
 
 def source_of(view: StoredRun) -> RowSource:
-    """What is judged of a view: a recorded run's living line, or a foreign log as `check` reads it."""
+    """The source of a view: a recorded run's living line, or a foreign log as `check` reads it."""
     if view.foreign is None:
         return source_of_run(view)
     source = replace(source_of_log(view.foreign), view=view)
@@ -119,7 +119,7 @@ def source_of(view: StoredRun) -> RowSource:
 
 
 def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:
-    """What a run's settings say that names are, and notes on what cannot be used of it."""
+    """The mapping of names in a run's settings, and notes on entries that cannot be used."""
     given = own.get("mapping") if isinstance(own, dict) else None
     mapping, notes = {}, []
     for name, concept in given.items() if isinstance(given, dict) else ():
@@ -133,9 +133,9 @@ def _own_mapping(own: Any) -> tuple[dict[str, str], list[str]]:
 
 
 def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
-    """The rules in a run's settings, and notes on those that are not taken.
+    """The rules in a run's settings, and notes on those that are not used.
 
-    Presets, one-line rules and entries. Not files: a run may come from anybody, and what it names is not opened.
+    Presets, one-line rules and entries are used. Files are not opened, because a run's settings are not trusted.
     """
     given = own.get("rules") if isinstance(own, dict) else None
     entries = [given] if isinstance(given, str) else given if isinstance(given, list) else []
@@ -151,7 +151,7 @@ def _own_rules(own: Any) -> tuple[rulebook.Rulebook | None, list[str]]:
 
 
 def judge_source(source: RowSource, monitor: Monitor | None = None) -> Judge:
-    """Have all rows of a source judged, with what only its own clock and epochs could see."""
+    """Judge all rows of a source, with the recorded events that cannot be derived from the rows."""
     judge = Judge(monitor or new_monitor(source))
     outside = deque(event for event in source.recorded if event.seen_in != "rows")
     for row in source.rows:
@@ -172,7 +172,7 @@ def new_monitor(
     *,
     mapping: Mapping[str, str] | None = None,
 ) -> Monitor:
-    """A monitor that knows what the source and the user say of the run."""
+    """A monitor with the facts from the source and from the user."""
     if framework is not None and framework not in (known := [item.id for item in catalog.frameworks()]):
         raise ConfigError(
             f"no framework is called {framework!r}.{did_you_mean(framework, known)} Known: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""A run at a glance: what `show` and `runs` print, as plain data."""
+"""The summary of a run that `show` and `runs` print, as plain data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST_FINDINGS = 5
 
 
 def headline(view: RunView) -> dict[str, Any]:
-    """One line's worth of a run, for lists. `note` says what is wrong with its files."""
+    """One run as a line of a list. `note` describes problems with its files."""
     info = view.info
     judged = diagnose_quickly(view)
     told = {
@@ -42,7 +42,7 @@ def headline(view: RunView) -> dict[str, Any]:
 
 
 def log_headline(view: LogView) -> dict[str, Any]:
-    """The line of a log that another tool wrote, among those of runs; of runs that are one training, as of a run."""
+    """A log of another tool as a line among runs. A training whose processes record a run each is listed as a run."""
     if view.parts:
         return headline(view)
     return headline(view) | {"status": f"{view.log.format} log", "seconds": None}
@@ -62,7 +62,7 @@ def unreadable_headline(path: Path, reason: object) -> dict[str, Any]:
 
 
 def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
-    """Everything `show` tells: identity, progress, last rows, best and final values, problems."""
+    """Everything that `show` prints: identity, progress, last rows, best and final values, problems."""
     info = view.info
     return {
         **headline(view),
@@ -91,12 +91,12 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
 
 
 def lasted(view: RunView) -> float:
-    """Seconds from a run's start to its end, or to its last sign."""
+    """Seconds from a run's start to its end, or to its last sign of life."""
     return round(max(0.0, (view.info.ended or _updated(view)) - view.info.created), 3)
 
 
 def _changes(view: RunView) -> dict[str, str]:
-    """How each vital sign has changed, in words."""
+    """How each vital sign has changed, as text."""
     told = {}
     for name in view.vital_signs:
         meaning, (steps, values) = view.meaning(name), view.series(name)

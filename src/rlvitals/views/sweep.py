@@ -1,8 +1,8 @@
-"""A sweep: what the settings that vary have to do with a target.
+"""A sweep: how the varying settings relate to a target.
 
 Importance is Spearman's rank correlation of a setting with the target. A setting whose values have no order is judged
-by the ranks of the target within its values (the correlation ratio, less what chance alone gives). Neither says what
-causes what, and settings that were changed together cannot be distinguished.
+by the ranks of the target within its values (the correlation ratio, minus the share expected by chance). Neither shows
+a cause, and settings that were changed together cannot be distinguished.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rlvitals.contract import Importance, Sweep, SweepRun, SweepSetting
 from rlvitals.views.settings import is_bookkeeping, varying
 
 FEW_RUNS = 5
-"""With fewer, no importance is shown."""
+"""With fewer runs, no importance is shown."""
 
 MOST_SETTINGS = 40
 LOGARITHMIC = 50.0
-"""From this ratio of largest to smallest on, positive values are drawn on a logarithmic axis."""
+"""Positive values are drawn on a logarithmic axis from this ratio of largest to smallest."""
 
 
 def sweep(target: str, targets: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]) -> Sweep:
-    """What `/api/sweep` answers: run -> target, run -> settings."""
+    """The response of `/api/sweep`, from run -> target and run -> settings."""
     names = [key for key in varying(settings.values()) if not is_bookkeeping(key)]
     shown = names[:MOST_SETTINGS]
     aims = [_number(targets.get(run)) for run in settings]
@@ -46,7 +46,7 @@ def sweep(target: str, targets: Mapping[str, Any], settings: Mapping[str, Mappin
 
 
 def importance_of(key: str, values: Sequence[Any], targets: Sequence[float | None]) -> Importance:
-    """How much a setting has to do with a target, over the runs that have both.
+    """How strongly a setting is related to a target, over the runs that have both.
 
     >>> importance_of("lr", [1, 2, 3, 4, 5], [1.0, 2.0, 3.0, 5.0, 4.0])["strength"]
     0.9
@@ -81,7 +81,7 @@ def importance_of(key: str, values: Sequence[Any], targets: Sequence[float | Non
 
 
 def spearman(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Spearman's rank correlation, ties by their mean rank.
+    """Spearman's rank correlation. Ties get their mean rank.
 
     >>> round(spearman(np.array([1.0, 2.0, 2.0, 3.0]), np.array([4.0, 3.0, 2.0, 1.0])), 4)
     -0.9487
@@ -92,7 +92,7 @@ def spearman(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 
 def ranks(values: NDArray[Any]) -> NDArray[Any]:
-    """Ranks from 1 on; equal values share the mean of theirs.
+    """Ranks from 1. Equal values get the mean of their ranks.
 
     >>> ranks(np.array([10.0, 30.0, 20.0, 20.0])).tolist()
     [1.0, 4.0, 2.5, 2.5]
@@ -103,18 +103,18 @@ def ranks(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _of_categories(values: Sequence[str], targets: NDArray[Any]) -> tuple[float, bool]:
-    """The correlation ratio of the ranks less what chance gives, and whether it is beyond chance (Kruskal and Wallis's
-    test at 5 %).
+    """The correlation ratio of the ranks minus the share expected by chance, and whether it is significant
+    (Kruskal-Wallis test at 5 %).
     """
     ranked, n = ranks(targets), len(values)
     groups = [ranked[[place for place, own in enumerate(values) if own == value]] for value in dict.fromkeys(values)]
     freedom = len(groups) - 1
-    if freedom >= n - 1:  # every run has its own value
+    if freedom >= n - 1:  # every run has a different value
         return 0.0, False
     between = sum(len(group) * (group.mean() - ranked.mean()) ** 2 for group in groups)
     share = float(between / ((ranked - ranked.mean()) ** 2).sum())
     by_chance = freedom / (n - 1)
-    limit = freedom * (1 - 2 / (9 * freedom) + 1.645 * math.sqrt(2 / (9 * freedom))) ** 3  # Wilson and Hilferty's
+    limit = freedom * (1 - 2 / (9 * freedom) + 1.645 * math.sqrt(2 / (9 * freedom))) ** 3  # Wilson-Hilferty
     return math.sqrt(max(0.0, (share - by_chance) / (1 - by_chance))), share * (n - 1) > limit
 
 

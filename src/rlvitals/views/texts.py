@@ -1,4 +1,4 @@
-"""What the texts of stored rollouts show: a run's, a dump's, or both (`scan` reads them, `health.texts` judges)."""
+"""Scans the texts of stored rollouts of a run, a dump, or both (`scan` reads them, `health.texts` judges them)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from rlvitals.health.rulebook import Rulebook
 from rlvitals.records import Group, HealthEvent, Severity
 from rlvitals.scan import Scan, Scanner, Scans
 from rlvitals.scan.registry import EXPLOITS
-from rlvitals.scan.rubric import Place
+from rlvitals.scan.rubric import RolloutPlace
 from rlvitals.scan.tally import Tally
 from rlvitals.views.rollouts import RolloutSource
 
 MARKING = frozenset({*EXPLOITS, "only_the_format", "gives_no_number", "copies_the_reference"})
-"""Scanners whose marks are compared with a model's answers to a rubric: those of exploits."""
+"""Scanners of reward exploits. Their marks are compared with a model's answers to a rubric."""
 
 MOST_ROLLOUTS = 4000
-"""Rollouts that are read while somebody waits for a page or a report: of steps spread evenly, the last one included.
-`rlvitals scan` reads all."""
+"""Rollouts that are read while a user waits for a page or a report. Steps are evenly spaced and include the last one.
+`rlvitals scan` reads all rollouts.
+"""
 
 
 def scan_rollouts(
     source: RolloutSource, *, scanners: Sequence[Scanner] = (), rules: Rulebook | None = None,
     most: int | None = None,
 ) -> Scan:  # fmt: skip
-    """Scan stored rollouts step by step; at most so many."""
+    """Scan stored rollouts step by step, at most about `most`."""
     scans = Scans(rules, scanners)
     events: list[HealthEvent] = []
     rollouts = steps = 0
@@ -53,12 +54,12 @@ def _read(source: RolloutSource, most: int | None) -> Iterator[tuple[int, list[G
 
 
 def text_events(source: RolloutSource, rules: Rulebook | None = None) -> list[HealthEvent]:
-    """The health events that rollouts lead to, of as many as a reader waits for."""
+    """The health events from rollouts, limited to MOST_ROLLOUTS."""
     return scan_rollouts(source, rules=rules, most=MOST_ROLLOUTS).events
 
 
 def scan_facts(path: str, found: Scan) -> dict[str, Any]:
-    """What a scan found, as plain data with stable keys."""
+    """The results of a scan, as plain data with stable keys."""
     findings = found.findings
     standing = found.scans.rules.standing
     return {
@@ -83,12 +84,12 @@ def _pattern(name: str, tally: Tally, spread: float, severity: Severity | None) 
     }  # fmt: skip
 
 
-def marked_rollouts(source: RolloutSource, scans: Scans, most: int | None = None) -> list[tuple[Place, bool]]:
-    """Every rollout that was read, and whether a scanner of exploits, or one of the user's, has marked it."""
+def marked_rollouts(source: RolloutSource, scans: Scans, most: int | None = None) -> list[tuple[RolloutPlace, bool]]:
+    """Every rollout that was read, and whether a scanner of exploits, or one of the user's, marked it."""
     wanted = {scanner.name for scanner in scans.scanners if scanner.rule is not None or scanner.name in MARKING}
     found = []
     for step, groups in _read(source, most):
         for number, group in enumerate(groups, 1):
             for rollout, hits in enumerate(scans.hits(group, step, number), 1):
-                found.append((Place(step, number, rollout), any(hit.pattern in wanted for hit in hits)))
+                found.append((RolloutPlace(step, number, rollout), any(hit.pattern in wanted for hit in hits)))
     return found

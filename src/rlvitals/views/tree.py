@@ -1,4 +1,4 @@
-"""The metrics of a run as a list to choose from: what each is, which group it belongs to, its last value."""
+"""The metrics of a run as a list: what each one is, its group, and its last value."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rlvitals.views.query import StoredRun
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 
 MOST_LISTED = 20_000
-"""Metrics that are listed; a run with more has logged something else than metrics."""
+"""Maximum metrics that are listed."""
 
 MOST_COUNTED = 4_000_000
-"""Cells up to which points are counted; the columns of a larger run are read when they are looked at."""
+"""Maximum cells for which points are counted. The columns of a larger run are read only when they are shown."""
 
 GLIMPSED_ROWS = 64
 
@@ -35,17 +35,17 @@ READ_FIRST = (
     "reward", "preference", "eval", "judging", "group", "agent", "policy", "kl_ref", "entropy", "advantage", "value",
     "length", "optim", "sft", "textscore", "off_policy", "engine", "moe",
 )  # fmt: skip
-"""Chapters in the order people look at them; then come names that the catalogue does not know."""
+"""Chapters in the order of interest. Names that are not in the catalogue follow."""
 
 TRAINED = re.compile(r"^train[/_]")
-"""What some put before the names of training."""
+"""A common prefix of training metrics."""
 
 READ_LAST = ("progress", "throughput", "time", "memory", "system")
 
 
 def metric_list(view: StoredRun, essentials: Sequence[str] = ()) -> Metrics:
-    """Every metric of both streams, chapter by chapter, in each the essentials and then the others, as they were
-    logged. `left_out` counts those beyond MOST_LISTED.
+    """All metrics of both streams by chapter. In each chapter the essentials come first, then the others in logged
+    order. `left_out` counts those beyond MOST_LISTED.
     """
     listed: list[ListedMetric] = []
     count = 0
@@ -74,7 +74,7 @@ def metric_list(view: StoredRun, essentials: Sequence[str] = ()) -> Metrics:
 
 
 def training_names(names: Iterable[str]) -> dict[str, str]:
-    """The names that training logs, by what the evaluation's name is without its prefix.
+    """The names of training metrics, by their name without the training prefix.
 
     >>> training_names(["train/loss", "train_runtime", "kl", "eval/loss"])
     {'loss': 'train/loss', 'runtime': 'train_runtime', 'kl': 'kl'}
@@ -89,15 +89,15 @@ def streams_of(view: StoredRun, name: str) -> list[Stream]:
 
 
 def band_of(view: StoredRun, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
-    """The typical range of a metric at a stage, or for the whole of a run; None where none is known to hold for it."""
+    """The typical range of a metric at a stage or for the whole run; None if none applies."""
     size = view.config.get("model_parameters")
     parameters = size if isinstance(size, int | float) else None
     band = view.reader.band(name, stage=stage, parameters=parameters, evaluated=view.is_evaluated(name))
     return band.limits if band else None
 
 
-class Ending(NamedTuple):
-    """How many points a metric has, where they are counted, the last value, and whether all are the same."""
+class MetricTail(NamedTuple):
+    """The number of points of a metric (None if not counted), the last value, and whether all values are equal."""
 
     points: int | None
     last: float | None
@@ -118,7 +118,7 @@ def described(view: StoredRun, name: str) -> Described:
     }
 
 
-def _facts(view: StoredRun, name: str, stream: Stream, ending: Ending) -> ListedMetric:
+def _facts(view: StoredRun, name: str, stream: Stream, ending: MetricTail) -> ListedMetric:
     meaning = view.meaning(name)
     return {
         **described(view, name),
@@ -134,8 +134,8 @@ def _facts(view: StoredRun, name: str, stream: Stream, ending: Ending) -> Listed
 
 
 def slice_facts(groups: Sequence[catalog.Sliced], reader: catalog.Reader) -> dict[str, SliceFacts]:
-    """By logged name: the series of slices it belongs to, and as what. Only series with several slices count. A label
-    that all of them share tells nothing and is left out.
+    """For each logged name: its series of slices and its label. Only series with several slices count. A label that all
+    slices share is left out.
     """
     found: dict[str, SliceFacts] = {}
     for group in groups:
@@ -162,7 +162,7 @@ def telling_keys(labels: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _group(name: str, metric: catalog.Metric | None) -> str:
-    """The catalogue's chapter, or what stands before the name's first slash.
+    """The catalogue's chapter, or the part of the name before the first slash.
 
     >>> _group("mine/one/two", None), _group("mine", None)
     ('mine', 'Other metrics')
@@ -180,33 +180,33 @@ def _chapters() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _places() -> dict[str, int]:
-    """Where a chapter stands, by its title: before 0, the place of an unknown one, or after it."""
+    """The position of each chapter by its title: below 0, 0 for unknown ones, or above 0."""
     order = {family: place - len(READ_FIRST) for place, family in enumerate(READ_FIRST)}
     order |= {family: place for place, family in enumerate(READ_LAST, 1)}
     return {title: order.get(family, 0) for family, title in _chapters().items()}
 
 
-def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], Ending]:
-    """How many points a metric has, and the last."""
+def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], MetricTail]:
+    """Returns the number of points of a metric, and its last value."""
 
-    def ending(name: str) -> Ending:
+    def ending(name: str) -> MetricTail:
         values = columns.column(name)
         places = np.flatnonzero(is_present(values) & lives)
         last = float(values[places[-1]]) if len(places) else math.nan
         is_constant = len(places) > 1 and bool((values[places] == last).all())
-        return Ending(len(places), last if math.isfinite(last) else None, is_constant)
+        return MetricTail(len(places), last if math.isfinite(last) else None, is_constant)
 
     return ending
 
 
-def _glimpsed(view: StoredRun, stream: Stream) -> Callable[[str], Ending]:
-    """The last value as far as the newest rows have it, and nothing of how many there are."""
+def _glimpsed(view: StoredRun, stream: Stream) -> Callable[[str], MetricTail]:
+    """Returns the last value in the newest rows, without the number of points."""
     newest: dict[str, float] = {}
     for row in last_rows(RunDir(view.path).log(stream), GLIMPSED_ROWS):
         newest |= row.numbers
 
-    def ending(name: str) -> Ending:
+    def ending(name: str) -> MetricTail:
         last = newest.get(name, math.nan)
-        return Ending(None, last if math.isfinite(last) else None)
+        return MetricTail(None, last if math.isfinite(last) else None)
 
     return ending

@@ -1,4 +1,4 @@
-"""A run at one look: the verdict with its reason, the vital signs as tiles, the findings along the steps, and now."""
+"""The summary of a run: the verdict with its reason, the vital signs as tiles, findings by step, and its progress."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from rlvitals.views.tree import MOST_LISTED, band_of, described, slice_facts
 
 SPARK_POINTS = 60
 MOST_SLICES = 40
-"""Slices that a tile lists."""
+"""Maximum slices that a tile lists."""
 
 BAR_CELLS = 60
 
 ETA_ROWS = 50
-"""Rows at the end whose pace is the pace."""
+"""Rows at the end from which the pace is computed."""
 
 
 def vitals(view: RunView, diagnosis: Diagnosis) -> Vitals:
-    """What `/api/run` answers."""
+    """The response of `/api/run`."""
     info = view.info
     return {
         "name": view.name,
@@ -65,14 +65,14 @@ def vitals(view: RunView, diagnosis: Diagnosis) -> Vitals:
 
 
 def environment(view: RunView) -> dict[str, object]:
-    """Where the run was made, as far as it was recorded."""
+    """The environment of the run, as far as it was recorded."""
     info = asdict(view.info)
     keys = ("host", "pid", "python", "platform", "packages", "git", "command", "written_by")
     return {key: info[key] for key in keys if info[key]}
 
 
 def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
-    """The vital signs a run has, each with the severity of its findings."""
+    """The vital signs of a run, each with the severity of its findings."""
     standing = standing_findings(diagnosis)
     facts_of = slice_facts(view.sliced, view.reader)
     stage = catalog.stage_at(view.last_step, view.info.total_steps)
@@ -84,13 +84,13 @@ def tiles(view: RunView, diagnosis: Diagnosis) -> list[TileFacts]:
 
 
 def slices_of(name: str, groups: Sequence[catalog.Sliced], facts_of: Mapping[str, SliceFacts]) -> list[str]:
-    """The slices of a vital sign, which is the whole of them or one of them."""
+    """The slices of a vital sign, which is either their whole or one of them."""
     own = [group for group in groups if name == group.whole or name in group.names.values()]
     return max(([one for one in group.names.values() if one in facts_of] for group in own), key=len, default=[])
 
 
 def mean_of(members: Mapping[str, Series]) -> Series:
-    """The series that stands for the whole of these slices, as the doctor reads it (`slices.Round`)."""
+    """The series that represents the whole of these slices, as the doctor reads it (`slices.Round`)."""
     rows: dict[int, dict[str, float]] = {}
     for name, series in members.items():
         for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
@@ -108,7 +108,7 @@ def mean_of(members: Mapping[str, Series]) -> Series:
 
 
 def title_of_mean(title: str, count: int) -> str:
-    """What a sign is called that only slices of are logged."""
+    """The title of a sign of which only slices are logged."""
     return f"{title}, mean of {count}"
 
 
@@ -131,7 +131,7 @@ def _tile(
     *,
     division: Division,
 ) -> TileFacts:
-    is_mean = name in members  # nobody logs the whole, so one of its slices is the sign, and stands for all of them
+    is_mean = name in members  # the whole is not logged: one of its slices is the sign and stands for all of them
     series = mean_of({one: view.series(one) for one in members}) if is_mean else view.series(name)
     value = float(series.values[-1]) if len(series.values) else math.nan
     band = band_of(view, name, stage)
@@ -148,8 +148,8 @@ def _tile(
         "band": band,
         "status": status,
         "why": why,
-        "spark": list(zip(spark.x, spark.y, strict=True)),
-        "points": spark.total,
+        "spark": list(zip(spark["x"], spark["y"], strict=True)),
+        "points": spark["total"],
     }
 
 
@@ -161,9 +161,10 @@ def standing_findings(diagnosis: Diagnosis) -> list[Finding]:
 def status_of(
     name: str, standing: Sequence[Finding], members: Sequence[str] = (), *, evaluated: bool = False
 ) -> tuple[TileStatus, str]:
-    """act, watch or ok, and the worst standing finding about a metric or one of its slices (`members`): its title,
-    whose numbers are of the step it was reported at, and since when. Nothing else colours a tile: a typical range is
-    information. `evaluated`: only evaluations log the name, which the rules read as held out.
+    """act, watch or ok, and a text about the most severe open finding on a metric or one of its slices (`members`). The
+    text has the finding's title, with the numbers of the step at which it was raised, and its onset. A value outside
+    the typical range alone does not change the status. `evaluated`: only evaluations log the name, which the rules read
+    as held out.
     """
     known = {held_out_name(one) if evaluated else one for one in (name, *members)}
     about = [found for found in standing if not known.isdisjoint(found.metrics) and found.severity != "info"]
@@ -175,7 +176,7 @@ def status_of(
 
 
 def step_bar(view: RunView, findings: Sequence[Finding]) -> list[StepCell]:
-    """The steps so far in equal cells, each with the worst severity said of it and the findings' places in the list. A
+    """The steps so far in equal cells, each with its highest severity and the positions of its findings in the list. A
     finding covers the steps from its onset until it recovered.
     """
     columns, lives = view.columns("train")[0]
@@ -202,7 +203,7 @@ def _worse(severity: Severity | None, other: Severity) -> Severity:
 
 
 def now(view: RunView) -> Now:
-    """Where the run is: step, time left, speed, the phase that ended last."""
+    """The current state of the run: step, time left, speed, the phase that ended last."""
     rows = view.last_rows(ETA_ROWS)
     stamps = [(row.step, row.timestamp) for row in rows if math.isfinite(row.timestamp)]
     total = view.info.total_steps
@@ -219,7 +220,7 @@ def now(view: RunView) -> Now:
 
 
 def time_left(stamps: Sequence[tuple[int, float]], total: int | None) -> float | None:
-    """Seconds to the last step at the pace of (step, time) pairs; None where there is no pace.
+    """Seconds to the last step at the pace of (step, time) pairs; None if the pace is unknown.
 
     >>> time_left([(10, 100.0), (20, 120.0)], 50)
     60.0

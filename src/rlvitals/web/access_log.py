@@ -1,4 +1,4 @@
-"""Who asked what, one line an answer: time, name, method, address, status. Never a token."""
+"""Writes one line per response: time, name, method, address, status. Tokens are never written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlvitals.terminal import put, visible
 
 
 class AccessLog:
-    """A file that lines are added to; `-` is standard error."""
+    """A file that lines are appended to; `-` is standard error."""
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Questions in, JSON out: the typed reading of a query, and facts as bytes."""
+"""Reads typed values from a query string, and writes facts as JSON."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from rlvitals.codec import encode, to_json
 from rlvitals.errors import ConfigError
 
 MOST_NAMES = 200
-"""Metrics of one request."""
+"""Maximum number of metrics in one request."""
 
 MOST_RUNS = 32
-"""Runs of one comparison."""
+"""Maximum number of runs in one comparison."""
 
 LONGEST_NAME = 4096
 
 
 class Query:
-    """What was asked, read strictly: a value that is not a number where one is due raises a ConfigError."""
+    """The parameters of a request, read strictly: a value that should be a number and is not raises ConfigError."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = list(pairs)
 
     def all(self, key: str, most: int) -> list[str]:
-        """Every value given for a key, each once."""
+        """All values of a key, without duplicates."""
         found = list(dict.fromkeys(value for name, value in self._pairs if name == key))
         if len(found) > most:
             raise ConfigError(f"{len(found)} times {key!r} in one question; {most} are the most")
@@ -35,7 +35,7 @@ class Query:
         return found
 
     def text(self, key: str, default: str | None = None) -> str | None:
-        """The last value given for a key."""
+        """The last value of a key."""
         return next(iter(self.all(key, MOST_NAMES)[::-1]), default)
 
     def needed(self, key: str) -> str:
@@ -45,7 +45,7 @@ class Query:
         return found
 
     def number(self, key: str) -> float | None:
-        """A finite number; None where nothing is given."""
+        """A finite number, or None if the key is missing."""
         text = self.text(key)
         if not text:
             return None
@@ -58,7 +58,7 @@ class Query:
         return number
 
     def whole(self, key: str, default: int | None = None) -> int | None:
-        """A whole number; the default where nothing is given."""
+        """A whole number, or the default if the key is missing."""
         number = self.number(key)
         if number is None:
             return default
@@ -68,10 +68,10 @@ class Query:
 
 
 def as_json(facts: Mapping[str, object]) -> bytes:
-    """Strict JSON of facts and records. What is not finite is null."""
+    """Facts and records as strict JSON. Non-finite numbers become null."""
     try:
         return encode(facts)
-    except (TypeError, ValueError, OverflowError):  # odd keys, half characters, no orjson
+    except (TypeError, ValueError, OverflowError):  # unusual keys, lone surrogates, or no orjson
         return to_json(_plain(facts))
 
 

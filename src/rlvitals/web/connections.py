@@ -29,30 +29,32 @@ MOST_LINES = 128
 """Lines of a head: a browser sends about 20."""
 
 LONGEST_GAP = 256
-"""Spaces in a row."""
+"""Maximum number of consecutive spaces."""
 
 HEAD_SECONDS = 10.0
-"""From connecting to the end of the first head. Later ones have the time that uvicorn keeps a connection."""
+"""Seconds from connecting to the end of the first head. For later heads, uvicorn's keep-alive timeout applies."""
 
 SEND_SECONDS = 20.0
-"""In so long, a browser that was sent more than it takes at once must take SLOWEST_BYTES of it."""
+"""If a response does not fit in the buffers, the browser must read SLOWEST_BYTES of it in each period of this many
+seconds.
+"""
 
 SLOWEST_BYTES = 16 * 1024
 
 MOST_CONNECTIONS = 256
-"""At a time; fewer where the process may not open four times as many files."""
+"""Maximum number of open connections. It is lower if the process may not open four times as many files."""
 
 TURN = 16
-"""Connections taken in one turn of the loop; those of a few turns come on top of MOST_CONNECTIONS."""
+"""Connections accepted in one iteration of the event loop. Those of a few iterations may exceed MOST_CONNECTIONS."""
 
 QUEUE = 1024
-"""Connections that wait to be taken, at the operating system's expense."""
+"""Connections that the operating system queues until they are accepted."""
 
 LINGER_SECONDS, LINGER_BYTES = 1.0, 2**20
-"""A browser reads a refusal only when it has sent its request: so long, and so much of it, is waited for."""
+"""A browser reads a refusal only after it has sent its request. The server waits this long, and for this many bytes."""
 
 NO_KEY = "pushing needs the server's token for pushes"
-NO_REQUEST = "this is not an HTTP request; the server speaks http:// and not https://"
+NO_REQUEST = "this is not an HTTP request; the server uses http:// and not https://"
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -105,7 +107,7 @@ def body_length(head: bytes) -> int | None:
 
 
 def _door(head: bytes, doors: Mapping[bytes, int]) -> int | None:
-    """The most bytes of a body at the address a head asks for; None where it takes none."""
+    """The maximum body size at the address in a head; None if the address accepts no body."""
     return doors.get(_address(head)) if head.startswith(b"POST ") else None
 
 
@@ -114,34 +116,36 @@ def _address(head: bytes) -> bytes:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection by its parser in Python, which is installed with it; another one may happen to be."""
+    """uvicorn's connection with the pure-Python h11 parser. h11 is always installed with uvicorn; other parsers may not
+    be.
+    """
 
     doors: ClassVar[Mapping[bytes, int]] = {}
-    """The addresses that take a body, each with its most bytes."""
+    """The addresses that accept a body, each with its maximum size in bytes."""
     keys: ClassVar[Mapping[bytes, bytes]] = {}
-    """Of these, the ones that take it from who has a token: a stranger's body is not waited for."""
+    """Addresses that require a token. A request without the right token is refused before its body is read."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.waits_since = 0.0
-        """When its last answer was complete, or it was opened."""
+        """When the last response was complete, or when the connection was opened."""
         self._received = bytearray()
-        """What is not handed on yet: a head up to here, or what came during an answer."""
+        """Bytes not yet passed to the parser: an incomplete head, or bytes that arrived during a response."""
         self._searched = 0
-        """How far no head ends."""
+        """The position up to which no end of a head was found."""
         self._awaited = 0
-        """Bytes of a head that was checked and of its body, while they are not all there."""
+        """Size of a checked head and its body while they are incomplete; otherwise 0."""
         self._refused_bytes: int | None = None
-        """Bytes that came after the refusal; None while nothing was refused."""
+        """Bytes received after the refusal; None if nothing was refused."""
         self._unsent_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
-        """Closes it, unless its first head is whole by then."""
+        """Closes the connection unless its first head is complete in time."""
         self._reading: asyncio.TimerHandle | None = None
-        """Looks whether an answer is being read."""
+        """Checks whether the browser is reading the response."""
 
     @property
     def is_answering(self) -> bool:
-        """Whether a question is being answered or a stream is open."""
+        """Whether a request is being answered or a stream is open."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -178,7 +182,7 @@ class Connection(H11Protocol):
             self._take_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what the parser does not take."""
+        """Called by uvicorn when the parser rejects a request."""
         if self.is_answering:
             self.transport.abort()
         else:
@@ -194,10 +198,10 @@ class Connection(H11Protocol):
         _cancel(self._reading)
 
     def _take_head(self) -> None:
-        """Hand on the next head with its body if they are whole, and nothing behind it: that is for after the answer.
-        A body has the time of its head.
+        """Pass the next complete head and body to the parser. Bytes after them wait until the response is complete. A
+        body must arrive within the time limit of its head.
         """
-        if not self._awaited:  # checked once, however many pieces a body comes in
+        if not self._awaited:  # checked once, even if the body arrives in several pieces
             found = _BLANK_LINE.search(self._received, self._searched)
             self._searched = 0 if found else max(0, len(self._received) - 2)
             if found is None and len(self._received) <= LONGEST_HEAD:
@@ -238,9 +242,10 @@ class Connection(H11Protocol):
         self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _make_room(self) -> None:
-        """Close the connection that waited longest, of those whose machine has the most: nobody can crowd out others.
+        """Close the longest-waiting connection of the client with the most connections, so no client can displace
+        others.
 
-        Where every one is being answered, the new one is asked to come back.
+        If every connection is being answered, the new one is refused and the message asks to try again.
         """
         others: list[Connection] = [other for other in self.connections if other is not self]  # type: ignore[misc]
         waiting = [other for other in others if not other.is_answering]
@@ -249,7 +254,7 @@ class Connection(H11Protocol):
             return
         counts = Counter(other.client and other.client[0] for other in others)
         chosen = min(waiting, key=lambda other: (-counts[other.client and other.client[0]], other.waits_since))
-        self.connections.discard(chosen)  # it is gone in the loop's next turn; others come in this one
+        self.connections.discard(chosen)  # it closes in the loop's next iteration; others may connect in this one
         chosen.transport.abort()
 
     def _expect_progress(self) -> None:
@@ -262,7 +267,7 @@ class Connection(H11Protocol):
 
 
 def most_connections() -> int:
-    """How many may be open: a quarter of the files this process may open, because the runs need some too."""
+    """Maximum number of open connections: a quarter of this process's file limit, because runs need files too."""
     try:
         import resource
     except ImportError:  # Windows

@@ -51,7 +51,7 @@ export interface ListedRun {
   run: string;
 }
 
-/** Every run with the columns asked for. `pending` runs are still being read. `choices`: None unless asked for. */
+/** Every run with the requested columns. `pending` runs are still being read. `choices`: None unless requested. */
 export interface Table {
   folder: string;
   columns: string[];
@@ -61,7 +61,7 @@ export interface Table {
   note: string;
 }
 
-/** A run with a value for each column that was asked for; what is not known is None. */
+/** A run with a value for each requested column; unknown values are None. */
 export interface TableRun {
   name: string;
   algorithm: string | null;
@@ -82,13 +82,13 @@ export interface TableRun {
   cells: (number | string | boolean | null)[];
 }
 
-/** What columns may be made of, what most runs have first. */
+/** The possible columns, the ones that most runs have first. */
 export interface Choices {
   metrics: string[];
   settings: string[];
 }
 
-/** One run at a glance. */
+/** The overview of one run. */
 export interface Vitals {
   name: string;
   id: string;
@@ -140,7 +140,7 @@ export interface SliceValue {
   value: number | null;
 }
 
-/** How a metric has changed, in levels that are means of a tenth of the points: 0 is no more than its scatter. `lately` is over the last `lately_steps` steps, None where there are few points; `told` says it all in words. */
+/** How a metric has changed, measured between means of a tenth of the points. 0 means that the change is within the noise. `lately` covers the last `lately_steps` steps and is None if there are few points. `told` is the same in words. */
 export interface ChangeFacts {
   first_step: number;
   start: number;
@@ -158,7 +158,7 @@ export interface StepCell {
   findings: number[];
 }
 
-/** Where the run is. */
+/** The progress of the run. */
 export interface Now {
   step: number | null;
   total_steps: number | null;
@@ -189,7 +189,7 @@ export interface TrackerFacts {
   since: number;
 }
 
-/** The metrics to choose from; `essentials` are the vital signs. `left_out` counts those that are not listed. */
+/** The metrics to choose from; `essentials` are the vital signs. `left_out` counts metrics that are not listed. */
 export interface Metrics {
   metrics: ListedMetric[];
   essentials: string[];
@@ -199,7 +199,7 @@ export interface Metrics {
   left_out: number;
 }
 
-/** One metric of one stream; `points` is None in a run too large to count them. `slice` is None for what is not one of several slices. `held_out_of` is the training's name of what is measured here on held-out data; None where training logs no such name. */
+/** One metric of one stream. `points` is None in a run that is too large to count them. `slice` is None for a metric that is not one of several slices. `held_out_of` is the training name of a metric that is measured here on held-out data; None if training logs no such name. */
 export interface ListedMetric {
   name: string;
   concept: string | null;
@@ -216,7 +216,7 @@ export interface ListedMetric {
   held_out_of: string | null;
 }
 
-/** To which series of slices a metric belongs, and as what. */
+/** The series of slices that a metric belongs to, and which slice it is. */
 export interface SliceFacts {
   series: string;
   label: string;
@@ -246,7 +246,7 @@ export interface DrawnLine {
   ghosts: Ghost[];
 }
 
-/** What abandoned attempts had logged. */
+/** The rows of abandoned attempts. */
 export interface Ghost {
   x: number[];
   y: (number | null)[];
@@ -273,7 +273,7 @@ export interface Distributions {
   texts: LoggedText[];
 }
 
-/** How values are spread over the steps; neighbouring steps share a place where there are many. `shares` are the shares of a place's values in each bin; what lies beyond the outermost `edges` is in the outermost bins. */
+/** The distribution of values over the steps. If there are many steps, neighbouring steps share a place. `shares` are the shares of a place's values in each bin; values beyond the outermost `edges` are in the outermost bins. */
 export interface Distribution {
   name: string;
   title: string;
@@ -286,7 +286,7 @@ export interface Distribution {
   shares: number[][];
 }
 
-/** A text that a row carries. */
+/** A text in a row. */
 export interface LoggedText {
   name: string;
   step: number;
@@ -391,7 +391,7 @@ export interface OtherMeaning {
   sources: NameSource[];
 }
 
-/** What the doctor said of a run. */
+/** The findings of a run. */
 export interface Findings {
   verdict: "healthy" | "watch" | "act" | "cannot judge";
   reason: string;
@@ -406,7 +406,7 @@ export interface Findings {
   has_rollouts: boolean;
 }
 
-/** A finding with all that is known of it. */
+/** A finding with all its details. */
 export interface WholeFinding {
   rule: string;
   kind: string;
@@ -430,7 +430,7 @@ export interface WholeFinding {
   page: string;
 }
 
-/** What was asked of the trainer, because of a finding or by people, and its answer; None: not answered. */
+/** A request to the trainer, because of a finding or from people, and its answer; None: not answered. */
 export interface AskedFacts {
   request: number;
   step: number;
@@ -458,7 +458,7 @@ export interface TracedLine {
   band: [number | null, number | null] | null;
 }
 
-/** A place in a rollout that shows a finding. */
+/** A place in a rollout that is evidence for a finding. */
 export interface CitedFacts {
   step: number;
   group: number;
@@ -471,7 +471,7 @@ export interface CitedFacts {
   reward: number | "nan" | "inf" | "-inf" | null;
 }
 
-/** What the doctor takes a logged name for. */
+/** The concept that the rules read a logged name as. */
 export interface TakenFacts {
   signal: string;
   name: string;
@@ -480,13 +480,13 @@ export interface TakenFacts {
   why: string;
 }
 
-/** `hindsight` is None where there is nothing to tell: the run is healthy, or continues. */
+/** `hindsight` is None if there is nothing to report: the run is healthy, or still runs. */
 export interface HindsightAnswer {
   judging: boolean;
   hindsight: Hindsight | null;
 }
 
-/** What would have happened if a run that went wrong had been stopped, and where to continue. */
+/** What stopping a failed run earlier would have saved, and where to continue. */
 export interface Hindsight {
   onset: OnsetFacts | null;
   cost: CostFacts;
@@ -495,7 +495,7 @@ export interface Hindsight {
   told: string[];
 }
 
-/** The first critical finding that still stands: what a run should have been stopped for. */
+/** The first critical finding that has not recovered: the reason to stop the run. */
 export interface OnsetFacts {
   rule: string;
   kind: string;
@@ -504,7 +504,7 @@ export interface OnsetFacts {
   said_step: number;
 }
 
-/** What continuing after the onset has cost. What is unknown is None, and `told` gives the reason. */
+/** The cost of continuing after the onset. Unknown values are None, and `told` gives the reason. */
 export interface CostFacts {
   hours: number | null;
   gpu_hours: number | null;
@@ -539,7 +539,7 @@ export interface NearestFacts {
   told: string;
 }
 
-/** Where the time and the memory went. `left_out` counts older phases. */
+/** The time and memory that a run used. `left_out` counts older phases. */
 export interface Performance {
   phases: PhaseFacts[];
   left_out: number;
@@ -560,7 +560,7 @@ export interface PhaseFacts {
   attempt: number;
 }
 
-/** A speed over the rows: the last one, the slow tail, the median, the best. */
+/** A speed over the rows: the last value, the slow tail, the median, the best. */
 export interface Speed {
   title: string;
   unit: string;
@@ -571,7 +571,7 @@ export interface Speed {
   p99: number;
 }
 
-/** A phase's memory on one device as the phase passes. */
+/** A phase's memory on one device over the course of the phase. */
 export interface PhaseMemory {
   phase: string;
   device: string;
@@ -598,7 +598,7 @@ export interface MachineFacts {
   lines: Record<string, Curve>;
 }
 
-/** `total` points in `shown` buckets, each with where it begins, its lowest, highest and mean value. */
+/** The same with the step that each bucket begins at. */
 export interface Curve {
   total: number;
   shown: number;
@@ -610,13 +610,13 @@ export interface Curve {
   steps: number[];
 }
 
-/** Asked without a step: the steps there are. */
+/** The answer to a request without a step: all steps with rollouts. */
 export interface RolloutSteps {
   steps: RolloutStep[];
   problems: string[];
 }
 
-/** The rollouts of one step in a line. */
+/** The rollouts of one step in one line. */
 export interface RolloutStep {
   step: number;
   attempt: number;
@@ -628,7 +628,7 @@ export interface RolloutStep {
   early: number;
 }
 
-/** Asked with a step: a page of its groups. */
+/** The answer to a request with a step: one page of its groups. */
 export interface GroupPage {
   step: number;
   groups: ListedGroup[];
@@ -652,14 +652,14 @@ export interface ListedGroup {
   rollouts: number;
 }
 
-/** Asked with a step and a group: that group, and how many there are. */
+/** The answer to a request with a step and a group: that group, and the number of groups. */
 export interface WholeGroup {
   step: number;
   groups: GroupFacts[];
   total: number;
 }
 
-/** A group with its rollouts whole. */
+/** A group with its complete rollouts. */
 export interface GroupFacts {
   prompt?: string;
   rollouts?: RolloutFacts[];
@@ -700,7 +700,7 @@ export interface RolloutFacts {
   meta?: Record<string, unknown>;
 }
 
-/** One message of the model and what it led to. */
+/** One message of the model and its consequences. */
 export interface TurnFacts {
   text?: string;
   calls?: CallFacts[];
@@ -713,7 +713,7 @@ export interface TurnFacts {
   advantage?: number | "nan" | "inf" | "-inf";
 }
 
-/** A call of a tool; as the types below, without the fields that say nothing. */
+/** A tool call. Empty fields are left out, as in the types below. */
 export interface CallFacts {
   name?: string;
   arguments?: unknown;
@@ -736,14 +736,14 @@ export interface TraceFacts {
   versions?: number[];
 }
 
-/** Asked with a text, an outcome or for the worst: a page of what was found, and whether there is more. */
+/** The answer to a search for a text, an outcome or the worst rollouts: one page of hits, and whether there are more. */
 export interface Hits {
   hits: HitFacts[];
   page: number;
   more: boolean;
 }
 
-/** A rollout that was found. */
+/** A rollout that matches a search. */
 export interface HitFacts {
   step: number;
   group: number;
@@ -755,7 +755,7 @@ export interface HitFacts {
   prompt: string;
 }
 
-/** The evaluations over the steps. Each has its `step` and whatever it recorded. `epochs` is None where no row says where an epoch ends. */
+/** The evaluations over the steps. Each has its `step` and everything it recorded. `epochs` is None if no row shows where an epoch ends. */
 export interface Evaluated {
   name: string;
   evaluations: Record<string, unknown>[];
@@ -800,7 +800,7 @@ export interface EpochFacts {
   nonfinite: Record<string, number>;
 }
 
-/** Runs beside the first one named. */
+/** Runs compared with the first one named. */
 export interface Compared {
   runs: ComparedRun[];
   config_differences: Record<string, unknown[]>;
@@ -819,7 +819,7 @@ export interface ComparedRun {
   rollouts: boolean;
 }
 
-/** One metric over the runs. */
+/** One metric in each of the runs. */
 export interface ComparedMetric {
   name: string;
   concept: string | null;
@@ -844,7 +844,7 @@ export interface BestFacts {
   points: number;
 }
 
-/** Runs by the settings that vary among them. `left_out` counts settings beyond the most. */
+/** Runs by the settings that vary among them. `left_out` counts settings beyond the maximum. */
 export interface Sweep {
   target: string;
   runs: SweepRun[];
@@ -868,7 +868,7 @@ export interface SweepSetting {
   words: string[];
 }
 
-/** What a setting has to do with the target over `n` runs: Spearman's rank correlation, or for words the share of the ranks they explain. None: cannot be said, and `note` says why. */
+/** How a setting is related to the target over `n` runs: Spearman's rank correlation, or for words the share of the ranks that they explain. None: it cannot be computed, and `note` gives the reason. */
 export interface Importance {
   key: string;
   n: number;
@@ -891,16 +891,16 @@ export interface Overlay {
 
 /** A run's line among those of others. `low` and `high` are empty where every point is shown. */
 export interface OverlaidLine {
-  run: string;
-  name: string;
-  stream: "train" | "eval";
   total: number;
   shown: number;
   nonfinite: number;
   x: number[];
-  y: (number | null)[];
   low: (number | null)[];
   high: (number | null)[];
+  y: (number | null)[];
+  run: string;
+  name: string;
+  stream: "train" | "eval";
   caution: string;
 }
 
@@ -934,13 +934,13 @@ export interface RunGroup {
   runs: string[];
 }
 
-/** What only the others of several runs log. `left_out` counts those that are not listed. */
+/** Metrics that only the other runs log, not the first. `left_out` counts metrics that are not listed. */
 export interface Others {
   metrics: OtherMetric[];
   left_out: number;
 }
 
-/** A metric that the first of several runs does not log, as the first of the others has it. */
+/** A metric that the first of several runs does not log, taken from the first other run that logs it. */
 export interface OtherMetric {
   name: string;
   concept: string | null;
@@ -1008,7 +1008,7 @@ export interface FindingFacts {
   recovered_step: number | null;
 }
 
-/** Whether the run continues. */
+/** Whether the run is still running. */
 export interface NewStatus {
   status: "running" | "finished" | "failed" | "interrupted" | "unreadable";
   status_note: string;

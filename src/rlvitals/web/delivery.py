@@ -2,8 +2,8 @@
 
 Logs are sent from where the server says its copy ends, so that a piece is written once whoever was killed in between.
 On every new connection, and at the end, sizes and hashes are compared; a copy that is not the beginning of the log is
-sent again. Files that are replaced whole are sent when they have changed, the identity card after the rows it speaks
-of.
+sent again. Files that are replaced whole are sent when they have changed, the identity card after the rows it
+counts.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from rlvitals.codec import encode, parse_json
 from rlvitals.errors import ConfigError, RunError, RunNotFound
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
-from rlvitals.store.files import open_regular, read_whole
+from rlvitals.store.files import open_regular, read_whole, stamp
 from rlvitals.store.inbox import hash_of, run_files
 from rlvitals.store.layout import RunDir, is_appended
 from rlvitals.store.lock import read_holder
 
 PATIENCE = 60.0
-"""Seconds without an answer after which a push gives up; one that follows a run waits as long as it is written."""
+"""Seconds without a response after which a push gives up. With `--follow`, it retries while the run is being written.
+"""
 
 LOOK_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
-"""Between two attempts to reach the server."""
+"""Seconds between two attempts to reach the server."""
 
 LONGEST_ANSWER = 16 * 2**20
 
 FIRST_PIECE, LEAST_PIECE = 128 * 1024, 8 * 1024
-"""Bytes sent at a time: more on a line that takes them, less on one that does not in time."""
+"""Bytes sent at a time: more on a fast connection, less after a timeout."""
 
 
 class Unreachable(Exception):
-    """The server does not answer, or answers that it cannot right now."""
+    """The server does not respond, or reports that it cannot answer now."""
 
 
 class Disagreement(Exception):
-    """The server's copy is not where it was thought to be."""
+    """The server's copy does not have the expected size."""
 
 
 @dataclass(slots=True)
-class Server:
-    """The other end."""
+class PushServer:
+    """The server that the run is pushed to."""
 
     url: str
     token: str
@@ -69,7 +70,7 @@ class Server:
             raise ConfigError(f"{self.shown} is not an address to push to: http://HOST:PORT or https://HOST")
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """One message and its answer. Raises Unreachable, Disagreement or RunError."""
+        """Send one message and return the answer. Raises Unreachable, Disagreement or RunError."""
         try:
             status, body = self._exchange(encode(message))
         except (OSError, http.client.HTTPException) as error:
@@ -115,20 +116,20 @@ class Server:
 
 @dataclass(slots=True)
 class Sent:
-    """What the server is known to have."""
+    """What the server is known to have stored."""
 
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of logs."""
+    """Sizes of the logs."""
     stamps: dict[str, object] = field(default_factory=dict)
-    """Of the files that are replaced whole, as they were when they were sent."""
+    """Stamps of the files that are replaced whole, taken when they were sent."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """One run on its way to one server."""
+    """Sends one run to one server."""
 
     run: RunDir
-    server: Server
+    server: PushServer
     name: str
     progress: Callable[[str], None] = lambda said: None
     bytes_sent: int = 0
@@ -180,7 +181,7 @@ class Delivery:
                 if now - silent_since > patience and not (follow and is_live):
                     raise RunError(
                         f"{self.server.shown} has not answered for {patience:.0f} s: {error}. What was sent is kept; "
-                        "run the same command again to go on"
+                        "run the same command again to continue"
                     ) from error
                 self.progress(f"{self.server.shown} does not answer ({error}); trying again")
                 time.sleep(pause)
@@ -196,7 +197,7 @@ class Delivery:
         return self.server.ask({"run": self.name, "id": self._identity, "what": what, **further})
 
     def _compare(self) -> Sent:
-        """What the server has that is right."""
+        """Return which files of the server's copy are correct."""
         state = self._ask("state")
         self._most_piece = _count(state.get("piece"), FIRST_PIECE)
         files = state.get("files")
@@ -209,7 +210,7 @@ class Delivery:
                     fits = size <= path.stat().st_size and hash_of(path, size) == (size, digest)
                     known.sizes[name] = size if fits else -1
                 elif hash_of(path) == (size, digest):
-                    known.stamps[name] = _stamp(path)
+                    known.stamps[name] = stamp(path)
         return known
 
     def _send_changes(self, known: Sent) -> None:
@@ -219,11 +220,11 @@ class Delivery:
         card = self.run.info.name
         if card not in known.stamps:
             self._send_whole(card, known)
-        before = _stamp(self.run.info)
+        before = stamp(self.run.info)
         names = [name for name in run_files(self.run.root) if name != card]
         for name in sorted(names, key=lambda name: (is_appended(name), name)):
             self._send_log(name, known) if is_appended(name) else self._send_whole(name, known)
-        if before == _stamp(self.run.info):
+        if before == stamp(self.run.info):
             self._send_whole(card, known)
         for name in [name for name in (*known.sizes, *known.stamps) if name != card and name not in names]:
             if not os.path.lexists(self.run.root / name):  # a lock that was given back, a log that was packed
@@ -258,8 +259,8 @@ class Delivery:
 
     def _send_whole(self, name: str, known: Sent) -> None:
         path = self.run.root / name
-        stamp = _stamp(path)
-        if stamp is None or known.stamps.get(name) == stamp:
+        now = stamp(path)
+        if now is None or known.stamps.get(name) == now:
             return
         try:
             data = read_whole(path)
@@ -270,10 +271,10 @@ class Delivery:
             mark = {"sha256": digest} if is_last else {}
             self._ask("put", file=name, offset=offset, data=base64.b64encode(piece).decode(), **mark)
         self.bytes_sent += len(data)
-        known.stamps[name] = stamp
+        known.stamps[name] = now
 
     def _is_whole(self, known: Sent) -> bool:
-        """Whether the server's copy is this run, byte by byte."""
+        """Whether the server's copy equals this run byte by byte."""
         files = self._ask("state").get("files")
         there = files if isinstance(files, dict) else {}
         for name in {*there, *run_files(self.run.root)}:
@@ -296,19 +297,11 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _stamp(path: Path) -> object:
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
 def _count(value: Any, default: int) -> int:
     return value if type(value) is int and value >= 0 else default
 
 
 def default_name(run: Path) -> str:
-    """What a run is called on the server by default."""
+    """The default name of a run on the server."""
     name = "".join(letter if letter.isalnum() or letter in "_.+=@-" else "-" for letter in run.resolve().name)
     return name.lstrip(".+=@-")[:100] or f"run-{socket.gethostname()[:40]}"

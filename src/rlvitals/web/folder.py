@@ -24,7 +24,7 @@ from rlvitals.guard import guarded
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
 from rlvitals.store.layout import RunDir
-from rlvitals.store.marks import Marks
+from rlvitals.store.marks import FolderMarks
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
 from rlvitals.views.discovery import find_places, is_dump, is_joined, leads_outside, parts_of
 from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
@@ -32,40 +32,40 @@ from rlvitals.views.headlines import Headlines, run_state, unreadable_line
 from rlvitals.views.raw_logs import RawLogs, RawTail, open_raw, state_of
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
-from rlvitals.views.run_table import RunTable, Source
+from rlvitals.views.run_table import CellSource, RunTable
 from rlvitals.views.run_tail import RunTail
 from rlvitals.views.tree import STREAMS
 
 T = TypeVar("T", bound=Mapping[str, object])
 
 VALIDATION = "#validation"
-"""What the name of a dump's entry ends with that shows its rollouts of validation."""
+"""Suffix of the list entry that shows a dump's validation rollouts."""
 
 MOST_OPEN = 48
-"""Views that are kept: those of a comparison, and a few more."""
+"""Maximum number of cached views: enough for one comparison and a few more."""
 
 MOST_BYTES = 256 * 2**20
-"""Columns that all views together may hold before the one that was not looked at for longest is let go."""
+"""Maximum size of the columns in all cached views. Above it, the least recently used view is dropped."""
 
 FRESH_SECONDS = 5.0
-"""A run that is being written is looked at again after so long: whether its writer lives is not in its files."""
+"""Seconds after which a running run is checked again. Its files do not show whether the writing process is alive."""
 
 JUDGING_PAUSE = 20
-"""A log that is judged while it grows is judged again after so many times as long as judging took."""
+"""A growing log is judged again after this many times the duration of the last judging."""
 
 ANSWERS_FIRST = 1.0
-"""Seconds that judging waits at most for answers that are being worked out, before it takes its next rows."""
+"""Maximum number of seconds that judging waits for pending answers before it reads its next rows."""
 
 PATIENCE = 0.5
 """Seconds a page waits for a diagnosis before it is shown without one."""
 
 LIST_SECONDS = 1.0
-"""How long a list of the runs in the folder is good for."""
+"""Seconds for which a list of the folder's runs is reused."""
 
 MOST_RUNS = 5_000
 
 MOST_ENTRIES = 50_000
-"""Files and folders of a log that is a folder, which are looked at for links."""
+"""Maximum number of files and folders of a folder log that are checked for links."""
 
 
 class Served(NamedTuple):
@@ -83,7 +83,7 @@ class Served(NamedTuple):
 
     @property
     def state(self) -> object:
-        """What changes when it is to be read again."""
+        """A value that changes when the entry must be read again."""
         if self.is_log:
             return state_of(self.path)
         return run_state(self.path) if self.split is None else DumpedRollouts(self.path, self.split).state
@@ -98,7 +98,7 @@ class Served(NamedTuple):
         return view
 
     def tail(self, place: str, root: Path) -> RunTail | DumpTail | RawTail:
-        """What is added to it from now on, or from a place on."""
+        """Reads what is added to the entry from now on, or from a given position."""
         if self.is_log:
             return RawTail(self.path, place)
         if self.split is not None:
@@ -108,7 +108,9 @@ class Served(NamedTuple):
 
 
 class Turns:
-    """Answers go first. Judging would take the interpreter from an answer hundreds of times, for 5 ms each."""
+    """Gives answers priority over judging. Otherwise judging would interrupt an answer hundreds of times, for 5 ms
+    each.
+    """
 
     def __init__(self) -> None:
         self._answers = 0
@@ -116,7 +118,7 @@ class Turns:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """While an answer is being worked out."""
+        """Marks that an answer is being computed."""
         self._count(1)
         try:
             yield
@@ -125,7 +127,7 @@ class Turns:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While an answer waits for the judging itself."""
+        """Marks that an answer is waiting for the judging itself."""
         self._count(-1)
         try:
             yield
@@ -133,7 +135,7 @@ class Turns:
             self._count(1)
 
     def let_pass(self) -> None:
-        """Wait until nothing is being answered."""
+        """Wait until no answer is being computed, at most ANSWERS_FIRST seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._answers <= 0, ANSWERS_FIRST)
 
@@ -144,19 +146,19 @@ class Turns:
 
 
 class Judging:
-    """The doctor at work on a run, in a separate thread: a long log that was not monitored takes seconds."""
+    """Judges a run in a separate thread, because a long log that was not monitored takes seconds."""
 
     def __init__(self, view: RunView, turns: Turns) -> None:
         self.diagnosis: Diagnosis | None = None
         self.good_until = math.inf
-        """How long it is good for when rows are added meanwhile."""
+        """Until when the result is reused although rows were added."""
         self._view, self._turns = view, turns
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._judge, name="rlvitals-judge", daemon=True)
         self._thread.start()
 
     def wait(self) -> Diagnosis:
-        """The diagnosis; after PATIENCE that there is none yet."""
+        """The diagnosis; if it is not ready after PATIENCE seconds, a pending one."""
         with self._turns.waiting():
             self._thread.join(PATIENCE)
         if self._error is not None:
@@ -177,7 +179,7 @@ class Judging:
 
 
 class Open:
-    """One run as it was opened, and what was worked out of it."""
+    """An opened run and the results computed from it."""
 
     def __init__(self, state: object, view: RunView, turns: Turns) -> None:
         self.state = state
@@ -190,19 +192,19 @@ class Open:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """The diagnosis, where one was asked for and is ready."""
+        """The diagnosis, if it was requested and is ready."""
         return None if self._judging is None else self._judging.diagnosis
 
     def diagnosed(self) -> Diagnosis:
-        """The doctor's findings on it, computed once."""
+        """The diagnosis of the run, computed once."""
         with self._lock_of("the diagnosis"):
             if self._judging is None:
                 self._judging = Judging(self.view, self._turns)
         return self._judging.wait()
 
     def answer(self, name: str, make: Callable[[Open], T]) -> T:
-        """Facts of some name: several of a page's questions come at once, and only one is to do the work. What is found
-        before the doctor has come to an end is not kept.
+        """Facts under a name, computed once even if several requests of a page need them at the same time. Results made
+        before the diagnosis is complete are not cached.
         """
         with self._lock_of(name):
             if (known := self._answers.get(name)) is not None:
@@ -213,13 +215,13 @@ class Open:
             return made
 
     def take_over(self, before: Open) -> None:
-        """Keep what was found for the same rows; of a log that grows and is judged row by row, also a little longer."""
+        """Keep the diagnosis of the same rows. For a growing log, keep it until `good_until`."""
         judging = before._judging
         if judging is not None and (before.state == self.state or time.monotonic() < judging.good_until):
             self._judging = judging
 
     def is_current(self, state: object) -> bool:
-        """Whether it need not be opened again: for a row, or for a writer that may have died."""
+        """Whether the run need not be reopened: no new rows, and its process was checked recently."""
         is_old = self.view.info.status == "running" and time.monotonic() - self.opened > FRESH_SECONDS
         return self.state == state and not is_old
 
@@ -228,7 +230,7 @@ class Open:
 
 
 class Folder:
-    """The runs below one folder. Safe to ask from several threads."""
+    """The runs below one folder. Safe to use from several threads."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).resolve()
@@ -245,7 +247,7 @@ class Folder:
         self._dump_lines: dict[Served, tuple[object, Headline]] = {}
         self._list_until = 0.0
         self._table = RunTable()
-        self.marks = Marks(self.root)
+        self.marks = FolderMarks(self.root)
         self.is_editable = False
         """Whether pages may change the marks."""
         self.logs = RawLogs(self.root, lambda path: any(entry.path == path for entry in self._listed))
@@ -295,17 +297,17 @@ class Folder:
     def cells(
         self, runs: Sequence[str], columns: Sequence[str]
     ) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]]]:
-        """Values of a sweep's runs, however long reading them takes, and their settings. Raises RunNotFound."""
+        """Values and settings of a sweep's runs. Waits until all are read. Raises RunNotFound."""
         sources = self._sources([self.listed_name(run) for run in runs])
         with self._reading:
             return self._table.cells(sources, columns, math.inf)[0], self._table.settings(sources)
 
-    def _sources(self, runs: Iterable[str]) -> dict[str, Source]:
-        """Where to read runs that are listed."""
+    def _sources(self, runs: Iterable[str]) -> dict[str, CellSource]:
+        """The sources of the listed runs among these."""
         logs = [Served(path, is_log=True) for path in self.logs.lines()]
         entries = {self._named(entry): entry for entry in [*self._entries(), *logs]}
         return {
-            run: Source(entry.path, partial(self._whole, entry), None if entry.is_run else entry.state)
+            run: CellSource(entry.path, partial(self._whole, entry), None if entry.is_run else entry.state)
             for run in runs
             if (entry := entries.get(run)) is not None
         }
@@ -334,7 +336,7 @@ class Folder:
             return ""
 
     def _whole(self, entry: Served) -> RunView:
-        """A listed run, opened to be read whole: the list has looked at the links of its small files alone."""
+        """Open a listed run to read all of it. The list checked only the links of its small files."""
         runs = [entry.path] if entry.is_run else parts_of(entry.path) if entry.is_log else []
         if any(leads_outside(run, self.root) for run in runs):
             raise RunNotFound(f"{entry.path.name} holds a link that leaves the folder")
@@ -368,8 +370,8 @@ class Folder:
         return Served(path)
 
     def any_place(self, path: str) -> Path:
-        """Any file or folder of the folder by its path below it, to be read as a log: it need not be listed. Raises
-        RunNotFound where it is none, or where it or something in it is a link that leaves the folder.
+        """Any file or folder below the served folder, listed or not, to be read as a log. Raises RunNotFound if there
+        is none, or if it is or contains a link that leaves the folder.
         """
         refusal = RunNotFound(f"there is nothing at {path[:200]!r} in this folder; the path is relative to it")
         if "\0" in path or path.startswith("/") or ".." in Path(path).parts:
@@ -394,7 +396,7 @@ class Folder:
         return Served(path, wanted)
 
     def listed_name(self, run: str) -> str:
-        """The one name by which a run is listed, whatever way leads to it. Raises RunNotFound."""
+        """The name under which a run is listed, whichever path leads to it. Raises RunNotFound."""
         return self._named(self.served(run))
 
     def tail(self, run: str, place: str) -> RunTail | DumpTail | RawTail:
@@ -406,7 +408,7 @@ class Folder:
         return self._opened(self.served(run)).view
 
     def remembered(self, run: str, answer: str, make: Callable[[Open], T]) -> T:
-        """What was worked out of a run by name, as long as its files are as they were."""
+        """A result computed from a run, cached by name while its files are unchanged."""
         return self._opened(self.served(run)).answer(answer, make)
 
     def known_findings(self, run: str) -> list[Finding]:
@@ -434,7 +436,7 @@ class Folder:
             return known
 
     def _let_go(self) -> None:
-        """Keep the views that were asked for last, as many as there is room for, and that one in any case."""
+        """Keep the most recently used views within the limits; the newest is always kept."""
         held = {entry: opened.view.held_bytes for entry, opened in self._open.items()}
         while len(held) > 1 and (len(held) > MOST_OPEN or sum(held.values()) > MOST_BYTES):
             gone = next(iter(held))
@@ -491,7 +493,7 @@ def _entries_of(path: Path) -> list[Served]:
 
 
 def links_outside(place: Path, root: Path) -> bool:
-    """Whether anything in a folder is a symbolic link that leaves the root; also where there is too much to tell."""
+    """Whether a folder contains a symbolic link that leaves the root. Also true if it has too many entries to check."""
     if not place.is_dir():
         return False
     looked = 0

@@ -29,10 +29,10 @@ PUSH = "/push"
 """Where runs are pushed to."""
 
 MAY_LOOK = "rlvitals.may_look"
-"""In a request's scope: tells whether its token still counts. A stream does not outlive it."""
+"""Key in a request's scope: a function that returns whether the token is still valid. A stream ends when it is not."""
 
 MOST_GIVEN = 4
-"""Tokens or cookies of one request that are looked at."""
+"""Maximum number of tokens or cookies checked per request."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -135,7 +135,7 @@ class Guard:
         return name in self._hosts or (self._any_address and _is_address(name))
 
     def _tickets(self, headers: dict[str, str]) -> list[str]:
-        """What a request shows for itself: its cookies, and the token that a program sends."""
+        """The credentials of a request: its cookies, and the token that a program sends."""
         cookie = self._people.cookie if self._people else ""
         bearer = _bearer(headers)
         return [
@@ -208,7 +208,7 @@ def is_loopback(address: str) -> bool:
 
 
 def choose_token(address: str, given: str | None) -> str | None:
-    """The token to ask for: the given one, a fresh one beyond loopback, none on it."""
+    """The required token: the given one, a new one beyond loopback, none on loopback."""
     if given is not None:
         return check_token(given)
     return None if is_loopback(address) else secrets.token_urlsafe(24)

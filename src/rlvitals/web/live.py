@@ -25,20 +25,20 @@ from rlvitals.web.folder import Folder
 from rlvitals.web.guard import MAY_LOOK
 
 LOOK_SECONDS = 0.2
-"""Between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 ROWS_SECONDS = 0.5
-"""Rows are sent at most as often as this."""
+"""Minimum number of seconds between two events with rows."""
 
 STATUS_SECONDS = 2.0
 QUIET_SECONDS = 15.0
-"""A sign of life after so long without news: a connection that nobody listens to is found out by it."""
+"""Seconds without news after which a keep-alive is sent. It reveals connections that the browser has left."""
 
 MOST_LISTENERS = 64
 
 
 class Live:
-    """The endpoint, and how many listen."""
+    """The endpoint, and the number of its listeners."""
 
     def __init__(self, folder: Folder, is_ending: Callable[[], bool]) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class Live:
                 503, f"{MOST_LISTENERS} pages listen already; this one shows new rows when it is loaded again"
             )
             return await said(scope, receive, send)
-        self._listeners += 1  # before anything is waited for: many may come at once
+        self._listeners += 1  # counted before the first await, because many requests may arrive at once
         try:
             await (await self._response(Request(scope, receive)))(scope, receive, send)
         finally:
@@ -73,7 +73,7 @@ class Live:
 
 
 async def events(tail: RunTail | DumpTail | RawTail, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """What a listener hears, until the server ends or he may no longer look."""
+    """The events for a listener, until the server ends or the listener loses access."""
     status = await run_sync(tail.status)
     yield event("status", status, tail.place)
     told = looked = heard = time.monotonic()
@@ -108,7 +108,7 @@ async def events(tail: RunTail | DumpTail | RawTail, is_ending: Callable[[], boo
 
 
 def event(name: str, facts: Mapping[str, object], place: str) -> bytes:
-    r"""One event. JSON has no bare line breaks, so that data is always one line.
+    r"""One event. JSON has no bare line breaks, so the data is always one line.
 
     >>> event("status", {"status": "running"}, "10-0-0")
     b'id: 10-0-0\nevent: status\ndata: {"status":"running"}\n\n'

@@ -21,15 +21,15 @@ RUNS, MOST_RUNS = 500, 5_000
 """Runs that are shown, unless a scraper asks for another number, and the most it may ask for."""
 
 HOURS, MOST_HOURS = 24, 24 * 366
-"""How long a run is shown after its last sign of life."""
+"""Hours for which a run is shown after its last sign of life."""
 
 GOOD_SECONDS = 1.0
-"""A page is given to whoever asks again so soon: several scrapers cost no more than one."""
+"""Seconds for which a page is reused, so that several scrapers cost no more than one."""
 
 LEFT_OUT = ("limit", "age", "unreadable")
 
 
-class Metrics:
+class MetricsPage:
     """The page, and what is known of each run. Safe to ask from several threads."""
 
     def __init__(self, folder: Folder) -> None:
@@ -87,7 +87,7 @@ def _last_sign(path: Path) -> float:
 
 @lru_cache(maxsize=MOST_RUNS)
 def _signs_of_life(path: Path) -> tuple[str, str, str]:
-    """Kept: making the paths costs more than looking at the files."""
+    """Cached: making the paths costs more than reading the files' times."""
     run_dir = RunDir(path)
     return str(run_dir.heartbeat), str(run_dir.train_log), str(run_dir.info)
 

@@ -23,7 +23,7 @@ from rlvitals.terminal import logger
 SHORTEST_TOKEN = 16
 PROOF = "proof:"
 EVERYBODY = "-"
-"""The name of whoever has the one token."""
+"""The name logged for anyone who uses the single shared token."""
 
 PUSH_VARIABLE = "RLVITALS_PUSH_TOKEN"
 """The environment variable with the token for pushes."""
@@ -33,7 +33,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class People(Protocol):
-    """Tells whose a token or a cookie is."""
+    """Finds the owner of a token or cookie."""
 
     @property
     def cookie(self) -> str:
@@ -41,7 +41,7 @@ class People(Protocol):
         ...
 
     def name_of(self, ticket: str) -> str | None:
-        """Whose ticket it is; None: nobody's. Takes as long for a wrong one as for a right one."""
+        """The owner of a ticket, or None. A wrong ticket takes as long to check as a right one."""
         ...
 
 
@@ -51,12 +51,12 @@ def ticket_of(token: str) -> str:
 
 
 def proof_of(ticket: str) -> str:
-    """What a file of tokens may hold instead of one."""
+    """The hash that a token file may hold instead of the token."""
     return hashlib.sha256(ticket.encode("utf-8", "replace")).hexdigest()
 
 
 def check_token(token: str) -> str:
-    """Raises ConfigError for what is too short to be a secret."""
+    """Raises ConfigError if a token is too short to be a secret."""
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"a token has at least {SHORTEST_TOKEN} printable characters and no space")
     return token
@@ -82,7 +82,7 @@ class OneToken:
 
 
 class TokenFile:
-    """A token a person."""
+    """One token per person."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -98,7 +98,7 @@ class TokenFile:
         return found[0] if found else None
 
     def _read(self, *, is_first: bool = False) -> None:
-        """Read the file where it has changed. One that cannot be read lets nobody in."""
+        """Read the file if it has changed. While it cannot be read, nobody has access."""
         try:
             facts = self._path.stat()
             stamp = facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -20,12 +20,12 @@ from typing import Any
 from rlvitals.codec import parse_shallow
 from rlvitals.errors import (
     ConfigError,
-    MissingDependency,
     RlvitalsError,
     RunExists,
     RunNotFound,
     RunUnreadable,
     UnknownMetric,
+    needs,
 )
 from rlvitals.render.prometheus import CONTENT_TYPE
 from rlvitals.store.inbox import MOST_PIECE, Inbox, OutOfPlace, QuotaUsed
@@ -34,10 +34,10 @@ from rlvitals.web.answers import Query, as_json
 from rlvitals.web.api import ANSWERS, change_marks
 from rlvitals.web.folder import Folder
 from rlvitals.web.guard import PUSH, Guard, choose_token, known_hosts
-from rlvitals.web.metrics import Metrics
+from rlvitals.web.metrics import MetricsPage
 from rlvitals.web.people import People
 
-try:
+with needs("the dashboard", "web"):
     import anyio.to_thread
     import uvicorn
     from anyio.to_thread import run_sync
@@ -46,37 +46,35 @@ try:
     from starlette.responses import FileResponse, Response
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
-except ImportError as error:
-    raise MissingDependency("the dashboard", "web") from error
 
 from rlvitals.web.connections import QUEUE, TURN, Connection
 from rlvitals.web.live import Live
 
 STATIC = Path(__file__).parent / "static"
 THREADS = 8
-"""Questions answered at a time."""
+"""Maximum number of requests answered at the same time."""
 
 PORT = 8642
 
 MARKS = "/api/marks"
 DOORS = {MARKS: 64 * 1024}
-"""What may be posted to when a folder is edited, each with the most bytes of a body."""
+"""The paths that accept POST when editing is enabled, each with its maximum body size in bytes."""
 
 MOST_PUSHED = MOST_PIECE * 4 // 3 + 16 * 1024
-"""Bytes of a body at the door for pushes: a piece as base64, and its description."""
+"""Maximum size of a push request's body: a piece as base64, and its description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """What a server for several people has beside the folder."""
+    """Options of a server for several people."""
 
     people: People | None = None
-    """Each with their own token, instead of one for all."""
+    """People with their own tokens, instead of one shared token."""
     inbox: Inbox | None = None
-    """Where runs are pushed to; None: the door is shut."""
+    """Where pushed runs are stored; None if pushes are not accepted."""
     push_token: str | None = None
     seen: Callable[[str, Any, int], None] = lambda name, scope, status: None
-    """Told of every answer."""
+    """Called for every response."""
 
 
 def make_app(
@@ -89,8 +87,8 @@ def make_app(
     team: Team | None = None,
     is_ending: Callable[[], bool] = lambda: False,
 ) -> Guard:
-    """The guarded application over a folder. With `edit` its marks may be changed. `is_ending` tells those that listen
-    to let go.
+    """The guarded application over a folder. With `edit`, its marks may be changed. Streams end when `is_ending`
+    returns True.
     """
     folder.is_editable = edit
     team = team or Team()
@@ -100,7 +98,7 @@ def make_app(
         *(Route(f"/api/{name}", _endpoint(folder, answer)) for name, answer in ANSWERS.items()),
         Route(MARKS, _changes(folder), methods=["POST"]),
         Route("/api/live", Live(folder, is_ending)),
-        Route("/metrics", _scrapes(Metrics(folder))),
+        Route("/metrics", _scrapes(MetricsPage(folder))),
         *([Route(PUSH, _pushes(team.inbox), methods=["POST"])] if team.inbox else []),
         Mount("/static", _Static(directory=STATIC, check_dir=False)),
     ]
@@ -113,7 +111,7 @@ def make_app(
 
 
 def _doors(edit: bool, team: Team) -> dict[str, int]:
-    """What may be posted to, each with the most bytes of a body."""
+    """The paths that accept POST, each with its maximum body size in bytes."""
     pushes = {PUSH: MOST_PUSHED} if team.inbox and team.push_token else {}
     return pushes | (DOORS if edit else {})
 
@@ -138,7 +136,7 @@ def serve(
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket that takes connections from now on, before anything is there to answer them."""
+    """A socket that accepts connections from now on, before the application is ready to answer them."""
     try:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address, port), family=family, backlog=QUEUE)
@@ -148,15 +146,15 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class GuardedServer(uvicorn.Server):
-    """uvicorn's over a guarded application, with connections of ours. It waits for open connections at its end: those
-    that listen to a run are let go at once.
+    """uvicorn's server with a guarded application and our connections. uvicorn waits for open connections when it
+    stops, so streams are ended at once.
     """
 
     def __init__(self, app: Guard, doors: Mapping[str, int], keys: Mapping[bytes, bytes] | None = None) -> None:
-        """`doors` take bodies, each with the most bytes; those in `keys` from who has the token."""
+        """`doors` are the paths that accept bodies, each with its maximum size. Those in `keys` require the token."""
         taking = {path.encode(): most for path, most in doors.items()}
         connection = type("Connection", (Connection,), {"doors": taking, "keys": keys or {}})
-        # No access log: addresses may hold a token. No warnings: anybody can cause them, as many as he likes.
+        # No access log: addresses may hold a token. No warnings: any client can cause any number of them.
         # No logging configuration: uvicorn's own closes every handler of the process, and absl's handlers then close
         # their streams. The loop and the parser are those that are always there, whatever else is installed.
         config = uvicorn.Config(
@@ -168,18 +166,18 @@ class GuardedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or []:
-            listening.listen(QUEUE)  # uvicorn has made it as short as what is taken in one turn
+            listening.listen(QUEUE)  # uvicorn shortened the queue to the connections of one iteration
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
-        await asyncio.sleep(0)  # what was just cancelled comes to its end
+        await asyncio.sleep(0)  # lets the cancelled tasks end
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # a connection that is open when the loop closes stays open
+        await asyncio.sleep(0)  # lets connections close before the loop does
 
 
 class Server(GuardedServer):
-    """The dashboard's."""
+    """The dashboard's server."""
 
     def __init__(
         self,
@@ -200,7 +198,7 @@ class Server(GuardedServer):
 
 
 def url_of(address: str, port: int) -> str:
-    """Where a server on an address is opened."""
+    """The address that opens a server."""
     if address in ("0.0.0.0", "::"):  # noqa: S104
         name = socket.gethostname()
     else:
@@ -216,7 +214,7 @@ def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, obj
     return respond
 
 
-def _scrapes(metrics: Metrics) -> Callable[[Request], Response]:
+def _scrapes(metrics: MetricsPage) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
         try:
             page = metrics.text(Query(request.query_params.multi_items()))
@@ -256,7 +254,7 @@ def _told(answer: Callable[[], Mapping[str, object]]) -> Response:
         return _error(503, error)
     except RlvitalsError as error:
         return _error(400, error)
-    except OSError as error:  # a file that went away between two looks
+    except OSError as error:  # a file that was removed while it was read
         return _error(503, f"{type(error).__name__}: {error.strerror or 'the run cannot be read right now'}")
 
 

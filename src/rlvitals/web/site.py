@@ -44,28 +44,28 @@ from rlvitals.web.folder import Folder
 STATIC = Path(__file__).parent / "static"
 
 MARK = "site.json"
-"""The file by which a folder is known to be a shared site."""
+"""The file that identifies a folder as a shared site."""
 
 FORMAT = 1
 
 POINTS_OF_A_RUN = 24_000
-"""Points that the curves of one run have together; each curve has at most MOST_POINTS and at least LEAST_POINTS."""
+"""Points of all curves of a run together. Each curve has at most MOST_POINTS and at least LEAST_POINTS."""
 MOST_POINTS, LEAST_POINTS = 400, 60
 
 DIGITS = 5
 """Significant digits of a number on a curve: more than a screen shows."""
 
 SHORTEST_SHARED = 8
-"""Numbers of a list that is worth its own place."""
+"""Minimum length of a list that is stored separately."""
 
 OF_A_STEP = 8
-"""Rollouts of one step, where there are enough steps."""
+"""Maximum number of rollouts per step, if there are enough steps."""
 
 LONGEST_NAME = 60
 """Characters of a run's name in a site: a file system takes 255 bytes."""
 
 MOST_METRICS = 1_000
-"""Of a run, and of a comparison."""
+"""Maximum number of metrics of a run, and of a comparison."""
 
 SIDE_BY_SIDE = 12
 """Runs that a page compares in curves and tables. In a copy of more, two runs can be compared if the first of the list
@@ -79,13 +79,13 @@ MOST_COLUMNS = 200
 """Metrics and settings that are columns of the list of runs."""
 
 MOST_ARRANGED = 3
-"""Runs of which every choice, in every order, can be compared. Of more runs: two at a time, and all."""
+"""Up to this many runs, every selection in every order can be compared. With more runs: any two, or all."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
-"""As the server's, but for what a meta tag cannot say."""
+"""The server's policy without the directives that a meta tag does not support."""
 
 NOT_HERE = "This page is a shared copy, made from files. This question needs the run itself: rlvitals serve."
 
@@ -93,7 +93,7 @@ Question = list[tuple[str, str]]
 
 
 class Sources:
-    """The runs of a site, as the questions to them are made up."""
+    """The runs of a site, and the facts about them that the questions need."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -102,7 +102,7 @@ class Sources:
         self._axes: dict[str, list[str]] = {}
 
     def metrics(self, run: str) -> list[str]:
-        """The names of a run, each once."""
+        """The metric names of a run, without duplicates."""
         if run not in self._metrics:
             told = ANSWERS["metrics"](self.folder, Query([("run", run)]))
             self._metrics[run] = told["metrics"]  # type: ignore[assignment]
@@ -135,21 +135,21 @@ class Shared:
     """How an address is answered without a server."""
 
     questions: Callable[[Sources], Iterable[Question]]
-    """What is asked when the site is made."""
+    """The questions asked when the site is made."""
     ignored: tuple[str, ...] = ()
     """Parameters of a page's question that the files do not depend on."""
     each: str = ""
     """A parameter that a page repeats: each value is its own question, and the answers are joined."""
     appended: tuple[str, ...] = ()
-    """The lists of such answers that follow each other; everything else is the same in all of them."""
+    """Lists of such answers that are concatenated. Everything else is the same in all of them."""
     narrowed: bool = False
-    """Whether the answer is of all runs, and a page takes from it those it asked for."""
+    """Whether the answer covers all runs, from which a page selects those it needs."""
     missing: str = NOT_HERE
-    """What a page says where the files have no answer."""
+    """The message if the files have no answer."""
 
 
 def of_each_run(*further: tuple[str, str]) -> Callable[[Sources], Iterator[Question]]:
-    """One question a run."""
+    """One question per run."""
 
     def questions(sources: Sources) -> Iterator[Question]:
         for run in sources.runs:
@@ -269,7 +269,7 @@ def _sweeps(sources: Sources) -> Iterator[Question]:
 ZOOM = ("from", "to", "points")
 
 FIRST_PAGE = ("page", "0")
-"""Which is asked for by saying nothing, too."""
+"""Also the default if no page is given."""
 
 SHARED: dict[str, Shared] = {
     "runs": Shared(_once),
@@ -313,7 +313,7 @@ SHARED: dict[str, Shared] = {
     "images": Shared(of_each_run()),
     "image": Shared(_images, missing="A shared copy holds some of the images."),
 }
-"""Every address that a page asks with GET, and how; those that the server does not have are passed over."""
+"""Every address that a page asks with GET, and how; those that the server does not have are skipped."""
 
 
 @dataclass(slots=True)
@@ -323,7 +323,7 @@ class Bundle:
     number: int
     answers: dict[str, Any] = field(default_factory=dict)
     lists: list[str] = field(default_factory=list)
-    """Each as its JSON."""
+    """Each list as JSON."""
 
 
 class Store:
@@ -331,11 +331,11 @@ class Store:
 
     def __init__(self) -> None:
         self.bundles: dict[tuple[str, str], Bundle] = {}
-        """By address and run."""
+        """Answers by address and run."""
         self._lists: dict[str, tuple[int, int]] = {}
         """The place of each list by its JSON."""
         self.pools: dict[str, Bundle] = {}
-        """The lists that were met first in a run's answers, by run."""
+        """Lists by the run in whose answers they first occurred."""
         self.alike: dict[str, set[str]] = {}
         """Questions about all runs whose answer does not depend on which comes first, by address."""
         self._first: dict[str, str] = {}
@@ -416,8 +416,8 @@ def copy_runs(
 
 
 def chosen_groups(log: RolloutSource, most: int) -> Iterator[Group]:
-    """Groups of at most so many rollouts together, of steps spread evenly over the run, its first and last among them.
-    A group that is larger than what is left is cut.
+    """Groups with at most `most` rollouts in total, from steps spread evenly over the run, including its first and last
+    step. A group is cut if it has more rollouts than its step may still add.
     """
     steps = log.steps if most > 0 else []
     if not steps:
@@ -560,7 +560,7 @@ def write_site(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _whole_letters(text: str) -> str:
-    """A text without the halves of letters that names of files may hold."""
+    """A text without lone surrogates, which file names may contain."""
     return text.encode("utf-8", "replace").decode()
 
 

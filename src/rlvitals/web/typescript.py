@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from rlvitals import contract
+from rlvitals.catalog.build import write_generated
 from rlvitals.web.api import ANSWERS
 
 WRITTEN = Path(__file__).parent / "contract.d.ts"
@@ -21,7 +22,7 @@ _SIMPLE = {str: "string", int: "number", float: "number", bool: "boolean", type(
 
 
 class Declarations:
-    """The interfaces that some types need, each once, in the order they are met."""
+    """The interfaces that the types need, each once, in the order of first use."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -30,7 +31,7 @@ class Declarations:
         """The name of a record's interface, which is declared here."""
         name = kind.__name__
         if name not in self.texts:
-            self.texts[name] = ""  # keeps its place before those it needs
+            self.texts[name] = ""  # reserves its place before the interfaces it needs
             missing: frozenset[str] = getattr(kind, "__optional_keys__", frozenset())
             lines = [
                 f"  {key}{'?' if key in missing else ''}: {self.text(hint)};"
@@ -81,13 +82,7 @@ def declarations() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the file, or with --check only compare; returns the exit code."""
-    text = declarations()
-    if "--check" not in arguments:
-        WRITTEN.write_text(text, encoding="utf-8")
-    elif not WRITTEN.exists() or WRITTEN.read_text(encoding="utf-8") != text:
-        print(f"{WRITTEN.name} is out of date; run: python -m rlvitals.web.typescript", file=sys.stderr)
-        return 1
-    return 0
+    return write_generated(WRITTEN, declarations().encode(), arguments)
 
 
 if __name__ == "__main__":

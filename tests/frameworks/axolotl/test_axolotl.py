@@ -47,7 +47,7 @@ def test_sft(train, shown):
     run = rlvitals.open_run(folder)
     assert list(run.series("loss")[0]) == [1, 2, 3, 4, 5, 6]
     assert (run.name, run.framework, run.status) == ("from-yaml", "axolotl", "finished")
-    shown("Axolotl sft", version("axolotl"), "training, 6 steps", folder, acts="stop, save, rate, go back")
+    shown("Axolotl sft", version("axolotl"), "training, 6 steps", folder, acts="stop, save, rate, revert")
 
 
 def test_dpo(train, shown):
@@ -60,7 +60,7 @@ def test_dpo(train, shown):
     run = rlvitals.open_run(folder)
     assert list(run.series("rewards/margins")[0]) == [1, 2, 3, 4, 5, 6]
     assert run.algorithm == "dpo"
-    shown("Axolotl dpo", version("axolotl"), "training, 6 steps", folder, acts="stop, save, rate, go back")
+    shown("Axolotl dpo", version("axolotl"), "training, 6 steps", folder, acts="stop, save, rate, revert")
 
 
 def test_a_critical_finding_stops_it(train, ask_for):

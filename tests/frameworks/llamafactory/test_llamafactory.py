@@ -61,7 +61,7 @@ def test_sft_from_a_yaml_file(settings, tmp_path, monkeypatch, shown):
     run = rlvitals.open_run(folder)
     assert list(run.series("loss")[0]) == [1, 2, 3, 4, 5, 6]
     assert (run.name, run.framework, run.status) == ("from-yaml", "llamafactory", "finished")
-    shown("LLaMA-Factory sft", version("llamafactory"), "training, 6 steps", folder, acts="stop, save, rate, go back")
+    shown("LLaMA-Factory sft", version("llamafactory"), "training, 6 steps", folder, acts="stop, save, rate, revert")
 
 
 def test_dpo(settings, tmp_path, shown):
@@ -69,7 +69,7 @@ def test_dpo(settings, tmp_path, shown):
     folder = tmp_path / "out"
     run = rlvitals.open_run(folder)
     assert list(run.series("rewards/margins")[0]) == [1, 2, 3, 4, 5, 6]
-    shown("LLaMA-Factory dpo", version("llamafactory"), "training, 6 steps", folder, acts="stop, save, rate, go back")
+    shown("LLaMA-Factory dpo", version("llamafactory"), "training, 6 steps", folder, acts="stop, save, rate, revert")
 
 
 def test_a_critical_finding_stops_it(settings, tmp_path, ask_for):

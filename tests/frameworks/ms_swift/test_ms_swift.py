@@ -63,7 +63,7 @@ def test_sft(train, shown):
     run = rlvitals.open_run(folder)
     assert list(run.series("loss")[0]) == [1, 2, 3, 4, 5, 6]
     assert (run.framework, run.status) == ("ms_swift", "finished")
-    shown("ms-swift sft", version("ms-swift"), "training, 6 steps", folder, acts="stop, save, rate, go back")
+    shown("ms-swift sft", version("ms-swift"), "training, 6 steps", folder, acts="stop, save, rate, revert")
 
 
 def test_grpo_with_its_completions(train, shown):
@@ -81,7 +81,7 @@ def test_grpo_with_its_completions(train, shown):
         rewards = [rollout.reward for group in run.rollouts(int(step)) for rollout in group.rollouts]
         assert len(rewards) == 4
         assert sum(rewards) / 4 == pytest.approx(mean, abs=1e-6)
-    shown("ms-swift grpo", version("ms-swift"), "training, 6 steps", folder, acts="stop, save, rate, go back")
+    shown("ms-swift grpo", version("ms-swift"), "training, 6 steps", folder, acts="stop, save, rate, revert")
 
 
 def test_a_critical_finding_stops_it(train, ask_for):

@@ -53,7 +53,7 @@ def test_transformers_trainer(model, tokenizer, tmp_path, shown):
         transformers.__version__,
         "training, 6 steps",
         tmp_path,
-        acts="stop, save, rate, go back",
+        acts="stop, save, rate, revert",
     )
 
 
@@ -73,7 +73,7 @@ def test_trl_grpo(model, tokenizer, tmp_path, shown):
     assert list(run.series("reward")[1]) == logged
     assert len(logged) == 6
     assert (run.framework, run.algorithm, run.status) == ("trl_grpo", "grpo", "finished")
-    shown("TRL GRPOTrainer", trl.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, go back")
+    shown("TRL GRPOTrainer", trl.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, revert")
 
 
 def test_trl_dpo(model, tokenizer, tmp_path, shown):
@@ -90,7 +90,7 @@ def test_trl_dpo(model, tokenizer, tmp_path, shown):
     logged = [entry["rewards/margins"] for entry in trainer.state.log_history if "rewards/margins" in entry]
     assert list(run.series("rewards/margins")[1]) == logged
     assert len(logged) == 6
-    shown("TRL DPOTrainer", trl.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, go back")
+    shown("TRL DPOTrainer", trl.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, revert")
 
 
 def test_a_critical_finding_stops_trl(model, tokenizer, tmp_path, ask_for):

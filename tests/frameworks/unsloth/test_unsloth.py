@@ -36,7 +36,7 @@ def test_a_training_is_recorded(tiny_model, tmp_path, shown):
     assert list(run.series("loss")[1]) == logged
     assert len(logged) == 6
     assert run.status == "finished"
-    shown("Unsloth sft", unsloth.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, go back")
+    shown("Unsloth sft", unsloth.__version__, "training, 6 steps", tmp_path, acts="stop, save, rate, revert")
 
 
 def test_a_critical_finding_stops_it(tiny_model, tmp_path, ask_for):

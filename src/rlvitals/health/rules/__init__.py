@@ -19,6 +19,7 @@ from rlvitals.health.rules import (
     exploration,
     failures,
     guides,
+    judging,
     optimisation,
     policy,
     preference,
@@ -46,6 +47,7 @@ _MODULES = (
     system,
     audit,
     guides,
+    judging,
     tokens,
     texts,
 )

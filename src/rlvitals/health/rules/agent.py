@@ -55,7 +55,7 @@ def turn_runaway(
     stuck_rise: float,
     noises: float,
 ) -> Alarm | None:
-    """Episodes run into the turn limit, and the reward has nothing to show for it."""
+    """Episodes reach the turn limit without a higher reward."""
     most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
     level = turns.median5
     at_limit = (
@@ -137,7 +137,7 @@ def early_exits(
     noises_share: float,
     change_times: float,
 ) -> Alarm | None:
-    """The share of episodes that end early has changed for good: giving up has become worth it, or a tool crashes."""
+    """The share of episodes that end early has changed permanently: giving up is rewarded, or a tool crashes."""
     for signal in (early_exit, abstained):
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
@@ -161,6 +161,7 @@ def groups_filtered(
     groups_kept: Signal | None,
     groups_dropped: Signal | None,
     all_pass: Signal | None,
+    true_score: Signal | None,
     *,
     share: float,
     share_critical: float,
@@ -168,8 +169,9 @@ def groups_filtered(
     percent_below: float,
     solved: float,
 ) -> Alarm | None:
-    """Most groups are thrown away before training: the batch is much smaller than it seems. Not where they are those
-    that every sample solves: that is what training is for, and `groups_without_spread` remarks it.
+    """Most groups are discarded before training, so the batch is much smaller than configured. Groups that every sample
+    solves do not count: solving them is the goal, and `groups_without_spread` reports them as a remark. If their share
+    is not logged, the share of right answers bounds it: no more groups than answers can be wrong throughout.
     """
     signal = kept_share
     if kept_share is not None:
@@ -186,7 +188,10 @@ def groups_filtered(
         return None
     if signal is None or signal.n < points:
         return None
-    if all_pass is not None and all_pass.median5 >= solved * (1.0 - level):
+    passing = None if all_pass is None else all_pass.median5
+    if passing is None and true_score is not None and true_score.lowest >= 0 and true_score.highest <= 1:
+        passing = 1.0 - level - (1.0 - true_score.median5)
+    if passing is not None and passing >= solved * (1.0 - level):
         return None
     if level < share_critical:
         return critical(signal, kept=level)

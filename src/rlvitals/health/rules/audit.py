@@ -38,7 +38,7 @@ def impossible_entropy(entropy: Signal, case: Case, *, vocabulary: float, base_m
 
 
 def impossible_kl(kl: Signal, case: Case, *, slack: float) -> Alarm | None:
-    """The k3 estimator is never negative, token by token, but for the rounding of half precision."""
+    """The k3 estimator is never negative for any token, except for rounding in half precision."""
     return warning(kl) if case.kl_estimator == "kl_ref.k3" and kl.last < -slack else None
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
+from rlvitals.health.growth import growth_of
 from rlvitals.health.standstill import WINDOW, stood_still
 from rlvitals.health.statistics import Signal
 
@@ -53,6 +54,49 @@ def _of_the_sync(alarm: Alarm) -> Alarm:
     return alarm
 
 
+def engine_stands_still(
+    mismatch_gap: Signal | None,
+    mismatch_kl: Signal | None,
+    mismatch_error: Signal | None,
+    mismatch_chi2: Signal | None,
+    case: Case,
+    *,
+    points: float,
+    odds: float,
+    odds_signed: float,
+    over_jump_signed: float,
+    odds_later: float,
+    times: float,
+    rising: float,
+    level: float,
+    level_signed: float,
+    aging: float,
+    grave: float,
+) -> Alarm | None:
+    """The gap between engine and trainer grows as it does where the engine has kept its weights since one step."""
+    trail = case.trail
+    signal = _shown_by(mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2)
+    if signal is None or len(trail.gaps) < points:
+        return None
+    is_squared, is_signed = _is_squared(mismatch_gap, mismatch_kl), _is_signed(mismatch_gap, mismatch_kl, case)
+    last = trail.gaps[-1]
+    if not last > max(level_signed if is_signed else level, times * trail.gaps[-int(points)]):
+        return None
+    kept, ages = trail.gaps[-WINDOW:], trail.ages[-WINDOW:]
+    first = len(trail.gaps) - len(kept)
+    still = stood_still(kept, ages, first, squared=is_squared, signed=is_signed)
+    # A long run has many windows in which chance can look like it.
+    needed = odds_later if first else odds_signed if is_signed else odds
+    if not still.odds > needed or not still.over_jump > (over_jump_signed if is_signed and not first else needed):
+        return None
+    count = float(len(kept) - still.onset - 1)
+    is_aging = ages[-1] - ages[still.onset] > aging * count  # NaN where no age is logged: then it is not
+    if is_aging or not still.times > times or still.rising < rising:
+        return None
+    found = (critical if last > grave else warning)(signal, times=still.times, count=count)
+    return since(trail.steps[first + still.onset], _of_the_sync(found))
+
+
 def gap_growing(
     mismatch_gap: Signal | None,
     mismatch_kl: Signal | None,
@@ -60,7 +104,7 @@ def gap_growing(
     mismatch_chi2: Signal | None,
     case: Case,
     *,
-    rising: float,
+    points: float,
     none: float,
     none_signed: float,
     level: float,
@@ -73,82 +117,40 @@ def gap_growing(
     noises: float,
     usual_points: float,
     usual_least: float,
-    still_odds: float,
-    still_odds_signed: float,
-    still_odds_later: float,
-    still_times: float,
-    still_rising: float,
-    still_level: float,
-    still_level_signed: float,
-    still_aging: float,
     grave: float,
 ) -> Alarm | None:
     """The gap between engine and trainer grows with every step, and faster than the age of the samples."""
     trail = case.trail
-    signal = next((one for one in (mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2) if one is not None), None)
-    if signal is None or len(trail.gaps) < rising:
+    signal = _shown_by(mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2)
+    if signal is None or len(trail.gaps) <= points:
         return None
-    # k1 keeps the sign: of a small gap it is noise around 0.
-    is_signed = mismatch_gap is None and mismatch_kl is not None and "mismatch_k3" not in case.signals
-    last = trail.gaps[-1]
-    if last > (still_level_signed if is_signed else still_level) and last > still_times * trail.gaps[-int(rising)]:
-        kept, ages = trail.gaps[-WINDOW:], trail.ages[-WINDOW:]
-        first = len(trail.gaps) - len(kept)
-        is_squared = mismatch_gap is None and mismatch_kl is not None
-        still = stood_still(kept, ages, first, squared=is_squared, signed=is_signed)
-        odds = still_odds_signed if is_signed else still_odds
-        if first:  # a long run has many windows in which chance can look like it
-            odds = still_odds_later
-        count = float(len(kept) - still.onset - 1)
-        is_aging = ages[-1] - ages[still.onset] > still_aging * count  # NaN where no age is logged: then it is not
-        if still.odds > odds and still.times > still_times and still.rising >= still_rising and not is_aging:
-            found = (critical if last > grave else warning)(signal, times=still.times, count=count)
-            return since(trail.steps[first + still.onset], _of_the_sync(found))
-    floor = none_signed if is_signed else none
-    numbers = {"level": level, "least": least, "times": times, "one_jump": one_jump,
-               "fading": fading, "age_times": age_times, "age_least": age_least, "noises": noises,
-               "usual_least": usual_least}  # fmt: skip
+    floor = none_signed if _is_signed(mismatch_gap, mismatch_kl, case) else none
     for end in (len(trail.gaps), len(trail.gaps) - 1):  # at two points in a row
-        begin = max(end - int(rising + usual_points), 0)
+        begin = max(end - int(points + usual_points), 0)
         gaps = [max(gap, floor) for gap in trail.gaps[begin:end]]
-        if not _has_grown(gaps, trail.ages[begin:end], rising=int(rising), **numbers):
+        grown = growth_of(gaps, trail.ages[begin:end], int(points), age_least)
+        if grown is None or not grown.is_highest or not gaps[-1] > level:
             return None
-    before = max(trail.gaps[-int(rising)], floor)
-    return (critical if last > grave else warning)(signal, times=last / before, count=rising - 1)
+        if not grown.times > times or grown.least < least:
+            return None
+        if grown.largest > one_jump or grown.later < fading or grown.times < age_times * grown.older:
+            return None
+        if grown.changes >= usual_least and math.log(grown.times) < noises * grown.usual:
+            return None
+    last, before = trail.gaps[-1], max(trail.gaps[-int(points)], floor)
+    return (critical if last > grave else warning)(signal, times=last / before, count=points - 1)
 
 
-def _has_grown(
-    gaps: list[float],
-    ages: list[float],
-    *,
-    rising: int,
-    level: float,
-    least: float,
-    times: float,
-    one_jump: float,
-    fading: float,
-    age_times: float,
-    age_least: float,
-    noises: float,
-    usual_least: float,
-) -> bool:
-    """Whether the gap has grown at each of the last points, by more than usual, without settling, and faster than the
-    age of the samples.
-    """
-    recent = gaps[-rising:]
-    if len(recent) < rising or math.isnan(sum(recent)) or not recent[-1] > max(level, times * recent[0]):
-        return False
-    ratios = [math.log(after / before) for before, after in pairwise(recent)]
-    if min(ratios) < least or max(ratios) > one_jump * sum(ratios):
-        return False
-    changes = sorted(abs(math.log(after / before)) for before, after in pairwise(gaps[: -rising + 1]))
-    if len(changes) >= usual_least and sum(ratios) < noises * changes[len(changes) // 2]:
-        return False
-    added = [after - before for before, after in pairwise(recent)]
-    if sum(added[-2:]) < fading * sum(added[:2]):
-        return False  # it settles, as the age of samples does in the first steps of asynchronous training
-    youngest, oldest = ages[-rising], ages[-1]
-    if math.isnan(youngest + oldest):
-        return True
-    older = max(oldest, age_least) / max(youngest, age_least)
-    return older <= 1 or recent[-1] >= age_times * older * recent[0]
+def _shown_by(*signals: Signal | None) -> Signal | None:
+    """The first of these that the run logs."""
+    return next((one for one in signals if one is not None), None)
+
+
+def _is_squared(gap: Signal | None, kl: Signal | None) -> bool:
+    """Whether the trail follows a mean of squares."""
+    return gap is None and kl is not None
+
+
+def _is_signed(gap: Signal | None, kl: Signal | None, case: Case) -> bool:
+    """Whether the trail follows k1, which keeps the sign: of a small gap it is noise around 0."""
+    return _is_squared(gap, kl) and "mismatch_k3" not in case.signals

@@ -4,10 +4,12 @@ answers are, and whether they depend on what was asked.
 
 from __future__ import annotations
 
+import math
+
 from rlvitals.health.alarm import Alarm, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import median
-from rlvitals.health.rules.reward import is_solved
+from rlvitals.health.rules.reward import SOLVED_LEVEL, SOLVED_REST, is_share, is_solved
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
 TO_SIGMA = 1.0483
@@ -15,6 +17,12 @@ TO_SIGMA = 1.0483
 
 WIDTH = 3
 """Evaluations whose mean is a level."""
+
+MOST_PROMPTS = 2000
+"""Prompts of an evaluation up to which their number is looked for in the shares of them."""
+
+WHOLE = 0.01
+"""How near to a whole number a count is that was worked out from a rounded share."""
 
 
 def coverage_lost(
@@ -26,8 +34,8 @@ def coverage_lost(
     least: float,
     one_noises: float,
 ) -> Alarm | None:
-    """Fewer prompts are solved in many attempts, while one attempt solves as many as before or more: the policy gets
-    surer of less.
+    """Fewer prompts are solved in many attempts, while one attempt solves as many as before or more: the policy
+    concentrates on fewer solutions.
     """
     if pass_many.n < evals or pass_one.n < evals or pass_many.key == pass_one.key:
         return None
@@ -63,16 +71,45 @@ def _level(values: tuple[float, ...], at: int) -> float:
 
 
 def prompts_lost(
-    prompts_lost: Signal, prompts_won: Signal, *, evals: float, share: float, least: float
+    prompts_lost: Signal,
+    prompts_won: Signal,
+    *,
+    evals: float,
+    share: float,
+    least: float,
+    noises: float,
+    prompts: float,
 ) -> Alarm | None:
-    """More prompts that were solved are lost than new ones are won, one evaluation after the other."""
+    """More prompts that were solved are lost than new ones are won over a few evaluations, in none of them clearly
+    fewer, and more than by chance.
+    """
     if prompts_lost.n < evals or prompts_won.n < evals:
         return None
     lost, won = prompts_lost.window[-int(evals) :], prompts_won.window[-int(evals) :]
     net = sum(lost) - sum(won)
     if net <= share or any(one - other <= least for one, other in zip(lost, won, strict=True)):
         return None
+    # Prompts that are solved by chance change sides by chance: of few prompts, a large share.
+    number = _number_of_prompts([*prompts_lost.window, *prompts_won.window]) or prompts
+    if net < noises * math.sqrt((sum(lost) + sum(won)) / number):
+        return None
     return warning(prompts_lost, lost=sum(lost), won=sum(won), net=net)
+
+
+def _number_of_prompts(shares: list[float]) -> int | None:
+    """The least number of which all these are shares; None where there is none, as of shares that were rounded much.
+
+    >>> _number_of_prompts([0.25, 0.1, 0.0]), _number_of_prompts([0.3333, 0.1429])
+    (20, 21)
+    """
+    return next(
+        (
+            number
+            for number in range(1, MOST_PROMPTS + 1)
+            if all(abs(share * number - round(share * number)) < WHOLE for share in shares)
+        ),
+        None,
+    )
 
 
 def answers_alike(
@@ -80,9 +117,12 @@ def answers_alike(
     case: Case,
     distinct_answers: Signal | None,
     self_similarity: Signal | None,
+    true_score: Signal | None,
+    reward_high: Signal | None,
     *,
     ratio: float,
     ratio_won: float,
+    ratio_others: float,
     share: float,
     alike: float,
     rest: float,
@@ -95,17 +135,41 @@ def answers_alike(
             continue
         level = signal.median5
         if signal is distinct_answers:
-            # Where the reward has risen, prompts that are solved now explain a part of it.
-            is_gone = level < share and level < (ratio_won if reward.won else ratio) * signal.base
+            right = next((score for score in (true_score, reward) if score is not None and is_share(score)), None)
+            size = case.group_size
+            if size and size > 1 and right is not None:
+                # One answer of a group is always there: a group of 4 in full agreement is at 25 %. Right answers agree,
+                # so what is left for others to differ is in proportion to the share of wrong ones.
+                one = 1.0 / size
+                others, others_base = (level - one) / (1.0 - one), (signal.base - one) / (1.0 - one)
+                wrong = min((1.0 - right.fast) / max(1.0 - right.base, NEAR_ZERO), 1.0)
+                is_gone = others < share and others < ratio_others * wrong * others_base
+            else:
+                # Where the reward has risen, prompts that are solved now explain a part of it.
+                is_gone = level < share and level < (ratio_won if reward.won else ratio) * signal.base
         else:
             is_gone = level > alike and 1.0 - level < rest * (1.0 - signal.base)
         if not is_gone or abs(signal.base - level) < noises * signal.noise_base:
             continue
         variant = "" if signal is distinct_answers else "texts"
-        if is_solved(case, reward):
+        if _is_right(case, reward, true_score, reward_high):
             return info(signal, "solved", level=level)
         return warning(signal, variant, level=level)
     return None
+
+
+def _is_right(case: Case, reward: Signal, true_score: Signal | None, reward_high: Signal | None) -> bool:
+    """Whether answers agree because they are right: the share of right answers is all but 1, or the mean reward is all
+    but the best single one. What is known of the share decides, because a gamed reward is at its best as well.
+    """
+    if true_score is not None and true_score.n and true_score is not reward and true_score.highest <= 1.0:
+        return true_score.fast > SOLVED_LEVEL
+    if is_solved(case, reward):
+        return True
+    if reward_high is None or not reward_high.n:
+        return False
+    span = reward_high.highest - min(reward.lowest, 0.0)
+    return span > 0 and reward.fast > reward_high.highest - SOLVED_REST * span
 
 
 def prompt_ignored(

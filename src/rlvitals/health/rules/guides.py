@@ -1,6 +1,6 @@
 """What the training guides ask for: the KTO, RLAIF and RLHF documents' own rules, used by the presets of their names.
 
-The guides speak of steps and of single values where the calibrated rules speak of points and levels. A run of values is
+The guides use steps and single values; the calibrated rules use points and levels. A run of values is
 still required wherever one value would be noise.
 """
 

@@ -17,7 +17,7 @@ EARLY = 3
 
 
 def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
-    """A loss that is not a number ends the run; another core series must say it twice."""
+    """A loss that is not a finite number ends the run; another core series must be non-finite twice."""
     for name in CORE:
         signal = case.signals.get(name)
         if signal is not None and signal.nonfinite_recent >= 1.0 and signal.seen_at == case.points:
@@ -85,8 +85,8 @@ def gradient_explosion(
     hurt_times: float,
     doubtless: float,
 ) -> Alarm | None:
-    """The gradient norm has grown to many times its initial value, and stays there: beyond its noise, because a start
-    with many zeros (groups without spread) has a low level that says nothing. Preference training starts at the
+    """The gradient norm has grown to many times its initial value and stays there. It must exceed its noise, because a
+    start with many zeros (groups without spread) has a low level that means nothing. Preference training starts at the
     reference, where gradients are small, so there only a loss that rises with them counts.
     """
     middle = grad_norm.median5
@@ -255,7 +255,7 @@ def learning_rate_too_low(
     margin_moved: float,
     points: float,
 ) -> Alarm | None:
-    """No step of the run so far had a learning rate that could move anything. What still moves has one: consoles
+    """No step so far had a learning rate that could change the model. If the metrics move, the rate is not 0: consoles
     print 1e-6 as 0.000.
     """
     asked = case.number("learning_rate", "lr")
@@ -311,9 +311,10 @@ def instability(
     times_together: float,
     signs_together: float,
     rising: float,
+    kept: float,
 ) -> Alarm | None:
-    """Levels are where they were while step-to-step jumps keep growing: the usual prelude of a collapse. Three series
-    that do so together, under a reward that has stopped rising, need not each have grown as far.
+    """Step-to-step jumps keep growing, usually before the level changes, which often precedes a collapse. If three
+    series do so together and the reward has stopped rising, each needs to have grown less.
     """
     worst: Signal | None = None
     signs = together = 0
@@ -333,12 +334,14 @@ def instability(
             signs += 1
         if worst is None or signal.jump_ratio > worst.jump_ratio:
             worst = signal
-    if worst is not None and together >= signs_together and reward is not None and reward.rising < rising:
-        return in_company(warning(worst, jumps=worst.jump_ratio, signs=float(together)))
-    if (
-        worst is None
-        or worst.jump_ratio < times
-        or (signs < signs_least and (worst.jump_ratio < times_alone or worst is loss or worst is kl))
+    if worst is None:
+        return None
+    has_moved = not abs(worst.fast - worst.base) <= kept * worst.noise_base
+    variant = "moved" if has_moved else ""
+    if together >= signs_together and reward is not None and reward.rising < rising:
+        return in_company(warning(worst, variant, jumps=worst.jump_ratio, signs=float(together)))
+    if worst.jump_ratio < times or (
+        signs < signs_least and (worst.jump_ratio < times_alone or worst is loss or worst is kl)
     ):
         return None
-    return warning(worst, jumps=worst.jump_ratio, signs=float(signs))
+    return warning(worst, variant, jumps=worst.jump_ratio, signs=float(signs))

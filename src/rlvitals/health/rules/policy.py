@@ -31,7 +31,7 @@ def kl_explosion(
     winning_critical: float,
     fast_times: float,
 ) -> Alarm | None:
-    """The policy leaves its reference: a multiple of the starting KL, at a size that matters, five points long."""
+    """The policy leaves its reference: the KL is a multiple of its initial value, and large enough to matter."""
     unit = kl_unit(case)
     middle = min(kl.median5, fast_times * kl.fast)
     base = max(kl.base, base_least * unit)
@@ -80,8 +80,8 @@ def entropy_collapse(
     groups_risen: float,
     spread_left: float,
 ) -> Alarm | None:
-    """The policy has all but stopped exploring. With a rising reward that is how learning looks, for a while. Where
-    the reward has stopped rising, hardly any entropy is left or groups have lost their spread, it is not.
+    """The policy has almost stopped exploring. While the reward rises, this is normal for a while. It is a collapse if
+    the reward has stopped rising and hardly any entropy is left or groups have lost their spread.
     """
     base = entropy.base
     if base <= 0 or entropy.ratio > ratio or entropy.median_ratio > ratio:
@@ -140,8 +140,8 @@ def entropy_explosion(
     rise: float,
     longer: float,
 ) -> Alarm | None:
-    """Answers become random: entropy at a multiple of its start while the reward has nothing to show for it, or has
-    stopped rising and answers grow, too.
+    """Answers become random: the entropy is a multiple of its initial value without a higher reward, or the reward has
+    stopped rising and answers also grow.
     """
     if not entropy.base > 0 or entropy.fast - entropy.base < rise:
         return None
@@ -244,10 +244,10 @@ def stale_samples(
     level = min(staleness.fast, staleness.median5)
     if level > max(steps_critical, allowed_times * allowed):
         return critical(staleness, allowed=allowed)
-    if level > allowed or (
-        staleness.n >= points and level > times * max(staleness.base, base_least) and level > steps_least
-    ):
+    if level > allowed:
         return warning(staleness, allowed=allowed)
+    if staleness.n >= points and level > times * max(staleness.base, base_least) and level > steps_least:
+        return warning(staleness, "grown", allowed=allowed)
     return None
 
 
@@ -275,8 +275,8 @@ def value_loss_growth(
     sudden: float,
     rising: float,
 ) -> Alarm | None:
-    """The critic's loss has grown to a multiple of its start. With returns that have grown it may: errors are larger on
-    a larger scale. What has grown suddenly while the reward hardly moved is not explained by that.
+    """The critic's loss has grown to a multiple of its initial value. This is normal if the returns have grown, because
+    errors grow with the scale. A sudden growth while the reward hardly moves is not explained by that.
     """
     base = value_loss.base
     least = min(base, max(value_loss.bottom, base_share * base)) if value_loss.n > points else base

@@ -10,8 +10,6 @@ from rlvitals.health.case import Case
 from rlvitals.health.rules.optimisation import is_climbing
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, SLOW_SHARE, TINY, Signal
 
-LN2 = math.log(2)
-
 
 def margin_inversion(
     margin: Signal,
@@ -137,9 +135,9 @@ def likelihood_displacement(
     faster: float,
     momentum: float,
 ) -> Alarm | None:
-    """The margin grows because the rejected answers fall faster: the chosen ones become less likely too. While margin
-    and accuracy hold what they gained, on held-out pairs too, a little of it is how preference training looks, unless
-    the chosen ones now lose more than the margin gains.
+    """The margin grows because the rejected answers fall faster, but the chosen ones also become less likely. While
+    margin and accuracy keep their gains, also on held-out pairs, a little of this is normal in preference training,
+    unless the chosen answers now lose more than the margin gains.
     """
     level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
@@ -173,8 +171,8 @@ def log_probability_crash(
     points: float,
     learning_times: float,
 ) -> Alarm | None:
-    """The log-probability of the chosen answers has fallen to a multiple of its start: the model is being destroyed,
-    even while the loss falls. A margin that still grows says that it may recover.
+    """The log-probability of the chosen answers has fallen to a multiple of its initial value: the updates destroy the
+    model, even if the loss falls. If the margin still grows, it may recover.
     """
     base = logp_chosen.base
     if not base < 0:
@@ -191,8 +189,8 @@ def log_probability_crash(
 
 
 def eval_margin_inversion(eval_margin: Signal, margin: Signal | None, *, evals: float, points: float) -> Alarm | None:
-    """On held-out pairs the rejected answers are preferred, more and more. Grave where the training margin grows at the
-    same time: then the two sets say the opposite. A few held-out pairs are below 0 by chance.
+    """On held-out pairs the rejected answers are preferred, more and more. Critical if the training margin grows at the
+    same time, because the two sets then contradict each other. A few held-out pairs are below 0 by chance.
     """
     window = eval_margin.window
     if eval_margin.n < evals or len(window) < 2 or max(window[-2:]) >= 0 or window[-1] > window[0]:
@@ -229,8 +227,8 @@ def eval_overfit(
 def preference_saturated(
     loss: Signal, pair_accuracy: Signal | None, margin: Signal | None, *, accuracy: float, level: float, far: float
 ) -> Alarm | None:
-    """Everything is distinguished and the loss is used up: the remaining steps only push log-probabilities down. Where
-    no accuracy is logged (KTO), a margin this far out stands for it.
+    """Every pair is ranked correctly and the loss is close to 0: further steps only push log-probabilities down. If no
+    accuracy is logged (KTO), a very large margin is used instead.
     """
     if max(loss.median5, loss.fast) > level:
         return None

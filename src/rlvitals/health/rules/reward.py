@@ -70,8 +70,9 @@ def reward_constant(
     zeros_alive: float,
     always_times: float,
 ) -> Alarm | None:
-    """The reward hardly moved since the first points: a verifier that always says the same, or answers it never likes.
-    One that has risen and is now exactly constant is a solved task, unless what it rose to is worth nothing.
+    """The reward has hardly changed since the first points: the verifier always returns the same score, or never
+    accepts an answer. A reward that has risen and is now exactly constant is a solved task, unless the level it reached
+    is low.
     """
     scale = max(abs(reward.slow), LEAST_SCALE)
     if reward.equal_streak < points and reward.spread > spread_times * max(relative, still) * scale:
@@ -96,7 +97,7 @@ def reward_constant(
 def reward_at_floor(
     reward: Signal, case: Case, *, share: float, points_critical: float, rising: float, trend: float
 ) -> Alarm | None:
-    """The mean reward sits at the lowest value there is: hardly any sample earns anything."""
+    """The mean reward is at its lowest possible value: hardly any sample earns anything."""
     floor = _floor_of(case, reward)
     if floor is None:
         return None
@@ -137,7 +138,7 @@ def reward_collapse(
     lost_times: float,
     back: float,
 ) -> Alarm | None:
-    """The reward has given back what it had gained, or fallen below where it began."""
+    """The reward has lost its gain, or has fallen below its initial level."""
     if not reward.dropped:
         return None
     drift = max(reward.wander, FAST_SHARE * reward.noise)
@@ -197,9 +198,9 @@ def reward_below_start(
     points: float,
     still: float,
 ) -> Alarm | None:
-    """The last stretch of the run earns less than the first, or has fewer right answers: it has unlearnt, however
-    slowly. Few points must be plain. Right answers that fell and have been exactly the same share since are those of a
-    policy that gives one answer to everything.
+    """The last part of the run earns less than the first, or has fewer right answers: the policy has become worse, even
+    if slowly. With few points the difference must be clear. If the share of right answers fell and has been exactly
+    constant since, the policy gives the same answer to everything.
     """
     for score in (reward, true_score):
         if score is None or (score is not reward and reward.won):
@@ -244,9 +245,9 @@ def not_learning(
     points_least: float,
     cut: float,
 ) -> Alarm | None:
-    """The last stretch of the run is no better than the first, and no line through it rises. A policy that has not
-    moved from its reference either is the plainer case. Where many answers have been cut off from the start there is a
-    reason, and half as many points show it. A reward held while the tasks became harder is no failure.
+    """The last part of the run is no better than the first, and no line through the reward rises. The case is clearer
+    if the policy has not moved from its reference either. If many answers have been cut off from the start, the cause
+    is known, and half as many points are enough. A constant reward on tasks that become harder is not a failure.
     """
     course = reward.course
     is_cut = truncated is not None and min(truncated.slow, truncated.base) > cut
@@ -276,8 +277,8 @@ def not_learning(
 def plateau(
     reward: Signal, eval_score: Signal | None, case: Case, *, age: float, share: float, rising: float, evals: float
 ) -> Alarm | None:
-    """The best level lies far back, and nothing has risen since: take that checkpoint. A remark, whatever its length:
-    a run that has learnt what it can is no failure.
+    """The best level was reached long ago, and nothing has risen since: use that checkpoint. Always a remark, because a
+    run that has learnt what it can has not failed.
     """
     flat = reward.plateau_age
     if flat < max(age, share * reward.n) or not reward.gained or reward.rising > rising:
@@ -315,13 +316,16 @@ def groups_without_spread(
     truncated_share: float,
     excess_times: float,
     pass_times: float,
+    constant: float,
 ) -> Alarm | None:
-    """Groups whose samples all earn the same teach nothing. A binary reward gives p^G + (1-p)^G of them by chance."""
+    """Groups whose samples all earn the same reward give no gradient. With a binary reward, a share of p^G + (1-p)^G of
+    them occurs by chance.
+    """
     level = (zero_variance.slow + zero_variance.fast) / 2
     now = min(zero_variance.fast, zero_variance.median5)
-    size = case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt")
+    size = case.group_size
     # A reward of several parts does not say which share of the answers is right; a score beside it may.
-    right = next((score for score in (reward, true_score) if score is not None and _is_share(score)), None)
+    right = next((score for score in (reward, true_score) if score is not None and is_share(score)), None)
     binary = right is not None
     chance = math.nan
     p = right.slow if right is not None else reward.slow if reward is not None else math.nan
@@ -341,6 +345,10 @@ def groups_without_spread(
         return None
     if level - chance < excess and not (p <= p_low or p >= p_high) and level < share_sure:
         return None
+    # Prompts that are always or never solved move the mean from batch to batch; a reward that is a constant does not.
+    stands = reward is not None and reward.highest - reward.lowest < constant * abs(reward.slow)
+    if reward is not None and stands and level > share_sure and not (binary and (p <= p_low or p >= p_high)):
+        return critical(zero_variance, "constant", share=level, level=level, reward=reward.slow)
     variant = ""
     # Of a binary reward no more groups can fail as a whole than answers do: beyond twice that share most pass.
     mostly_pass = binary and level > pass_times * (1 - p)
@@ -360,8 +368,9 @@ def groups_without_spread(
     return warning(zero_variance, variant, share=level, level=level, chance=chance)
 
 
-def _is_share(score: Signal) -> bool:
-    return score.lowest >= 0 and score.highest <= 1
+def is_share(score: Signal) -> bool:
+    """Whether all values so far may be shares, such as that of right answers."""
+    return score.n > 0 and score.lowest >= 0 and score.highest <= 1
 
 
 def no_reward_spread(
@@ -374,10 +383,10 @@ def no_reward_spread(
     relative: float,
     points: float,
 ) -> Alarm | None:
-    """The spread of rewards has gone: no sample is better than another."""
+    """All rewards are equal: no sample is better than another."""
     if zero_variance is not None:
         return None  # says the same, better
-    grouped = (case.number("num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt") or 0) > 1
+    grouped = (case.group_size or 0) > 1
     if reward_std.highest == 0.0 and not grouped:
         return None  # one sample a prompt has no spread, and needs none
     gone = reward_std.zero_share > share and reward_std.n >= points
@@ -425,7 +434,7 @@ def proxy_gap(case: Case, reward: Signal, *, gain: float, times: float, share_hi
 def task_part_dead(
     case: Case, reward: Signal, true_score: Signal | None, *, points: float, points_critical: float
 ) -> Alarm | None:
-    """The part of the reward that stands for the task has never once moved: whatever is learnt is something else."""
+    """The part of the reward for the task itself has never changed: the policy learns something else."""
     scores = case.parts | case.others
     if true_score is not None and true_score is not reward:
         scores[true_score.key] = true_score
@@ -457,7 +466,9 @@ def eval_falls(
     errors_apart: float,
     room: float,
 ) -> Alarm | None:
-    """The held-out score falls while the training reward climbs, or no longer follows it: over-optimised, or hacked."""
+    """The held-out score falls while the training reward rises, or no longer follows it: the reward is over-optimised
+    or exploited.
+    """
     at_evals = case.reward_at_evals
     if eval_score.n < evals or reward.dropped or len(at_evals) < evals_reward or eval_score.seen_at != case.points:
         return None
@@ -488,7 +499,7 @@ def eval_falls(
     if climb < climb_noises_apart * drift or before < climb_noises * drift or now - then > errors_flat * error:
         return None
     expected = climb * (then - eval_score.head[0]) / before
-    if _is_share(eval_score):
+    if is_share(eval_score):
         expected = min(expected, room * (1.0 - then))  # near its top a score cannot follow
     if expected - (now - then) < errors_apart * error:
         return None
@@ -510,8 +521,8 @@ def eval_left_behind(
     errors_critical: float,
     least: float,
 ) -> Alarm | None:
-    """The held-out score has lost what it had while the reward keeps its gain, however long ago the reward stopped
-    rising: what the reward pays for is no longer what is asked for.
+    """The held-out score has lost its gain while the reward keeps its own, even if the reward stopped rising long ago:
+    the reward no longer measures what is wanted.
     """
     if eval_score.n < evals or eval_score.seen_at != case.points or not reward.won or reward.dropped:
         return None
@@ -556,9 +567,10 @@ def reward_takeover(
     momentum: float,
     rising: float,
 ) -> Alarm | None:
-    """One part of the reward has become nearly all of it while the others stand still or lose, or grows while another
-    falls. What is less than `least` of the reward is small change: partial credit goes when whole answers are right.
-    Nor is it one when the part that grew is the task itself, by its name or because a measure of success rose with it.
+    """One part of the reward has become nearly all of it while the others are constant or fall, or it grows while
+    another falls. Parts below `least` of the reward are ignored: partial credit falls when complete answers are right.
+    Nor does it count if the part that grew is the task itself, by its name or because a measure of success rose with
+    it.
     """
     parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= points]
     if len(parts) < 2 or reward.dropped:

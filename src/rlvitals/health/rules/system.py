@@ -36,7 +36,9 @@ def process_gone(case: Case) -> Alarm | None:
 
 
 def phase_stall(case: Case, *, times: float, seconds: float) -> Alarm | None:
-    """Nothing has happened in a phase for much longer than it takes. Of several, the one that is silent longest."""
+    """Nothing has happened in a phase for much longer than it usually takes. If several phases are open, the one that
+    is silent for longest is reported.
+    """
     stuck = [phase for phase in case.open_phases if phase.silence > max(times * (phase.usual or 0.0), seconds)]
     if not stuck:
         return None
@@ -52,7 +54,7 @@ def _silence(case: Case) -> float:
 
 
 def slow_step(step_time: Signal, *, times: float) -> Alarm | None:
-    """One step took many times as long as they do: a checkpoint, an evaluation, a straggler."""
+    """One step took many times as long as usual: a checkpoint, an evaluation, a straggler."""
     return (
         info(step_time, times=step_time.last / max(step_time.slow, NEAR_ZERO))
         if step_time.last > times * max(step_time.slow, NEAR_ZERO)
@@ -72,8 +74,8 @@ def throughput(
     noises: float,
     length_share: float,
 ) -> Alarm | None:
-    """Steps take much longer than at the start. Longer answers are the usual cause, and then they are the news. Steps
-    of milliseconds vary with whatever else the machine does.
+    """Steps take much longer than at the start. Longer answers are the usual cause, and are then reported as such.
+    Steps of milliseconds vary with other load on the machine.
     """
     slower = math.nan
     signal = None
@@ -109,7 +111,7 @@ def memory_full(
     falling: float,
     varies_times: float,
 ) -> Alarm | None:
-    """So little memory is left that the next long batch ends the run."""
+    """So little memory is left that the next long batch may end the run."""
     for signal, share in _shares(case, gpu_memory, gpu_memory_share, gpu_memory_total, host_memory_share):
         if (
             share > grave

@@ -10,8 +10,8 @@ def gamed_text(
     scanned: Scanned, *, least: float, share: float, share_critical: float, share_alone: float, gain: float,
     gain_z: float, growth_z: float,
 ) -> Alarm | None:  # fmt: skip
-    """A pattern of exploits: critical where rollouts that show it earn more than others of the same prompt and become
-    more, a warning where one of the two is so, and a remark where it is only there.
+    """A pattern of exploits. Critical if rollouts with it earn more than others of the same prompt and become more
+    frequent, a warning if one of the two is true, otherwise a remark.
     """
     if scanned.recent_hits < least or scanned.share < share:
         return None
@@ -33,8 +33,8 @@ def spreading_text(
     scanned: Scanned, *, least: float, share: float, rise: float, share_alone: float, gain: float, gain_z: float,
     growth_z: float,
 ) -> Alarm | None:  # fmt: skip
-    """A habit that may be the model's own: a warning where it becomes frequent or is rewarded, critical where most
-    rollouts show it and it is both, a remark where it has always been there.
+    """A habit that the model may always have had. A warning if it becomes frequent or is rewarded, critical if most
+    rollouts show it and both are true, a remark if it was always there.
     """
     if scanned.recent_hits < least or scanned.share < share:
         return None
@@ -54,8 +54,8 @@ def alike_text(
     scanned: Scanned, *, least: float, share: float, rise: float, share_alone: float, gain: float, gain_z: float,
     growth_z: float,
 ) -> Alarm | None:  # fmt: skip
-    """Groups whose rollouts are alike: a warning where most of them have become so without earning more than others.
-    Where they do, the policy agrees on what is right, which is what training is for: a remark.
+    """Groups whose rollouts are nearly identical. A warning if most of them have become so without earning more than
+    others. If they earn more, the policy agrees on right answers, which is the goal: a remark.
     """
     if scanned.recent_hits < least or scanned.share < share:
         return None
@@ -69,7 +69,7 @@ def alike_text(
 
 
 def declared_text(scanned: Scanned, *, least: float, share: float, gravity: float) -> Alarm | None:
-    """A pattern of the user's, as grave as the user says, from so many hits on."""
+    """A pattern that the user declared, with the user's severity, from the required number of hits on."""
     if scanned.recent_hits < least or scanned.share < share:
         return None
     grave = {"info": info, "warning": warning, "critical": critical}[SEVERITIES[int(gravity)]]

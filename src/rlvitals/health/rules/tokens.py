@@ -16,7 +16,7 @@ def recomputed_loss_scale(recheck: Recheck, *, told: float, confidence_in_part: 
 
 
 def recomputed_mask_shift(recheck: Recheck, *, told: float, confidence_in_part: float) -> Alarm | None:
-    """The logged numbers come out when the mask is moved by one token."""
+    """Moving the mask by one token gives the logged numbers."""
     if recheck.cause != "mask_shift":
         return None
     direction = "to_the_right" if recheck.facts.get("shift") == 1 else ""
@@ -24,7 +24,7 @@ def recomputed_mask_shift(recheck: Recheck, *, told: float, confidence_in_part: 
 
 
 def recomputed_advantage_sign(recheck: Recheck, *, told: float) -> Alarm | None:
-    """The logged numbers come out with the opposite sign of the advantages, or advantages are opposite to rewards."""
+    """Reversing the sign of the advantages gives the logged numbers, or advantages are opposite to rewards."""
     return _alarm(recheck, critical, told) if recheck.cause == "advantage_sign" else None
 
 

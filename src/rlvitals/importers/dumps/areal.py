@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Split, Told, is_number, step_in, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_number, step_in, whole
 from rlvitals.importers.dumps.chatml import spoken
 
 _KEYS = frozenset({"task_id", "sample_idx", "head_version", "tail_version", "prompt", "completion"})
@@ -33,7 +33,7 @@ class Areal(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation" if path.parent.parent.name.startswith("eval") else "train"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if not row.keys() >= _KEYS:
             return None
         length, prompt_length = row.get("seqlen"), row.get("prompt_len")
@@ -47,4 +47,4 @@ class Areal(LineForm):
         if is_number(length) and is_number(prompt_length):
             rollout["trainable_tokens"] = length - prompt_length
         group = {"prompt": str(row["prompt"]), "rollouts": [rollout]}
-        return Told(whole(row["tail_version"], step_in(path.parent.name)), group, self.split_of(path) or "train")
+        return RowContents(whole(row["tail_version"], step_in(path.parent.name)), group, self.split_of(path) or "train")

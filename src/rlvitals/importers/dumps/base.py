@@ -34,7 +34,7 @@ _MOST_DIGITS = len(str(MAX_STEP))
 _HELD_OUT = re.compile(r"(?:^|[_.-])(?:val|valid|validation|evals?|evaluation|test)(?:$|[_.-])", re.IGNORECASE)
 
 
-class Told(NamedTuple):
+class RowContents(NamedTuple):
     """A row as what it holds."""
 
     step: int
@@ -43,17 +43,17 @@ class Told(NamedTuple):
     split: Split = "train"
 
 
-class Piece(NamedTuple):
+class DumpedGroup(NamedTuple):
     """A group of a dump, or a part of one, and where it is."""
 
     offset: int
     """A byte of the file, or the number of a row: what `pick` takes."""
     end: int
     """From where a later look continues."""
-    told: Told
+    told: RowContents
 
 
-class Form(ABC):
+class DumpForm(ABC):
     """One framework's way to write rollouts. It has no state."""
 
     name: ClassVar[str]
@@ -69,14 +69,14 @@ class Form(ABC):
         """Whether a file is of this form, by its name and its first row; None where it has no rows of JSON."""
 
     @abstractmethod
-    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
+    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
         """The pieces of a file from a place on. Raises NotALog where it cannot be read, OSError where it is gone.
 
         Those that cannot hold the `needle`, a text in small letters as JSON has it, may be left out.
         """
 
     @abstractmethod
-    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[Piece]:
+    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[DumpedGroup]:
         """The pieces at these places, or all, with everything that is known of them."""
 
     def split_of(self, path: Path) -> Split | None:
@@ -88,14 +88,14 @@ class Form(ABC):
         return False
 
 
-class LineForm(Form):
+class LineForm(DumpForm):
     """JSON lines."""
 
     @abstractmethod
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         """What a row holds; None where that is not a rollout."""
 
-    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
+    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
         end = start
         for offset, line in read_lines(path, start):
             end = offset + len(line) + 1
@@ -110,7 +110,7 @@ class LineForm(Form):
         elif tail.strip():
             notes.say("the last line is not whole and was left out")
 
-    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[Piece]:
+    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[DumpedGroup]:
         if offsets is None:
             yield from self.read(path, 0, notes)
             return
@@ -121,7 +121,7 @@ class LineForm(Form):
                 if piece := self._piece(path, offset, line, offset + len(line), notes):
                     yield piece
 
-    def _piece(self, path: Path, offset: int, line: bytes, end: int, notes: Notes) -> Piece | None:
+    def _piece(self, path: Path, offset: int, line: bytes, end: int, notes: Notes) -> DumpedGroup | None:
         if not line.strip():
             return None
         try:
@@ -133,26 +133,26 @@ class LineForm(Form):
         if told is None:
             notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
             return None
-        return Piece(offset, end, told)
+        return DumpedGroup(offset, end, told)
 
-    def told_of_list(self, row: Any, path: Path) -> Told | None:
+    def told_of_list(self, row: Any, path: Path) -> RowContents | None:
         """What a line holds that is not an object."""
         return None
 
 
-class DocumentForm(Form):
+class DocumentForm(DumpForm):
     """A file that is read as a whole: its pieces are numbered."""
 
     @abstractmethod
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         """Every row of a file. `whole`: with what a table of rollouts does not need, such as tokens."""
 
-    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[Piece]:
-        return (Piece(place, place + 1, told) for place, told in enumerate(self.rows(path, notes, whole=False)))
+    def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
+        return (DumpedGroup(place, place + 1, told) for place, told in enumerate(self.rows(path, notes, whole=False)))
 
-    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[Piece]:
+    def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[DumpedGroup]:
         numbered = enumerate(self.rows(path, notes, whole=True))
-        return (Piece(place, place + 1, told) for place, told in numbered if offsets is None or place in offsets)
+        return (DumpedGroup(place, place + 1, told) for place, told in numbered if offsets is None or place in offsets)
 
 
 def _is_whole(tail: bytes) -> bool:
@@ -164,7 +164,7 @@ def _is_whole(tail: bytes) -> bool:
 
 
 def beside(path: Path, folder: str, *patterns: str) -> list[Path]:
-    """The files of a folder beside that of a dump's file; a link that leads elsewhere is passed over."""
+    """The files of a folder beside that of a dump's file; a link that leads elsewhere is skipped."""
     root = path.parent.parent
     found = sorted({file for pattern in patterns for file in (root / folder).glob(pattern)})
     here = os.path.realpath(root)
@@ -224,7 +224,7 @@ def document(path: Path) -> Any:
 
 
 def held_out(names: Iterable[str]) -> Split:
-    """Which split the names of a file and its folders speak of.
+    """Which split the names of a file and its folders indicate.
 
     >>> held_out(["rollout_data", "10"]), held_out(["validation_data", "10"]), held_out(["rollout_data", "eval_10"])
     ('train', 'validation', 'validation')

@@ -18,12 +18,12 @@ from typing import Any
 
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import Form, Split
+from rlvitals.importers.dumps.base import DumpForm, Split
 from rlvitals.importers.dumps.registry import dump_files, form_of, forms_by_name
 from rlvitals.records import Group
 from rlvitals.store.remote import cache_folder
 from rlvitals.store.rollout_forms import group_of, plain
-from rlvitals.store.rollout_index import Indexed, Part
+from rlvitals.store.rollout_index import FilePart, Indexed
 from rlvitals.store.rollout_search import as_written, places
 
 KEPT_SECONDS = 30 * 86_400
@@ -39,7 +39,7 @@ class DumpFiles:
     def __init__(self, place: Path, split: Split) -> None:
         self._place = place.absolute()
         self._split = split
-        self._forms: dict[tuple[Path, tuple[int, int, int]], Form] = {}
+        self._forms: dict[tuple[Path, tuple[int, int, int]], DumpForm] = {}
 
     @property
     def table(self) -> Path | None:
@@ -75,7 +75,7 @@ class DumpFiles:
             if step in (None, at) and (found := places(_texts(group), wanted)):
                 yield offset, found
 
-    def groups(self, parts: Iterable[Part], notes: list[str]) -> list[Group]:
+    def groups(self, parts: Iterable[FilePart], notes: list[str]) -> list[Group]:
         """The groups that these parts are, whole, in their order."""
         wanted: dict[str, list[int]] = defaultdict(list)
         for part in parts:
@@ -119,7 +119,7 @@ class DumpFiles:
         finally:
             notes += said.texts()[:MOST_NOTES]
 
-    def _form(self, file: Indexed) -> Form:
+    def _form(self, file: Indexed) -> DumpForm:
         key = (file.path, file.state)
         if key not in self._forms:
             self._forms[key] = form_of(file.path)

@@ -17,7 +17,7 @@ from typing import Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes, open_foreign
-from rlvitals.importers.dumps.base import DocumentForm, Split, Told, document, inner, is_number, parsed
+from rlvitals.importers.dumps.base import DocumentForm, RowContents, Split, document, inner, is_number, parsed
 from rlvitals.importers.packed import zstd_stream
 from rlvitals.store.messages import are_messages, text_of
 
@@ -50,7 +50,7 @@ class Inspect(DocumentForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation"
 
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         samples = _members(path, notes) if path.suffix == ".eval" else document(path).get("samples") or []
         return (_told(sample) for sample in samples if isinstance(sample, Mapping))
 
@@ -85,7 +85,7 @@ def _unpacked(file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> b
     return b"".join(parts)
 
 
-def _told(sample: Mapping[str, Any]) -> Told:
+def _told(sample: Mapping[str, Any]) -> RowContents:
     attached = inner(sample, "attachments")
     scores = {str(name): score for name, score in inner(sample, "scores").items() if isinstance(score, Mapping)}
     values = {name: value for name, score in scores.items() if (value := _value(score.get("value"))) is not None}
@@ -111,7 +111,7 @@ def _told(sample: Mapping[str, Any]) -> Told:
     }  # fmt: skip
     if given is not None:
         group["prompt"] = _resolved(given, attached)
-    return Told(0, group, "validation")
+    return RowContents(0, group, "validation")
 
 
 def _value(value: Any) -> float | None:

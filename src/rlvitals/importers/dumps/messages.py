@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, LineForm, Told, document, step_in, whole
+from rlvitals.importers.dumps.base import DocumentForm, LineForm, RowContents, document, step_in, whole
 from rlvitals.importers.dumps.trl import parquet_rows
 from rlvitals.importers.dumps.trl import told as told_of_trl
 from rlvitals.store.messages import are_messages
@@ -17,7 +17,7 @@ from rlvitals.store.messages import are_messages
 _MARKS = frozenset({"messages", "completion", "turns"})
 
 
-def told_of(row: Any, path: Path, notes: Notes) -> Told | None:
+def told_of(row: Any, path: Path, notes: Notes) -> RowContents | None:
     """A row as a group of one, or one of our own groups whole."""
     if are_messages(row):
         row = {"messages": row}
@@ -25,15 +25,15 @@ def told_of(row: Any, path: Path, notes: Notes) -> Told | None:
         return None
     step = whole(row.get("step"), step_in(path.name))
     if isinstance(row.get("rollouts"), list):
-        return Told(step, row)
+        return RowContents(step, row)
     if "completion" in row and "advantage" in row:
         return told_of_trl(row, step, notes)
     if not _MARKS & row.keys():
         return None
-    return Told(step, {key: value for key, value in row.items() if key != "step"})
+    return RowContents(step, {key: value for key, value in row.items() if key != "step"})
 
 
-class Lines(LineForm):
+class MessageLines(LineForm):
     """JSON lines."""
 
     name = "messages"
@@ -42,14 +42,14 @@ class Lines(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return path.suffix in (".jsonl", ".ndjson") and told_of(row, path, Notes()) is not None
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         return told_of(row, path, notes)
 
-    def told_of_list(self, row: Any, path: Path) -> Told | None:
+    def told_of_list(self, row: Any, path: Path) -> RowContents | None:
         return told_of(row, path, Notes())
 
 
-class OwnLines(Lines):
+class OwnLines(MessageLines):
     """Groups as rlvitals records them."""
 
     name = "rlvitals"
@@ -70,7 +70,7 @@ class Documents(DocumentForm):
             return any(told_of(one, path, Notes()) is not None for one in _some(parquet_rows(path)))
         return path.suffix == ".json" and any(told_of(one, path, Notes()) is not None for one in _some(_listed(row)))
 
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         for row in parquet_rows(path) if path.suffix == ".parquet" else _listed(document(path)):
             told = told_of(row, path, notes)
             if told is None:

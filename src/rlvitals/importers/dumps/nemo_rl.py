@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Split, Told, numbers, step_in, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, numbers, step_in, whole
 from rlvitals.store.messages import are_messages, text_of
 
 _NAME = re.compile(r"(train|val)_data_step\d+\.jsonl")
@@ -39,7 +39,7 @@ class NemoRl(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation" if path.name.startswith("val_") else "train"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         one = {key: value[0] if isinstance(value, list) and value else value for key, value in row.items()}
         content = one.get("content")
         if are_messages(content):
@@ -65,7 +65,7 @@ class NemoRl(LineForm):
             group["prompt"] = prompt
         if one.get("sample_loss_mask") == 0:
             rollout["outcome"] = "masked"
-        return Told(step_in(path.name), group, self.split_of(path) or "train")
+        return RowContents(step_in(path.name), group, self.split_of(path) or "train")
 
 
 def _tokens(one: Mapping[str, Any]) -> dict[str, Any] | None:

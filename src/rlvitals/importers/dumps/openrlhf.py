@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, Told, document, whole
+from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, whole
 from rlvitals.importers.dumps.chatml import spoken
 from rlvitals.importers.dumps.trl import table_rows
 
@@ -28,12 +28,12 @@ class OpenRlhf(DocumentForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and row.get("columns") == _COLUMNS
 
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         return (told_of(row, 0) for row in table_rows(document(path)))
 
 
-def told_of(row: Mapping[str, Any], step: int) -> Told:
+def told_of(row: Mapping[str, Any], step: int) -> RowContents:
     """A sample as a mapping of `text`, `reward` and perhaps `global_step`."""
     text = str(row.get("text", ""))
     rollout = {**spoken(text), "reward": row.get("reward")}
-    return Told(whole(row.get("global_step"), step), {"rollouts": [rollout]})
+    return RowContents(whole(row.get("global_step"), step), {"rollouts": [rollout]})

@@ -9,11 +9,10 @@ asked for. An instruction that is not in the list is refused.
 
 from __future__ import annotations
 
-import struct
+import pickletools
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,7 +99,7 @@ class Archive:
             bounded(read)
         except NotPlain:
             raise
-        except (LookupError, TypeError, ValueError, struct.error, OverflowError, RecursionError, MemoryError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
             raise NotPlain(f"its pickle is damaged ({type(error).__name__})") from error
         return read
 
@@ -141,9 +140,6 @@ class Archive:
 
 
 _MARK = object()
-_REAL = struct.Struct(">d")
-_BYTES = {0x42: 4, 0x43: 1, 0x8E: 8, 0x96: 8, 0x54: 4, 0x55: 1}
-"""Instructions that bring bytes, and how many hold their number."""
 
 _MOST_DIGITS = 64
 """Bytes of a whole number."""
@@ -151,182 +147,141 @@ _MOST_DIGITS = 64
 
 def read_pickle(data: bytes, tensor: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
     """The value of a pickle; `tensor` makes one of a storage and the arguments of torch's function for it."""
-    return _Machine(data, tensor).run()
+    machine = _Machine(tensor)
+    instructions = pickletools.genops(data)
+    while True:
+        try:
+            instruction, argument, _ = next(instructions)
+        except ValueError as error:
+            raise NotPlain(f"its pickle ends too early or is damaged ({error})") from error
+        if instruction.name == "STOP":
+            return machine.stack.pop()
+        machine.do(instruction.name, argument)
 
 
 class _Machine:
-    """The stack and the memo of one pickle, and what each instruction does to them."""
+    """The stack and the memo of one pickle, and what each instruction does to them; their names are `pickletools`'."""
 
-    def __init__(self, data: bytes, tensor: Callable[[Any, tuple[Any, ...]], Any]) -> None:
-        self._data = data
-        self._at = 0
+    def __init__(self, tensor: Callable[[Any, tuple[Any, ...]], Any]) -> None:
         self._tensor = tensor
-        self._stack: list[Any] = []
+        self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        take, push = self._take, self._stack.append
-        self._instructions: dict[int, Callable[[], object]] = {
-            **{code: partial(self._push_whole, size) for code, size in {0x4B: 1, 0x4D: 2}.items()},  # K M
-            **{code: partial(self._push_text, size) for code, size in {0x8C: 1, 0x58: 4, 0x8D: 8}.items()},
-            **{code: partial(self._push_bytes, size) for code, size in _BYTES.items()},
-            **{code: partial(self._remember, size) for code, size in {0x71: 1, 0x72: 4, 0x94: 0}.items()},  # q r
-            **{code: partial(self._recall, size) for code, size in {0x68: 1, 0x6A: 4}.items()},  # h j
-            **{code: partial(self._tuple_of, count) for code, count in {0x85: 1, 0x86: 2, 0x87: 3}.items()},
-            0x4A: lambda: push(self._signed(4)),  # J
-            0x8A: lambda: push(self._signed(self._whole(1))),
-            0x8B: lambda: push(self._signed(self._signed(4))),
-            0x47: lambda: push(_REAL.unpack(take(8))[0]),  # G
-            0x28: lambda: push(_MARK),  # (
-            0x4E: lambda: push(None),  # N
-            0x88: lambda: push(True),
-            0x89: lambda: push(False),
-            0x7D: lambda: push({}),  # }
-            0x5D: lambda: push([]),  # ]
-            0x8F: lambda: push([]),  # a set is a list here: what it holds may be no key
-            0x29: lambda: push(()),  # )
-            0x74: lambda: push(tuple(self._since_mark())),  # t
-            0x6C: lambda: push(self._since_mark()),  # l
-            0x91: lambda: push(self._since_mark()),  # a frozen set
-            0x64: self._dictionary,  # d
-            0x61: self._append,  # a
-            0x65: self._extend,  # e
-            0x90: self._extend,
-            0x73: self._set_item,  # s
-            0x75: self._set_items,  # u
-            0x63: lambda: push(Foreign(f"{self._line()} {self._line()}")),  # c
-            0x93: self._named,
-            0x52: self._made,  # R
-            0x81: self._made,
-            0x92: self._made_with_names,
-            0x62: self._build,  # b
-            0x51: lambda: None,  # Q: what it refers to stands for itself, the description of a storage
-            0x30: self._stack.pop,  # 0
-            0x31: self._since_mark,  # 1
-            0x32: lambda: push(self._stack[-1]),  # 2
-            0x80: lambda: take(1),
-            0x95: lambda: take(8),
+        push = self.stack.append
+        self._instructions: dict[str, Callable[[Any], object]] = {
+            **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINFLOAT"), push),
+            **dict.fromkeys(("LONG1", "LONG4"), self._push_whole),
+            **dict.fromkeys(("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"), self._push_text),
+            **dict.fromkeys(
+                ("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"), lambda found: push(bytes(found))
+            ),
+            **dict.fromkeys(("SHORT_BINSTRING", "BINSTRING"), lambda found: push(found.encode("latin-1"))),
+            **dict.fromkeys(("PROTO", "FRAME"), lambda _: None),
+            **dict.fromkeys(("BINPUT", "LONG_BINPUT", "MEMOIZE"), self._remember),
+            **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda place: push(self._memo[place])),
+            "NONE": push,
+            "NEWTRUE": lambda _: push(True),
+            "NEWFALSE": lambda _: push(False),
+            "MARK": lambda _: push(_MARK),
+            "EMPTY_DICT": lambda _: push({}),
+            "EMPTY_TUPLE": lambda _: push(()),
+            # A set is a list here: what it holds may be no key.
+            **dict.fromkeys(("EMPTY_LIST", "EMPTY_SET"), lambda _: push([])),
+            **dict.fromkeys(("LIST", "FROZENSET"), lambda _: push(self._since_mark())),
+            "TUPLE": lambda _: push(tuple(self._since_mark())),
+            "TUPLE1": lambda _: push(tuple(self._popped(1))),
+            "TUPLE2": lambda _: push(tuple(self._popped(2))),
+            "TUPLE3": lambda _: push(tuple(self._popped(3))),
+            "DICT": self._dictionary,
+            "APPEND": lambda _: self._extend(self._popped(1)),
+            **dict.fromkeys(("APPENDS", "ADDITEMS"), lambda _: self._extend(self._since_mark())),
+            "SETITEM": lambda _: self._set(self._popped(2)),
+            "SETITEMS": lambda _: self._set(self._since_mark()),
+            "GLOBAL": lambda name: push(Foreign(name)),
+            "STACK_GLOBAL": lambda _: push(Foreign(" ".join(map(str, self._popped(2))))),
+            **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda _: self._make(*self._popped(2))),
+            "NEWOBJ_EX": self._make_with_names,
+            "BUILD": self._build,
+            "BINPERSID": lambda _: None,  # what it refers to stands for itself, the description of a storage
+            "POP": lambda _: self.stack.pop(),
+            "POP_MARK": lambda _: self._since_mark(),
+            "DUP": lambda _: push(self.stack[-1]),
         }
 
-    def run(self) -> Any:
-        while True:
-            (code,) = self._take(1)
-            if code == 0x2E:  # .
-                return self._stack.pop()
-            instruction = self._instructions.get(code)
-            if instruction is None:
-                raise NotPlain(f"its pickle has an instruction that is not read ({bytes([code])!r})")
-            instruction()
+    def do(self, name: str, argument: Any) -> None:
+        """One instruction with the argument that stands behind it."""
+        instruction = self._instructions.get(name)
+        if instruction is None:
+            raise NotPlain(f"its pickle has an instruction that is not read ({name})")
+        instruction(argument)
 
-    def _take(self, size: int) -> bytes:
-        start, self._at = self._at, self._at + size
-        if size < 0 or self._at > len(self._data):
-            raise NotPlain("its pickle ends too early")
-        return self._data[start : self._at]
+    def _push_whole(self, number: int) -> None:
+        if number.bit_length() > 8 * _MOST_DIGITS:
+            raise NotPlain(f"a number of it has {(number.bit_length() + 7) // 8:,} bytes")
+        self.stack.append(number)
 
-    def _whole(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "little")
+    def _push_text(self, text: str) -> None:
+        self.stack.append(text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8"))
 
-    def _signed(self, size: int) -> int:
-        if size > _MOST_DIGITS:
-            raise NotPlain(f"a number of it has {size:,} bytes")
-        return int.from_bytes(self._take(size), "little", signed=True)
-
-    def _push_whole(self, size: int) -> None:
-        self._stack.append(self._whole(size))
-
-    def _push_text(self, size: int) -> None:
-        self._stack.append(self._take(self._whole(size)).decode("utf-8", "replace"))
-
-    def _push_bytes(self, size: int) -> None:
-        self._stack.append(self._take(self._whole(size)))
-
-    def _line(self) -> str:
-        return self._take(self._data.index(b"\n", self._at) + 1 - self._at)[:-1].decode("utf-8", "replace")
-
-    def _remember(self, size: int) -> None:
+    def _remember(self, place: int | None) -> None:
         """Under the number that follows, or the next one."""
-        self._memo[self._whole(size) if size else len(self._memo)] = self._stack[-1]
+        self._memo[len(self._memo) if place is None else place] = self.stack[-1]
 
-    def _recall(self, size: int) -> None:
-        self._stack.append(self._memo[self._whole(size)])
+    def _popped(self, count: int) -> list[Any]:
+        if len(self.stack) < count:
+            raise NotPlain("its pickle is damaged (too little on its stack)")
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
 
     def _since_mark(self) -> list[Any]:
-        place = len(self._stack) - 1
-        while self._stack[place] is not _MARK:
+        place = len(self.stack) - 1
+        while self.stack[place] is not _MARK:
             place -= 1
             if place < 0:
                 raise NotPlain("its pickle is damaged (no mark)")
-        items = self._stack[place + 1 :]
-        del self._stack[place:]
+        items = self.stack[place + 1 :]
+        del self.stack[place:]
         return items
 
-    def _tuple_of(self, count: int) -> None:
-        items = tuple(self._stack[-count:])
-        del self._stack[-count:]
-        self._stack.append(items)
-
-    def _dictionary(self) -> None:
+    def _dictionary(self, _: None) -> None:
         items = self._since_mark()
-        self._stack.append({})
-        _put(self._stack[-1], items)
+        self.stack.append({})
+        self._set(items)
 
-    def _append(self) -> None:
-        item = self._stack.pop()
-        _as_list(self._stack[-1]).append(item)
+    def _extend(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], list):
+            raise NotPlain("its pickle appends to something that is not a list")
+        self.stack[-1].extend(items)
 
-    def _extend(self) -> None:
-        items = self._since_mark()
-        _as_list(self._stack[-1]).extend(items)
+    def _set(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict):
+            raise NotPlain("its pickle sets an item of something that is not a dictionary")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            # A key of another kind is nobody's field.
+            is_plain = isinstance(key, str | int | float | bytes | None)
+            target[key if is_plain else f"<{type(key).__name__}>"] = value
 
-    def _set_item(self) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        _put(self._stack[-1], [key, value])
-
-    def _set_items(self) -> None:
-        items = self._since_mark()
-        _put(self._stack[-1], items)
-
-    def _named(self) -> None:
-        name, module = self._stack.pop(), self._stack.pop()
-        self._stack.append(Foreign(f"{module} {name}"))
-
-    def _made(self) -> None:
-        arguments, what = self._stack.pop(), self._stack.pop()
+    def _make(self, what: Any, arguments: Any) -> None:
         if not isinstance(what, Foreign) or not isinstance(arguments, tuple):
             raise NotPlain("its pickle calls something that is not a class")
         if what.name in _REBUILT and isinstance(arguments[0], tuple):
-            self._stack.append(self._tensor(arguments[0], arguments))
+            self.stack.append(self._tensor(arguments[0], arguments))
         elif what.name == "collections OrderedDict":
-            self._stack.append({})
+            self.stack.append({})
         elif what.name == "_codecs encode" and isinstance(arguments[0], str):  # how older protocols write bytes
-            self._stack.append(arguments[0].encode("latin-1", "replace"))
+            self.stack.append(arguments[0].encode("latin-1", "replace"))
         else:
-            self._stack.append(Foreign(what.name, arguments))
+            self.stack.append(Foreign(what.name, arguments))
 
-    def _made_with_names(self) -> None:
-        named, arguments = self._stack.pop(), self._stack.pop()
-        self._stack.append((*arguments, named))
-        self._made()
+    def _make_with_names(self, _: None) -> None:
+        what, arguments, named = self._popped(3)
+        self._make(what, (*arguments, named))
 
-    def _build(self) -> None:
-        state = self._stack.pop()
-        if isinstance(self._stack[-1], Foreign):
-            self._stack[-1].state = state
-
-
-def _as_list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise NotPlain("its pickle appends to something that is not a list")
-    return value
-
-
-def _put(target: Any, items: list[Any]) -> None:
-    if not isinstance(target, dict):
-        raise NotPlain("its pickle sets an item of something that is not a dictionary")
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if isinstance(key, str | int | float | bytes | None):
-            target[key] = value
-        else:  # a key of another kind is nobody's field
-            target[f"<{type(key).__name__}>"] = value
+    def _build(self, _: None) -> None:
+        (state,) = self._popped(1)
+        if isinstance(self.stack[-1], Foreign):
+            self.stack[-1].state = state
 
 
 def bounded(value: Any) -> None:

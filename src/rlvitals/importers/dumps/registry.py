@@ -1,8 +1,8 @@
 """The forms of dumps there are, and which files of a folder are of them.
 
-A folder is a dump by the places its files have in it (`Form.places`), not by looking into every file: a folder of a
+A folder is a dump by the places its files have in it (`DumpForm.places`), not by looking into every file: a folder of a
 framework's run counts as one, with all its steps. Nothing outside the folder is read: a link that leads out of it is
-passed over.
+skipped.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.importers.dumps.areal import Areal
-from rlvitals.importers.dumps.base import Form, Split, document, first_row
+from rlvitals.importers.dumps.base import DumpForm, Split, document, first_row
 from rlvitals.importers.dumps.inspect_ai import Inspect
-from rlvitals.importers.dumps.messages import Documents, Lines, OwnLines
+from rlvitals.importers.dumps.messages import Documents, MessageLines, OwnLines
 from rlvitals.importers.dumps.nemo_rl import NemoRl
 from rlvitals.importers.dumps.openrlhf import OpenRlhf
 from rlvitals.importers.dumps.roll import Roll
@@ -31,15 +31,15 @@ from rlvitals.importers.dumps.trl import Trl
 from rlvitals.importers.dumps.verifiers import Episodes, Results
 from rlvitals.importers.dumps.verl import Verl
 
-FORMS: tuple[Form, ...] = (
+FORMS: tuple[DumpForm, ...] = (
     Episodes(), NemoRl(), Roll(), Slime(), Summaries(), SkyRl(), Areal(), Verl(), OpenRlhf(), Trl(), Results(),
-    Trajectories(), Inspect(), OwnLines(), Lines(), Documents(),
+    Trajectories(), Inspect(), OwnLines(), MessageLines(), Documents(),
 )  # fmt: skip
 """In the order in which they are asked."""
 
 PLACES = tuple(dict.fromkeys(pattern for form in FORMS for pattern in form.places))
 MOST_TRIED = 3
-"""Files of a folder that are looked into before it is taken for something else."""
+"""Files of a folder that are looked into before it is read as something else."""
 
 _LOOSE = ("completions/*.parquet", "rollouts/*.jsonl", "*.jsonl", "*.parquet", "*.json", "*.ndjson")
 """Where rollouts of no framework's layout may be, when somebody names the folder."""
@@ -53,7 +53,7 @@ class DumpFile(NamedTuple):
     """Its path in the dump's folder."""
 
 
-def form_of(path: Path) -> Form:
+def form_of(path: Path) -> DumpForm:
     """The form of a file. Raises NotALog where it is of none."""
     row = _first(path)
     for form in FORMS:
@@ -77,26 +77,26 @@ def is_dump(folder: Path) -> bool:
     return False
 
 
-def forms_by_name(name: str) -> list[Form]:
+def forms_by_name(name: str) -> list[DumpForm]:
     """The forms whose files have such a place in a dump."""
     return [form for form in FORMS if any(fnmatchcase(name, pattern) for pattern in form.places)]
 
 
-def _is_of(form: Form, path: Path) -> bool:
+def _is_of(form: DumpForm, path: Path) -> bool:
     try:
         return form.recognises(path, _first(path))
     except (NotALog, MissingDependency, OSError):
         return False
 
 
-def dump_files(place: Path, *, loose: bool = True) -> list[DumpFile]:
-    """The files of a dump, by name: a file is one itself. `loose`: also where nothing but their rows says what they
-    are, if there are no others. Raises NotALog where there are none.
+def dump_files(place: Path) -> list[DumpFile]:
+    """The files of a dump, by name: a file is one itself. Where there are no others, also those of which nothing but
+    their rows says what they are. Raises NotALog where there are none.
     """
     if os.path.isfile(place):
         return [DumpFile(place, place.name)]
     found = {path.relative_to(place).as_posix(): path for path in _matches(place, PLACES)}
-    for pattern in _LOOSE if loose and not found else ():
+    for pattern in _LOOSE if not found else ():
         found = {path.relative_to(place).as_posix(): path for path in _matches(place, (pattern,))}
         if found:
             break

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, Told, document, inner, object_in, parsed, step_in, whole
+from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, inner, object_in, parsed, step_in, whole
 from rlvitals.store.messages import are_messages, text_of
 
 _NAME = re.compile(r"rollout_dump_data\.step_\d+\.jsonl")
@@ -32,7 +32,7 @@ class Roll(DocumentForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return _NAME.fullmatch(path.name) is not None and isinstance(row, Mapping) and "global_step" in row
 
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         table = document(path)
         if isinstance(table, Mapping):
             columns = {str(name): column for name, column in table.items() if isinstance(column, list)}
@@ -42,7 +42,7 @@ class Roll(DocumentForm):
                     yield told
 
 
-def told_of(row: Mapping[str, Any], step: int) -> Told | None:
+def told_of(row: Mapping[str, Any], step: int) -> RowContents | None:
     """A sample of ROLL as a mapping of its columns."""
     at = whole(row.get("global_step"), step)
     rest = {key: value for key, value in row.items() if key not in _TAKEN}
@@ -51,7 +51,7 @@ def told_of(row: Mapping[str, Any], step: int) -> Told | None:
         rollout = {"completion": text_of(row["responses"]), "reward": row.get("scores"), "meta": rest}
         prompt = text_of(row.get("prompt")) or (messages and text_of(messages))
         group = {"prompt": prompt, "answer": row.get("ground_truth"), "rollouts": [rollout]}
-        return Told(at, group)
+        return RowContents(at, group)
     if not are_messages(messages):
         return None
     facts = object_in(row["trajectory_data"]) if isinstance(row.get("trajectory_data"), str) else {}
@@ -65,7 +65,7 @@ def told_of(row: Mapping[str, Any], step: int) -> Told | None:
         "outcome": "error" if failure.get("has_failure") else "",
         "meta": {**rest, "metrics": inner(facts, "metrics")},
     }
-    return Told(at, {"rollouts": [rollout]})
+    return RowContents(at, {"rollouts": [rollout]})
 
 
 def _parsed(messages: Any) -> Any:

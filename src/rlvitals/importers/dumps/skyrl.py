@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Split, Told, is_number, step_in
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_number, step_in
 from rlvitals.importers.dumps.chatml import spoken
 
 
@@ -31,7 +31,7 @@ class SkyRl(LineForm):
     def is_left_out(self, path: Path) -> bool:
         return path.name == "aggregated_results.jsonl"  # the metrics of all
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "input_prompt" not in row or "output_response" not in row:
             return None
         score = row.get("score")
@@ -44,4 +44,4 @@ class SkyRl(LineForm):
             "meta": {key: row[key] for key in ("data_source", "env_class", "env_extras") if row.get(key)},
         }
         group = {"prompt": str(row["input_prompt"]), "rollouts": [rollout]}
-        return Told(step_in(path.parent.name), group, "validation")
+        return RowContents(step_in(path.parent.name), group, "validation")

@@ -18,8 +18,8 @@ from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import (
     DocumentForm,
+    RowContents,
     Split,
-    Told,
     beside,
     is_number,
     numbers,
@@ -59,7 +59,7 @@ class Slime(DocumentForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation" if path.name.startswith("eval_") else "train"
 
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         try:
             with Archive(path) as archive:
                 saved = archive.value()
@@ -73,7 +73,7 @@ class Slime(DocumentForm):
                     if isinstance(sample, dict):
                         more = trained.get(("place", place)) or trained.get(("index", _index(sample))) or {}
                         said = spoken_of.get(_index(sample))
-                        yield Told(step, _group(sample, more, said), self.split_of(path) or "train")
+                        yield RowContents(step, _group(sample, more, said), self.split_of(path) or "train")
                     else:
                         notes.count(
                             "1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Split, Told, inner, is_number, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, inner, is_number, whole
 from rlvitals.store.messages import text_of
 
 _OUTCOMES = {1.0: "correct", 0.0: "wrong"}
@@ -31,7 +31,7 @@ class Summaries(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "train" if path.name.startswith("train_") else "validation"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         steps = row.get("steps")
         if "traj_idx" not in row or not isinstance(steps, list):
             return None
@@ -50,7 +50,7 @@ class Summaries(LineForm):
             "prompt": f"{name} ({tags})" if tags else name,
             "rollouts": [rollout],
         }
-        return Told(step, group, "train" if split == "train" else "validation")
+        return RowContents(step, group, "train" if split == "train" else "validation")
 
 
 def _turn(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Trajectories(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         turns = row.get("turns")
         if not isinstance(turns, list):
             return None
@@ -91,7 +91,7 @@ class Trajectories(LineForm):
             "seconds": row.get("time_seconds"),
             "meta": {"benchmark": row.get("benchmark"), "metrics": dict(metrics), "logs": dict(inner(row, "logs"))},
         }
-        return Told(0, {"id": str(row.get("example_id") or ""), "rollouts": [rollout]}, "validation")
+        return RowContents(0, {"id": str(row.get("example_id") or ""), "rollouts": [rollout]}, "validation")
 
 
 def _message(turn: Mapping[str, Any]) -> dict[str, Any]:

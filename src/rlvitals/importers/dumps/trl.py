@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import MissingDependency, NotALog
+from rlvitals.errors import NotALog, needs
 from rlvitals.importers.base import Notes, open_foreign
-from rlvitals.importers.dumps.base import DocumentForm, Told, document, is_number, step_in, whole
+from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, is_number, step_in, whole
 from rlvitals.store.rollout_forms import prompt_text
 
 UNWEIGHTED = "the table does not hold the weights of its rewards: a rollout's reward is their plain sum"
@@ -34,13 +34,13 @@ class Trl(DocumentForm):
             return False
         return isinstance(row.get("columns"), list) and "completion" in row["columns"]
 
-    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[Told]:
+    def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         for row in parquet_rows(path) if path.suffix == ".parquet" else table_rows(document(path)):
             if "completion" in row:
                 yield told(row, step_in(path.name), notes)
 
 
-def told(row: Mapping[str, Any], step: int, notes: Notes) -> Told:
+def told(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
     """A row of TRL's table."""
     parts = {key: float(value) for key, value in row.items() if key not in _NOT_REWARDS and is_number(value)}
     reward = parts.pop("reward", None)
@@ -54,7 +54,7 @@ def told(row: Mapping[str, Any], step: int, notes: Notes) -> Told:
         "advantage": row.get("advantage"),
         **{key: value for key, value in row.items() if key not in {*_NOT_REWARDS, *parts, "reward"}},
     }
-    return Told(whole(row.get("step"), step), {"prompt": prompt_text(row.get("prompt")), "rollouts": [rollout]})
+    return RowContents(whole(row.get("step"), step), {"prompt": prompt_text(row.get("prompt")), "rollouts": [rollout]})
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -82,10 +82,8 @@ def _columns(path: Path) -> list[str]:
 
 
 def _arrow() -> Any:
-    try:
+    with needs("reading Parquet files", "parquet"):
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependency("reading Parquet files", "parquet") from error
     return pyarrow.parquet
 
 

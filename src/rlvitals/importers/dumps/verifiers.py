@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Split, Told, held_out, inner, is_number, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, held_out, inner, is_number, whole
 from rlvitals.store.rollout_forms import prompt_text
 
 _STEP = re.compile(r"step_(\d+)")
@@ -44,7 +44,7 @@ class Episodes(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and isinstance(row.get("traces"), list) and "task" in row
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         traces = row.get("traces")
         if not isinstance(traces, list):
             return None
@@ -64,7 +64,7 @@ class Episodes(LineForm):
         }
         if not any(trace.get("nodes") for trace in traces if isinstance(trace, Mapping)):
             group["prompt"] = prompt_text(inner(task, "data").get("prompt"))
-        return Told(int(at[1]) if at else whole(work.get("step"), 0), group, split)
+        return RowContents(int(at[1]) if at else whole(work.get("step"), 0), group, split)
 
     def split_of(self, path: Path) -> Split | None:
         parts = path.parts
@@ -177,7 +177,7 @@ class Results(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and "example_id" in row and "completion" in row and "reward" in row
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "completion" not in row:
             return None
         metrics = {str(name): value for name, value in inner(row, "metrics").items() if is_number(value)}
@@ -194,7 +194,7 @@ class Results(LineForm):
             "meta": {key: row[key] for key in ("info", "token_usage") if row.get(key)},
         }
         group = {"prompt": row.get("prompt"), "answer": row.get("answer"), "rollouts": [rollout]}
-        return Told(0, group, "validation")
+        return RowContents(0, group, "validation")
 
     def split_of(self, path: Path) -> Split | None:
         return "validation"

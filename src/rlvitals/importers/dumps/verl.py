@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, Told, held_out, step_in, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, held_out, step_in, whole
 from rlvitals.importers.dumps.chatml import spoken
 
 OUTCOMES = {"true": "correct", "1": "correct", "false": "wrong", "0": "wrong"}
@@ -34,11 +34,11 @@ class Verl(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and "input" in row and "output" in row
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> Told | None:
+    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "input" not in row or "output" not in row:
             return None
         outcome = OUTCOMES.get(re.sub(r"\.0$", "", str(row.get("acc"))).lower(), "")
         rest = {key: value for key, value in row.items() if key not in _OWN}
         rollout = {**spoken(str(row["output"])), "reward": row.get("score"), "outcome": outcome, "meta": rest}
         group = {"prompt": str(row["input"]), "answer": row.get("gts"), "rollouts": [rollout]}
-        return Told(whole(row.get("step"), step_in(path.name)), group, held_out([path.parent.name, path.stem]))
+        return RowContents(whole(row.get("step"), step_in(path.name)), group, held_out([path.parent.name, path.stem]))

@@ -89,7 +89,7 @@ class RemoteRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class RunCard:
     """What a tracker says of a run beside its rows."""
 
     config: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Source(ABC):
         """The run that the address names, or all runs of the project, the oldest first."""
 
     @abstractmethod
-    def card(self, run: RemoteRun) -> Card:
+    def card(self, run: RemoteRun) -> RunCard:
         """What the tracker says of a run."""
 
     @abstractmethod

@@ -20,10 +20,10 @@ from rlvitals.importers.mlflow import SYSTEM, largest_as_infinity, seconds, sett
 from rlvitals.importers.points import PointColumns
 from rlvitals.importers.trackers.base import (
     PAGE_ROWS,
-    Card,
     Origin,
     Page,
     RemoteRun,
+    RunCard,
     Source,
     client_module,
     status_of,
@@ -84,14 +84,14 @@ class MlflowSource(Source):
             if not token:
                 return
 
-    def card(self, run: RemoteRun) -> Card:
+    def card(self, run: RemoteRun) -> RunCard:
         data, info = run.handle.data, run.handle.info
         tags = [
             name if value == "true" else f"{name}={value}"
             for name, value in data.tags.items()
             if not name.startswith(_OWN)
         ]
-        return Card(
+        return RunCard(
             config={name: setting(value) for name, value in data.params.items()},
             tags=tags,
             note=data.tags.get("mlflow.note.content", ""),

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import MissingDependency, SourceError
+from rlvitals.errors import SourceError, needs
 from rlvitals.importers.base import Notes, changed_at, open_foreign, text_of
 from rlvitals.importers.cells import number_in, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import PointColumns
 from rlvitals.importers.trackers.address import Address
-from rlvitals.importers.trackers.base import MOST_TEXT, PAGE_ROWS, Card, Page, RemoteRun, Source, without_nothing
+from rlvitals.importers.trackers.base import MOST_TEXT, PAGE_ROWS, Page, RemoteRun, RunCard, Source, without_nothing
 from rlvitals.records import MAX_STEP, Row
 from rlvitals.store.distributions import Logged, sketch_of_buckets
 from rlvitals.store.lines import metric_key
@@ -109,12 +109,12 @@ class NeptuneSource(Source):
                 handle=one,
             )
 
-    def card(self, run: RemoteRun) -> Card:
+    def card(self, run: RemoteRun) -> RunCard:
         said: dict[str, Any] = run.handle.attributes
         tags = [*said.get("sys/tags", []), *said.get("sys/group_tags", [])]
         names = ("sys/id", "sys/state", "sys/owner", "sys/forking/parent", "sys/forking/step")
         facts = {name.removeprefix("sys/"): said.get(name) for name in names}
-        return Card(
+        return RunCard(
             config={name: value for name, value in said.items() if not name.startswith("sys/")},
             tags=[str(tag) for tag in tags],
             note=str(said.get("sys/description") or ""),
@@ -239,10 +239,8 @@ def _are_whole(steps: Any) -> bool:
 
 @contextmanager
 def _parquet(file: Path) -> Iterator[Any]:
-    try:
+    with needs("Reading Neptune's exports", "parquet"):
         from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise MissingDependency("Reading Neptune's exports", "parquet") from error
     with open_foreign(file) as opened:
         yield parquet.ParquetFile(opened)
 

@@ -19,10 +19,10 @@ from rlvitals.importers.swanlab import OWN
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import (
     PAGE_ROWS,
-    Card,
     Origin,
     Page,
     RemoteRun,
+    RunCard,
     Source,
     chain,
     client_module,
@@ -89,13 +89,13 @@ class SwanLabSource(Source):
         runs = self.ask(listed, "the list of runs")
         yield from sorted(map(self._remote, runs), key=lambda run: run.created or 0.0)
 
-    def card(self, run: RemoteRun) -> Card:
+    def card(self, run: RemoteRun) -> RunCard:
         found = run.handle
         profile = self.ask(lambda: found.profile, "the settings") or {}
         config = {name: _setting(value) for name, value in (profile.get("config") or {}).items()}
         labels = [str(label.get("name", "")) for label in found.labels if isinstance(label, dict)]
         facts = {"state": run.handle.state.lower(), "group": found.group, "job_type": found.job_type}
-        return Card(
+        return RunCard(
             config={name: value for name, value in config.items() if name != "rlvitals"},
             tags=[label for label in labels if label],
             note=found.description or "",

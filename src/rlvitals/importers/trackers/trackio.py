@@ -1,4 +1,4 @@
-"""Trackio: projects on this machine, on a server of one's own or in a Space, through Trackio's read-only SQL.
+"""Trackio: projects on this machine, on a private server or in a Space, through Trackio's read-only SQL.
 
 Both ways go through the package: `SQLiteStorage.query_project` here, `/query_project` there. Its other answers are
 thinned to a few thousand rows. Rows come in the order of their ids, which is also what the next import continues from.
@@ -15,10 +15,10 @@ from rlvitals.importers.cells import time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.trackers.base import (
     PAGE_ROWS,
-    Card,
     Origin,
     Page,
     RemoteRun,
+    RunCard,
     Source,
     client_module,
     without_nothing,
@@ -102,11 +102,11 @@ class TrackioSource(Source):
                 origin=Origin.of(self._configs.get(str(row["id_"]), {}).get("rlvitals")),
             )
 
-    def card(self, run: RemoteRun) -> Card:
+    def card(self, run: RemoteRun) -> RunCard:
         config = self._configs.get(run.id, {})
         tags = config.get("tags")
         facts = {"group": config.get("_Group"), "user": config.get("_Username"), "project": self._project}
-        return Card(
+        return RunCard(
             config={name: value for name, value in config.items() if not name.startswith("_") and name != "rlvitals"},
             tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
             facts=without_nothing(facts),

@@ -22,10 +22,10 @@ from rlvitals.importers.dumps.base import document
 from rlvitals.importers.dumps.trl import table_rows
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import (
-    Card,
     Origin,
     Page,
     RemoteRun,
+    RunCard,
     Source,
     chain,
     client_module,
@@ -97,12 +97,12 @@ class WandbSource(Source):
         while (run := self.ask(lambda: next(listed, None), "the list of runs")) is not None:
             yield self._remote(run)
 
-    def card(self, run: RemoteRun) -> Card:
+    def card(self, run: RemoteRun) -> RunCard:
         found = run.handle
         config = self.ask(lambda: dict(found.config), "the settings")
         summary = self.ask(lambda: dict(found.summary_metrics), "the summary")
         facts = {name: getattr(found, name, None) for name in ("state", "group", "job_type", "sweep_name", "commit")}
-        return Card(
+        return RunCard(
             config={name: value for name, value in config.items() if not name.startswith("_") and name != "rlvitals"},
             tags=[str(tag) for tag in getattr(found, "tags", None) or []],
             note=str(getattr(found, "notes", None) or ""),

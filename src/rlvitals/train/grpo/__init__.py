@@ -1,6 +1,6 @@
-"""GRPO for agents with tools. `trainer` is to be read first, from top to bottom; `docs/grpo.md` explains it."""
+"""GRPO for agents with tools. Start with `trainer`, from top to bottom; `docs/grpo.md` explains it."""
 
 from rlvitals.train.grpo.settings import GRPOSettings as Settings
-from rlvitals.train.grpo.trainer import Trainer, train
+from rlvitals.train.grpo.trainer import GrpoTrainer, train
 
-__all__ = ["Settings", "Trainer", "train"]
+__all__ = ["GrpoTrainer", "Settings", "train"]

@@ -1,12 +1,11 @@
-"""Conversations with tools as tokens, many at once: sampled turn by turn in one batch, with the cache kept between
-turns.
+"""Conversations with tools as tokens. Many are sampled turn by turn in one batch, with the cache kept between turns.
 
-What the model wrote stays as it was sampled, token by token; only what comes after it is put there by its chat
-template. A message that was written down again from its parsed calls could be other tokens than those trained on.
+The model's messages are kept as they were sampled, token by token. The chat template renders only what follows them.
+Rendering a message again from its parsed calls could give other tokens than those that were sampled.
 
-Each turn reads only what is new: the end of the model's last message and what the tools gave back. Conversations that
-have ended drop out of the batch. In the columns of the cache there are holes where one message was shorter than
-another; the attention mask leaves them out, and positions count real tokens only.
+Each turn reads only the new tokens: the end of the model's last message and the results of the tools. Conversations
+that have ended are removed from the batch. The cache has unused columns where one message was shorter than another.
+The attention mask excludes these columns, and positions count only real tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch import Tensor
 from rlvitals.errors import ConfigError
 from rlvitals.guard import value_or
 from rlvitals.records import Group
-from rlvitals.train.decoding import Reading, reading
+from rlvitals.train.decoding import BatchReading, reading
 from rlvitals.train.mailbox.episode import Episode, Observation, group
 from rlvitals.train.sampling import evaluating, left_padded, write_on
 
@@ -35,11 +34,11 @@ _TOLD_TOOLS = (
     "A call is one JSON object with the function's name and arguments inside these tags:\n"
     '<tool_call>\n{{"name": "search_emails", "arguments": {{"keywords": ["budget"]}}}}\n</tool_call>'
 )
-"""Where a template knows nothing of tools: the form most models of this kind were shown."""
+"""Used if the chat template does not support tools: the format that most models of this kind were trained on."""
 
 
 class Dialogue:
-    """Puts conversations into a model's tokens. `tools` None: a model that was taught short tags."""
+    """Converts conversations to a model's tokens. `tools` is None for a model that was trained on short tags."""
 
     def __init__(self, tokenizer: Any, tools: list[dict[str, Any]] | None) -> None:
         if not tokenizer.chat_template:
@@ -63,8 +62,8 @@ class Dialogue:
         return self.ids_of(self._text([system, *rest]))
 
     def go_on(self, observations: Sequence[Observation], *, has_ended: bool) -> list[int]:
-        """The tokens between a message of the model and its next: the results of its calls. `has_ended`: the model
-        ended its message itself; where it was cut off, the end is put there for it.
+        """The tokens between a message of the model and its next one: the results of its calls. `has_ended`: the model
+        ended its message itself. If it was cut off, the end token is added.
         """
         key = tuple((seen.tool, seen.content) for seen in observations)
         if key not in self._after:
@@ -75,7 +74,7 @@ class Dialogue:
         return self.ids_of(after.removeprefix(self.tokenizer.eos_token) if has_ended else after)
 
     def message(self, ids: Sequence[int]) -> str | dict[str, Any]:
-        """What the model wrote, as `Episode.step` takes it."""
+        """The model's message, in the form that `Episode.step` takes."""
         text: str = self.tokenizer.decode([token for token in ids if token not in (self.eos_id, self.pad_id)])
         return text if self._tools is None else as_message(text, self.tokenizer)
 
@@ -109,13 +108,14 @@ class Dialogue:
 
 
 def as_message(text: str, tokenizer: Any = None) -> str | dict[str, Any]:
-    """A message with its tool calls, as the model's own tokenizer reads it, or from the usual forms: a bare JSON object
-    with a name and `parameters`, and `[TOOL_CALLS]` with a list, are read here; `<tool_call>` is left to `read_calls`.
+    """A message with its tool calls, parsed by the model's own tokenizer or from the usual formats. This function
+    parses a bare JSON object with a name and `arguments` or `parameters`, and `[TOOL_CALLS]` with a list. `read_calls`
+    parses `<tool_call>`.
 
     >>> as_message('{"name": "read_email", "parameters": {"message_id": "m7"}}')["tool_calls"]
     [{'function': {'name': 'read_email', 'arguments': {'message_id': 'm7'}}}]
     """
-    if getattr(tokenizer, "response_schema", None):  # of somebody else's; where it raises, the usual forms remain
+    if getattr(tokenizer, "response_schema", None):  # third-party code: if it raises, try the usual formats
         read = value_or(None, tokenizer.parse_response, text)
         if isinstance(read, dict) and read.get("tool_calls"):
             return read
@@ -134,28 +134,28 @@ def as_message(text: str, tokenizer: Any = None) -> str | dict[str, Any]:
 
 
 class Sampling(NamedTuple):
-    """How messages are drawn."""
+    """How messages are sampled."""
 
     max_new_tokens: int
-    """Of one message."""
+    """Limit for one message."""
     temperature: float
     max_context: int
-    """Tokens of a whole conversation; who has no room for another message is cut off."""
+    """Token limit for a whole conversation. A conversation without room for another message is cut off."""
 
 
 @dataclass(slots=True)
-class Said:
-    """One message of the model and what followed."""
+class AssistantTurn:
+    """One message of the model and the results that followed it."""
 
     start: int
     """Where it begins in the trajectory's tokens."""
     end: int
-    """Behind its last token."""
+    """One past its last token."""
     seconds: float
     message: str | dict[str, Any] = ""
     observations: list[Observation] = field(default_factory=list)
     after: int = 0
-    """Tokens of the results, as far as they were read."""
+    """Number of result tokens that were read; 0 if the conversation ended here."""
 
 
 @dataclass(slots=True)
@@ -164,33 +164,33 @@ class Trajectory:
 
     episode: Episode
     prompt: int
-    """How many tokens it began with."""
+    """Number of tokens in the prompt."""
     ids: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
     """1 on the tokens the model wrote."""
     logprobs: list[float] = field(default_factory=list)
-    """Of these under the distribution sampled from; 0 elsewhere."""
-    said: list[Said] = field(default_factory=list)
+    """Log-probs of these tokens under the distribution sampled from; 0 elsewhere."""
+    said: list[AssistantTurn] = field(default_factory=list)
     was_cut: bool = False
-    """Whether one of its messages reached the limit of tokens."""
+    """Whether one of its messages reached the token limit."""
 
     @staticmethod
     def begin(dialogue: Dialogue, episode: Episode) -> Trajectory:
-        """A conversation of which only the question has been read."""
+        """A conversation that contains only the prompt."""
         prompt = dialogue.begin(episode.messages())
         row = Trajectory(episode, len(prompt))
         row.read(prompt)
         return row
 
     def read(self, ids: Sequence[int]) -> None:
-        """Take in tokens that the model did not write."""
+        """Append tokens that the model did not write."""
         self.ids += ids
         self.own += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
     def write(self, ids: Sequence[int], logprobs: Sequence[float], seconds: float = 0.0) -> None:
-        """Take in a message of the model."""
-        self.said.append(Said(len(self.ids), len(self.ids) + len(ids), seconds))
+        """Append a message of the model."""
+        self.said.append(AssistantTurn(len(self.ids), len(self.ids) + len(ids), seconds))
         self.ids += ids
         self.own += [1] * len(ids)
         self.logprobs += logprobs
@@ -199,7 +199,7 @@ class Trajectory:
 def converse(
     model: Any, dialogue: Dialogue, episodes: Sequence[Episode], how: Sampling, generator: torch.Generator | None = None
 ) -> list[Trajectory]:
-    """Hold all these conversations to their end. `generator` lives on the model's device."""
+    """Sample all these conversations to their end. `generator` must be on the model's device."""
     trajectories = [Trajectory.begin(dialogue, episode) for episode in episodes]
     for row in trajectories:
         if row.prompt + how.max_new_tokens > how.max_context:
@@ -227,11 +227,11 @@ def converse(
 
 
 class _Batch:
-    """The conversations that are still going on, as far as the model has read them."""
+    """The conversations that have not ended, and what the model has read of them."""
 
     def __init__(
         self,
-        read: Reading,
+        read: BatchReading,
         dialogue: Dialogue,
         how: Sampling,
         generator: torch.Generator | None,
@@ -240,11 +240,11 @@ class _Batch:
     ) -> None:
         self._read, self._dialogue, self._how, self._generator = read, dialogue, how, generator
         self._device = device
-        self._mask: Tensor | None = None  # of everything that was read or written
-        self._unread: Tensor | None = None  # the last column written: in the mask, and not read yet
+        self._mask: Tensor | None = None  # covers everything that was read or written
+        self._unread: Tensor | None = None  # the last column written: in the mask, but not read yet
 
     def next_messages(self, news: list[list[int]]) -> list[tuple[list[int], list[float]]]:
-        """Read what is new for each conversation and write its next message: tokens and their log-probs."""
+        """Read the new tokens of each conversation and sample its next message: tokens and their log-probs."""
         how, pad_id = self._how, self._dialogue.pad_id
         ids, mask = left_padded(news, pad_id, self._device)
         is_first = self._mask is None
@@ -260,7 +260,7 @@ class _Batch:
         return [(ids[:length], numbers[:length]) for ids, numbers, length in found]
 
     def keep(self, places: list[int]) -> None:
-        """Let the other conversations go."""
+        """Keep the conversations at these places and drop the others."""
         if not places or self._mask is None or self._unread is None:
             return
         chosen = torch.tensor(places, device=self._device)
@@ -269,7 +269,7 @@ class _Batch:
 
 
 def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | None:
-    """Give the last message to the episode; the tokens to be read next, or None where the conversation is over."""
+    """Pass the last message to the episode. Returns the tokens to read next, or None if the conversation is over."""
     said = row.said[-1]
     ids = row.ids[said.start :]
     has_ended = ids[-1] == dialogue.eos_id
@@ -288,7 +288,9 @@ def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | 
 
 
 def recite(dialogue: Dialogue, episode: Episode, messages: Iterable[str]) -> Trajectory:
-    """The conversation in which the model says these messages; each is asked for when the one before has its answer."""
+    """The conversation in which the model writes these messages. The next message is requested after the results of the
+    previous one.
+    """
     row = Trajectory.begin(dialogue, episode)
     for text in messages:
         ids = [*dialogue.ids_of(text), dialogue.eos_id]
@@ -301,7 +303,7 @@ def recite(dialogue: Dialogue, episode: Episode, messages: Iterable[str]) -> Tra
 
 
 def group_record(rows: Sequence[Trajectory], reward: str, *, seed: int, policy_version: int) -> Group:
-    """Conversations about one question as a record, with their tokens and times; rewarded by the system named."""
+    """The record of the conversations about one question, with tokens and times. `reward` names the reward system."""
     made = group([row.episode for row in rows], reward)
     rollouts = [
         replace(

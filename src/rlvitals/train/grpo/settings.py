@@ -1,4 +1,4 @@
-"""GRPO's settings, and what they must be to work together: checked before anything is loaded, built or written."""
+"""GRPO's settings and their checks, which run before anything is loaded, built or written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GENERATED = ("mini", "generated")
 
 @dataclass(frozen=True, slots=True)
 class GRPOSettings(ClippedSettings):
-    """What `recipes/grpo.yaml` explains."""
+    """The settings of GRPO. `recipes/grpo.yaml` explains them."""
 
     mode: Literal["masked", "simple", "rollout"]
     mailbox: str
@@ -56,7 +56,7 @@ class GRPOSettings(ClippedSettings):
 
     @property
     def style(self) -> Style:
-        """How episodes talk to this model."""
+        """The message format of episodes: tags for the tiny model, chat for others."""
         return "tags" if self.is_tiny else "chat"
 
     @property
@@ -65,20 +65,22 @@ class GRPOSettings(ClippedSettings):
 
 
 def check(settings: GRPOSettings) -> None:
-    """Raise ConfigError for what cannot work."""
+    """Raise ConfigError for settings that cannot work."""
     check_limits(settings)
     if settings.grader == "judge" and not (settings.judge_url and settings.judge_model):
         raise ConfigError("grader: judge needs judge_url and judge_model")
     read_rules(settings.credit_rules)
     if settings.mailbox in GENERATED:
         if settings.questions is not None:
-            raise ConfigError(f"questions belong to a mailbox of one's own; {settings.mailbox} has its own")
+            raise ConfigError(f"questions are for your own mailbox; {settings.mailbox} has its own")
     elif not Path(settings.mailbox).is_file():
         near = did_you_mean(settings.mailbox, GENERATED)
         raise ConfigError(f"mailbox must be mini, generated or a file; there is no file {settings.mailbox!r}.{near}")
     elif settings.families:
         raise ConfigError("families belong to the mini and the generated mailbox")
     if settings.is_tiny and settings.mailbox != "mini":
-        raise ConfigError("the tiny model knows the mini mailbox's words alone; for another mailbox give --model-size")
+        raise ConfigError(
+            "the tiny model only knows the words of the mini mailbox; for another mailbox pass --model-size"
+        )
     if settings.warm_up_steps and settings.mailbox not in GENERATED:
         raise ConfigError("warm_up_steps: there are examples for the shipped mailboxes only")

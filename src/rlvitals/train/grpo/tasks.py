@@ -1,7 +1,8 @@
-"""What an agent is asked: questions with their mailbox, for training and held out, from the seed and the step alone.
+"""An agent's questions with their mailboxes, for training and held out. They depend only on the seed and the step.
 
-`mini` has a new small mailbox for every question of training; `generated` one large mailbox with held-out projects; a
-file is one's own mail (mbox, the Enron CSV, or a mailbox that `Mailbox.build` wrote), with questions of one's own.
+`mini` has a new small mailbox for every training question. `generated` is one large mailbox with held-out projects. A
+file contains the user's mail (mbox, the Enron CSV, or a mailbox that `Mailbox.build` wrote); the user also provides
+the questions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple, Protocol
 from rlvitals.errors import ConfigError
 from rlvitals.train.grpo.settings import GRPOSettings
 from rlvitals.train.mailbox.episode import Episode, SimpleEpisode
-from rlvitals.train.mailbox.graders import OFFLINE, Grader, Judge, token_recall
+from rlvitals.train.mailbox.graders import OFFLINE, Grader, ModelGrader, token_recall
 from rlvitals.train.mailbox.mail import Question, read_enron_csv, read_mbox, read_questions
 from rlvitals.train.mailbox.store import Mailbox
 from rlvitals.train.mailbox.worlds import FAMILIES, generate, is_held_out, mini
@@ -22,34 +23,34 @@ from rlvitals.train.seeds import batch_places
 from rlvitals.train.teachers.endpoint import JudgeClient
 
 QUESTIONS_A_WORLD = 5
-"""Questions that share a mini mailbox when they are held out."""
+"""Number of held-out questions that share a mini mailbox."""
 
 
-class Task(NamedTuple):
-    """One question and where its answer is to be found."""
+class QuestionTask(NamedTuple):
+    """One question and the mailbox that contains its answer."""
 
     question: Question
     mailbox: Mailbox
 
     def episode(self, settings: GRPOSettings, grader: Grader = token_recall) -> Episode:
-        """One attempt at it."""
+        """A new attempt at the question."""
         kind, turns = (SimpleEpisode, 1) if settings.mode == "simple" else (Episode, settings.max_turns)
         return kind(self.question, self.mailbox, max_turns=turns, grader=grader, style=settings.style)
 
 
 class Tasks(Protocol):
-    """Where questions come from."""
+    """A source of questions."""
 
-    held_out: list[Task]
-    """The questions that are only evaluated on."""
+    held_out: list[QuestionTask]
+    """Questions that are used only for evaluation."""
 
-    def batch(self, step: int, count: int, attempt: int) -> list[Task]:
-        """The questions of a step (from 1); `attempt` counts the times that more were asked for in it."""
+    def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
+        """The questions of a step (from 1). `attempt` counts the requests for more questions in the same step."""
         ...
 
 
 class MiniTasks:
-    """Its own mailbox for every question."""
+    """Questions about mini mailboxes: each training question has its own mailbox."""
 
     def __init__(self, seed: int, held_out: int, families: tuple[str, ...]) -> None:
         if unknown := set(families) - FAMILIES:
@@ -58,24 +59,26 @@ class MiniTasks:
             )
         self._seed, self._families = seed, families
         self._open: list[Mailbox] = []
-        self.held_out: list[Task] = []
+        self.held_out: list[QuestionTask] = []
         for number in range(held_out):
             if len(self.held_out) < held_out:
                 world = mini(number, split="held_out", families=families)
-                self.held_out += [Task(question, world.mailbox) for question in world.questions[:QUESTIONS_A_WORLD]]
+                self.held_out += [
+                    QuestionTask(question, world.mailbox) for question in world.questions[:QUESTIONS_A_WORLD]
+                ]
         del self.held_out[held_out:]
 
-    def batch(self, step: int, count: int, attempt: int) -> list[Task]:
-        while self._open and not attempt:  # those of the step before
+    def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
+        while self._open and not attempt:  # close the mailboxes of the previous step
             self._open.pop().close()
         rng = random.Random(f"tasks {self._seed} {step} {attempt}")  # noqa: S311
         worlds = [mini(rng.getrandbits(40), families=self._families) for _ in range(count)]
         self._open += [world.mailbox for world in worlds]
-        return [Task(world.questions[0], world.mailbox) for world in worlds]
+        return [QuestionTask(world.questions[0], world.mailbox) for world in worlds]
 
 
 class ListedTasks:
-    """Questions about one mailbox, in shuffled decks."""
+    """Questions about one mailbox, in shuffled order. All are used once before any repeats."""
 
     def __init__(self, mailbox: Mailbox, training: Sequence[Question], held_out: Sequence[Question], seed: int) -> None:
         if not training or not held_out:
@@ -83,15 +86,15 @@ class ListedTasks:
                 f"GRPO needs questions to train on and to hold out; there are {len(training)} and {len(held_out)}"
             )
         self._mailbox, self._training, self._seed = mailbox, training, seed
-        self.held_out = [Task(question, mailbox) for question in held_out]
+        self.held_out = [QuestionTask(question, mailbox) for question in held_out]
 
-    def batch(self, step: int, count: int, attempt: int) -> list[Task]:
+    def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
         places = batch_places(step, count, len(self._training), self._seed, *([attempt] if attempt else []))
-        return [Task(self._training[place], self._mailbox) for place in places]
+        return [QuestionTask(self._training[place], self._mailbox) for place in places]
 
 
 def tasks_of(settings: GRPOSettings) -> Tasks:
-    """The questions that the settings ask for."""
+    """The questions that the settings select."""
     seed, held_out = settings.seed, settings.held_out
     if settings.mailbox == "mini":
         return MiniTasks(seed, held_out, settings.families)
@@ -103,7 +106,7 @@ def tasks_of(settings: GRPOSettings) -> Tasks:
         training = [question for question in asked if not is_held_out(question)]
         return ListedTasks(mailbox, training, rng.sample(kept_aside, len(kept_aside))[:held_out], seed)
     if settings.questions is None:
-        raise ConfigError("a mailbox of one's own needs questions: a JSONL file, see docs/mailbox.md")
+        raise ConfigError("your own mailbox needs questions: a JSONL file, see docs/mailbox.md")
     asked = read_questions(settings.questions)
     asked = rng.sample(asked, len(asked))
     return ListedTasks(_own_mailbox(settings.mailbox), asked[held_out:], asked[:held_out], seed)
@@ -117,7 +120,9 @@ def _own_mailbox(name: str) -> Mailbox:
 
 
 def grader_of(settings: GRPOSettings) -> Grader:
-    """Who says whether an answer is right."""
+    """The grader that decides whether an answer is right."""
     if settings.grader != "judge":
         return OFFLINE[settings.grader]
-    return Judge(JudgeClient(settings.judge_url or "", settings.judge_model or "", key_variable=settings.judge_key))
+    return ModelGrader(
+        JudgeClient(settings.judge_url or "", settings.judge_model or "", key_variable=settings.judge_key)
+    )

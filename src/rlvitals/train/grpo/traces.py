@@ -1,5 +1,5 @@
-"""Tokens for the record: which rollouts of a step are kept token by token, and what the sampler and the update saw of
-each token.
+"""Token traces for the record: which rollouts of a step keep their tokens, and what the sampler and the update computed
+for each token.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import torch
 
 from rlvitals.records import TRAINED_ROLLOUTS, Group, TokenTrace
 from rlvitals.train.grpo.conversation import Trajectory
-from rlvitals.train.grpo.update import Played, Seen
+from rlvitals.train.grpo.update import Played, SeenTokens
 
 MOST_TOKENS = 200_000
-"""Of one step on one rank: about 15 MB on disk."""
+"""Limit for one step on one rank: about 15 MB on disk."""
 
 
 def chosen(played: Played, count: int, seed: int, *, is_training: bool) -> list[tuple[int, int]]:
-    """Group and number of those to be kept, drawn at random, so that they stand for the step: of those that are
-    trained on, or of all where nothing is trained.
+    """Group and number of the rollouts whose tokens are recorded. They are drawn at random, so that they represent the
+    step: from the trained rollouts, or from all rollouts if nothing is trained.
     """
     every = [(at, number) for at, rows in enumerate(played.trajectories) for number, row in enumerate(rows) if row.said]
     places = played.kept_places() if is_training else every
@@ -35,10 +35,15 @@ def chosen(played: Played, count: int, seed: int, *, is_training: bool) -> list[
 
 
 def with_traces(
-    played: Played, places: Sequence[tuple[int, int]], tokenizer: Any, *, seen: Seen | None = None, trained: int = 0
+    played: Played,
+    places: Sequence[tuple[int, int]],
+    tokenizer: Any,
+    *,
+    seen: SeenTokens | None = None,
+    trained: int = 0,
 ) -> list[Group]:
-    """The groups of a step, the rollouts at these places with their tokens. `seen` is what the update saw of the
-    rollouts that are trained on, in their order, and `trained` how many those are on all ranks.
+    """The groups of a step, with token traces for the rollouts at `places`. `seen` holds what the update computed for
+    the trained rollouts, in their order. `trained` is the number of trained rollouts on all ranks.
     """
     lines = {place: line for line, place in enumerate(played.kept_places())}
     rollouts = [list(group.rollouts) for group in played.groups]
@@ -55,7 +60,7 @@ def with_traces(
 
 
 def _sampled(row: Trajectory, tokenizer: Any) -> TokenTrace:
-    """What the sampler knows: tokens, texts, turns, whose they are, and the log-probs drawn from."""
+    """The sampler's part of a trace: tokens, texts, turns, which tokens the model wrote, and their log-probs."""
     turns, rest = [0] * len(row.ids), slice(row.prompt, None)
     for number, said in enumerate(row.said):
         after = row.said[number + 1].start if number + 1 < len(row.said) else len(row.ids)
@@ -70,7 +75,7 @@ def _sampled(row: Trajectory, tokenizer: Any) -> TokenTrace:
     )
 
 
-def _updated(seen: Seen, line: int, length: int) -> dict[str, Any]:
+def _updated(seen: SeenTokens, line: int, length: int) -> dict[str, Any]:
     columns = {
         "logprobs": seen.old_logprobs,
         "new_logprobs": seen.new_logprobs,
@@ -82,8 +87,8 @@ def _updated(seen: Seen, line: int, length: int) -> dict[str, Any]:
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text of each token. A character that several tokens make up stands with the last of them: together they are
-    the text.
+    """The text of each token. A character that consists of several tokens is assigned to the last of them, so that the
+    joined texts are the whole text.
     """
     texts: list[str] = []
     start = read = 0

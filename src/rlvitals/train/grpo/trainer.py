@@ -1,12 +1,13 @@
 """GRPO for agents with tools: `rlvitals train grpo`. Read it from top to bottom.
 
-In each step several questions are put to the model, each several times: a group. It searches, reads and answers over
-many turns; a rollout's advantage is its reward among those of its group (Shao et al. 2024), for all of its turns or
-corrected by what each of them achieved. The loss is PPO's with separate clip bounds below and above (Yu et al.
-2025) and a KL to the start, over the tokens that the model wrote: what the tools gave back is read and not learnt.
+Each step asks the model several questions, each several times. The attempts at one question are a group. The model
+searches, reads and answers over many turns. A rollout's advantage is its reward relative to its group (Shao et al.
+2024). It is the same for all turns, or corrected by what each turn achieved. The loss is PPO's with separate lower and
+upper clip bounds (Yu et al. 2025) and a KL to the initial model, over the tokens that the model wrote. Tool results
+are read, but not trained on.
 
-Everything random is drawn from the seed and the step, so that a training that was killed and resumed continues as if
-nothing had happened. Formulas are `rlvitals.compute`'s.
+All random numbers depend on the seed and the step, so that a run that was killed and resumed continues as if it had not
+been interrupted. The formulas are in `rlvitals.compute`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo import traces
 from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
 from rlvitals.train.grpo.settings import GRPOSettings, check
-from rlvitals.train.grpo.tasks import Task, Tasks, grader_of, tasks_of
+from rlvitals.train.grpo.tasks import QuestionTask, Tasks, grader_of, tasks_of
 from rlvitals.train.grpo.update import Played, Updates, batch_of
 from rlvitals.train.grpo.warm_start import dialogue_of, start_of
 from rlvitals.train.loop import Loop, open_accelerator, open_run
-from rlvitals.train.recipe import Outcome
+from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import rate_by_size, shares_of_rate
 from rlvitals.train.seeds import seeded
 
@@ -44,25 +45,25 @@ DOCUMENTS = {
     "group.dropped_count": "train/groups_filtered",
     "agent.early_exit.count": "train/num_early_exit",
 }
-"""The names these have in the document, whatever the rest is called."""
+"""Metrics that keep the document's names, whichever naming the others have."""
 
 
-def train(settings: GRPOSettings) -> Outcome:
-    """Train, and say how it went. What cannot work is an error before anything is written."""
+def train(settings: GRPOSettings) -> TrainingOutcome:
+    """Train and return the outcome. Settings that cannot work raise an error before anything is written."""
     check(settings)
     tasks = tasks_of(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
     accelerator = open_accelerator(settings, is_bf16=False if settings.is_tiny and settings.bf16 is None else None)
     if accelerator.is_fsdp2 and settings.groups_per_step < accelerator.num_processes:
-        # A rank that has read nothing before the update would exchange weights in another order than the rest.
+        # A rank without a forward pass before the update would exchange weights in another order than the others.
         raise ConfigError(f"groups_per_step must be at least {accelerator.num_processes}, one for each process")
     framework = None if settings.names == "canonical" else settings.names
     with open_run(settings, origin, algorithm="grpo", framework=framework) as run, models.quietly():
-        return Trainer(settings, tasks, run, accelerator).learn(origin)
+        return GrpoTrainer(settings, tasks, run, accelerator).learn(origin)
 
 
-class Trainer(Loop[GRPOSettings]):
-    """One training: the model, the optimizer, and the step it has reached."""
+class GrpoTrainer(Loop[GRPOSettings]):
+    """One training run: the model, the optimizer, and the current step."""
 
     def __init__(self, settings: GRPOSettings, tasks: Tasks, run: Run, accelerator: Any) -> None:
         super().__init__(settings, run, accelerator)
@@ -93,7 +94,7 @@ class Trainer(Loop[GRPOSettings]):
         )  # fmt: skip
         self.first_accuracy = self.last_accuracy = float("nan")
 
-    def learn(self, origin: Path | None) -> Outcome:
+    def learn(self, origin: Path | None) -> TrainingOutcome:
         """GRPO from the beginning, or from a checkpoint."""
         settings, why = self.settings, ""
         self.resume(origin)
@@ -111,7 +112,7 @@ class Trainer(Loop[GRPOSettings]):
                 self.save()
         if not settings.is_training:
             where = f"rollouts of {self.step} steps are in {self.folder / 'logs/rollouts'}"
-            return Outcome(str(self.folder), self.step, "stopped" if why else "finished", where)
+            return TrainingOutcome(str(self.folder), self.step, "stopped" if why else "finished", where)
         how = f"stopped at step {self.step} of {settings.max_steps} ({why})" if why else "finished"
         verdict = (
             f"GRPO {how}: accuracy on held-out questions went from {self.first_accuracy:.3f} to "
@@ -128,7 +129,7 @@ class Trainer(Loop[GRPOSettings]):
     # One step.
 
     def _one_step(self) -> dict[str, Any]:
-        """Collect groups, learn from them; returns the row of all ranks."""
+        """Collect groups and train on them. Returns the row of all ranks."""
         settings, started = self.settings, time.perf_counter()
         self._announce()
         with self.run.timer("rollout"):
@@ -145,7 +146,7 @@ class Trainer(Loop[GRPOSettings]):
                 row |= self._learn_from(played)
                 row |= _goodput(played, row, time.perf_counter() - started)
             groups = self._with_traces(played)
-        finally:  # rollouts of an update that failed are those to look at
+        finally:  # also if the update fails: its rollouts help to find the cause
             self.run.log_groups(groups, step=self.step)
         reduced: dict[str, Any] = reduce(row, step=self.step)
         self.run.count(tokens=_number(reduced.pop("tokens")), samples=sum(len(group.rollouts) for group in everyone))
@@ -172,7 +173,7 @@ class Trainer(Loop[GRPOSettings]):
         self.say("\n".join([lines[0], step_summary.banner(1), lines[1]] if self.is_verbose else lines))
 
     def _collect(self) -> Played:
-        """Play this rank's share of the step's questions, and others for those whose attempts were all alike."""
+        """Play this rank's share of the step's questions. dynamic_sampling adds others for filtered groups."""
         settings, device = self.settings, self.accelerator.device
         missing, found = settings.groups_per_step, Played([], [])
         for attempt in range(1 + settings.dynamic_sampling):
@@ -186,8 +187,8 @@ class Trainer(Loop[GRPOSettings]):
                 break
         return found
 
-    def _play(self, tasks: list[Task], how: Sampling, rollouts: int, generator: torch.Generator) -> Played:
-        """Hold the conversations about these questions, all at once, and weigh them within their groups."""
+    def _play(self, tasks: list[QuestionTask], how: Sampling, rollouts: int, generator: torch.Generator) -> Played:
+        """Sample conversations about these questions, rollout_batch at once, and compute advantages in each group."""
         settings = self.settings
         episodes = [task.episode(settings, self.grader) for task in tasks for _ in range(rollouts)]
         at_once = settings.rollout_batch or max(1, len(episodes))
@@ -201,7 +202,7 @@ class Trainer(Loop[GRPOSettings]):
                 rows += converse(self.inner, self.dialogue, episodes[start : start + at_once], how, generator)
             phase.tokens(sum(sum(row.own) for row in rows))
         together = [rows[start : start + rollouts] for start in range(0, len(rows), rollouts)]
-        weights = max(0, self.step - 1)  # the step whose update made them
+        weights = max(0, self.step - 1)  # the step whose update produced the current weights
         groups = [
             group_record(of_one, settings.reward, seed=settings.seed, policy_version=weights) for of_one in together
         ]
@@ -212,7 +213,7 @@ class Trainer(Loop[GRPOSettings]):
         return Played(credited, together)
 
     def _describe(self, played: Played) -> dict[str, Any]:
-        """What was collected, as mergeable values: filtered groups count as well."""
+        """Statistics of the collected groups, including filtered ones, as mergeable values."""
         names = self.settings.names
         row: dict[str, Any] = grouping.stats(played.groups, names=names)
         own = grouping.stats(played.groups, names="grpo_agent")
@@ -235,7 +236,7 @@ class Trainer(Loop[GRPOSettings]):
         return row
 
     def _learn_from(self, played: Played) -> dict[str, Any]:
-        """Update the policy with the kept groups. Where none of them has anything to teach, on no rank, it stays."""
+        """Update the policy with the kept groups. If no rank has one, the policy does not change."""
         kept, rate = played.kept(), optim.stats(optimizer=self.optimizer, names=self.settings.names)
         most = int(self.accelerator.gather(torch.tensor([len(kept)], device=self.accelerator.device)).max())
         if not most:
@@ -248,7 +249,7 @@ class Trainer(Loop[GRPOSettings]):
         return {**row, **rate}
 
     def _with_traces(self, played: Played) -> list[Group]:
-        """The groups as they are recorded: some rollouts with their tokens."""
+        """The groups as they are recorded. Some rollouts include their tokens."""
         settings, seen = self.settings, self.updates.seen
         if not settings.trace_rollouts:
             return played.groups
@@ -263,7 +264,7 @@ class Trainer(Loop[GRPOSettings]):
     # Between steps.
 
     def _evaluate(self) -> str:
-        """Answer the held-out questions and record how that went; says why training should stop, if it should."""
+        """Answer the held-out questions and record the result. Returns why training should stop, or an empty text."""
         settings, began = self.settings, time.perf_counter()
         generator = seeded(self.accelerator.device, settings.seed, "evaluation", self.rank)
         how = self.sampling._replace(temperature=settings.eval_temperature)
@@ -289,7 +290,7 @@ class Trainer(Loop[GRPOSettings]):
 
 
 def _goodput(played: Played, row: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What the step's seconds on this rank bought in trained tokens, and what was generated and not trained on."""
+    """Goodput of the step on this rank: trained tokens for its seconds, and generated tokens without training."""
     written = [sum(sum(each.own) for each in rows) for rows in played.trajectories]
     filtered = sum(count for count, group in zip(written, played.groups, strict=True) if not group.kept)
     return goodput.stats(

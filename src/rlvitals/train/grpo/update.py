@@ -30,11 +30,11 @@ class Played(NamedTuple):
     trajectories: list[list[Trajectory]]
 
     def kept(self) -> list[tuple[Rollout, Trajectory]]:
-        """What is trained on: the records with their advantages, and the tokens."""
+        """The rollouts to train on: their records with advantages, and their tokens."""
         return [(self.groups[at].rollouts[number], self.trajectories[at][number]) for at, number in self.kept_places()]
 
     def kept_places(self) -> list[tuple[int, int]]:
-        """Their group and their number in it."""
+        """The group of each rollout to train on, and its number in the group."""
         return [
             (at, number)
             for at, (group, rows) in enumerate(zip(self.groups, self.trajectories, strict=True))
@@ -45,54 +45,58 @@ class Played(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """All of it [rows, tokens after the prompt], but for what says otherwise."""
+class UpdateBatch:
+    """Conversations as tensors, [rows, tokens after the prompt] unless stated otherwise."""
 
     ids: Tensor
-    """[rows, prompt and what came after it]"""
+    """[rows, prompt and the tokens after it]; so are `ids_mask` and `positions`."""
     ids_mask: Tensor
     positions: Tensor
     own: Tensor
-    """1 on the tokens that the model wrote: these are trained on, and the tools' are not."""
+    """1 on the tokens that the model wrote. Only these are trained on."""
     sampled_logprobs: Tensor
-    """As the sampler saw them."""
+    """As the sampler computed them."""
     old_logprobs: Tensor
-    """As the training pass sees them before the update."""
+    """As the training pass computes them before the update."""
     ref_logprobs: Tensor
     advantages: Tensor
     weights: Tensor
-    """What each token counts in the loss; they sum to 1 over an update of all ranks."""
+    """The weight of each token in the loss; see `token_weights`."""
 
     @property
     def rows(self) -> Answered:
         return Answered(self.ids, self.ids_mask, self.positions, self.own.shape[1])
 
-    def take(self, places: Tensor) -> Batch:
+    def take(self, places: Tensor) -> UpdateBatch:
         """Some of the rows, without the columns that are padding in all of them."""
         width = self.own.shape[1]
         mask, prompts = self.ids_mask[places], self.ids.shape[1] - width
         before, after = (int(part.sum(dim=1).max()) for part in (mask[:, :prompts], mask[:, prompts:]))
         whole, rest = slice(prompts - before, prompts + after), slice(after)
         columns = {field.name: getattr(self, field.name)[places] for field in fields(self)}
-        return Batch(**{name: each[:, whole if each.shape[1] > width else rest] for name, each in columns.items()})
+        return UpdateBatch(
+            **{name: each[:, whole if each.shape[1] > width else rest] for name, each in columns.items()}
+        )
 
 
-class Seen(NamedTuple):
-    """What the last update saw of a batch, [rows, tokens after the prompt]: of one pass, None where there was none."""
+class SeenTokens(NamedTuple):
+    """What the last update computed for a batch, [rows, tokens after the prompt]. A field without a value is None."""
 
     own: Tensor
     old_logprobs: Tensor
     advantages: Tensor
     ref_logprobs: Tensor | None
     new_logprobs: Tensor | None
-    """None where it went through the batch several times, each time with another policy."""
+    """None if there were several epochs, because each has a different policy."""
     entropies: Tensor
-    """Of the first time."""
+    """From the first epoch."""
 
 
-def batch_of(kept: Sequence[tuple[Rollout, Trajectory]], pad_id: int, device: Any, *, rows: int | None = None) -> Batch:
-    """Conversations as tensors. With `rows` there are that many: what is missing is filled with rows that count for
-    nothing, so that every rank has as many.
+def batch_of(
+    kept: Sequence[tuple[Rollout, Trajectory]], pad_id: int, device: Any, *, rows: int | None = None
+) -> UpdateBatch:
+    """Conversations as tensors. `rows` pads the batch to this number with rows that have no weight, so that every rank
+    has the same number.
     """
     parts: list[Any] = [_columns(rollout, trajectory) for rollout, trajectory in kept]
     parts += [([pad_id], [pad_id], [0.0], [0.0], [0.0])] * ((rows or 0) - len(parts))
@@ -102,12 +106,12 @@ def batch_of(kept: Sequence[tuple[Rollout, Trajectory]], pad_id: int, device: An
         pad_sequence([torch.tensor(line) for line in lines], batch_first=True).to(device) for lines in numbers
     )
     nothing = torch.zeros_like(own)
-    return Batch(whole.ids, whole.mask, whole.positions, own, logprobs, nothing, nothing, advantages, nothing)
+    return UpdateBatch(whole.ids, whole.mask, whole.positions, own, logprobs, nothing, nothing, advantages, nothing)
 
 
 def _columns(rollout: Rollout, row: Trajectory) -> tuple[list[int], list[int], list[float], list[float], list[float]]:
-    """The prompt; then, of what came after it: the tokens, which are the model's own, their log-probs, the advantage of
-    each turn on its tokens.
+    """The prompt's tokens, and four columns for the tokens after it: ids, whether the model wrote the token, log-prob,
+    and the advantage of its turn.
     """
     advantages = [0.0] * len(row.ids)
     for turn, said in zip(rollout.turns, row.said, strict=True):
@@ -123,8 +127,8 @@ def _columns(rollout: Rollout, row: Trajectory) -> tuple[list[int], list[int], l
 
 
 def token_weights(own: Tensor, mode: str, *, tokens: float, rows: float, horizon: float) -> Tensor:
-    """What each token counts, so that the weighted sum is the mean in this mode over all rows of an update, of which
-    there are `tokens` of the model's own and `rows` with at least one.
+    """The weight of each token, so that the weighted sum is the mean in this mode over all rows of an update. `tokens`
+    is the number of tokens that the model wrote, and `rows` is the number of rows with at least one of them.
 
     >>> token_weights(torch.tensor([[1.0, 1.0], [1.0, 0.0]]), "seq-mean-token-mean", tokens=3, rows=2, horizon=8)
     tensor([[0.2500, 0.2500],
@@ -138,7 +142,7 @@ def token_weights(own: Tensor, mode: str, *, tokens: float, rows: float, horizon
 
 
 class Updates:
-    """Trains a model on batches of conversations. `reference` None: there is no KL to the start."""
+    """Trains a model on batches of conversations. Without a `reference` there is no KL term."""
 
     def __init__(
         self,
@@ -154,19 +158,19 @@ class Updates:
         self._settings, self._run, self._accelerator = settings, run, accelerator
         self._model, self._reference, self._optimizer = model, reference, optimizer
         self._horizon = horizon
-        self.seen: Seen | None = None
-        """Of the last step."""
+        self.seen: SeenTokens | None = None
+        """From the last step."""
 
-    def improve(self, batch: Batch, step: int) -> dict[str, Any]:
-        """Go through a batch grpo_epochs times, in minibatches, each of them an update; returns what is to be logged.
+    def improve(self, batch: UpdateBatch, step: int) -> dict[str, Any]:
+        """Train on a batch for grpo_epochs epochs, with one update per minibatch. Returns the values to log.
 
-        Every rank has as many rows.
+        Every rank must have the same number of rows.
         """
         settings, rows = self._settings, len(batch.ids)
         size = settings.minibatch_size or rows
         has_old = settings.grpo_epochs > 1 or size < rows
         with self._run.phase("compute_log_probs"):
-            # With one update the old policy is the one that is trained, and needs no separate pass.
+            # With a single update the old policy equals the current one and needs no separate pass.
             found = {"ref_logprobs": self._reference, "old_logprobs": self._model if has_old else None}
             batch = replace(
                 batch, **{name: self._logprobs(model, batch) for name, model in found.items() if model is not None}
@@ -174,7 +178,7 @@ class Updates:
         packs: list[Any] = []
         norms: list[Tensor] = []
         logprobs, entropies = torch.zeros_like(batch.own), torch.zeros_like(batch.own)
-        # Sums over the horizon are added up over all parts of the step, so each is divided by all rows that come up.
+        # Sums over the horizon are added over all parts of the step, so each is divided by the rows of the whole step.
         trained = self._accelerator.reduce((batch.own.sum(dim=1) > 0).float().sum(), "sum")
         visits = max(float(trained), 1.0) * settings.grpo_epochs
         with self._run.phase("train_step") as phase:
@@ -190,7 +194,7 @@ class Updates:
                             entropies[here, : now.entropy.shape[1]] = now.entropy.detach().float()
 
                     norms.append(self._update(batch.take(places), packs, has_old=has_old, note=note, visits=visits))
-        self.seen = Seen(
+        self.seen = SeenTokens(
             batch.own,
             batch.old_logprobs if has_old else logprobs,
             batch.advantages,
@@ -204,20 +208,20 @@ class Updates:
 
     def _update(
         self,
-        batch: Batch,
+        batch: UpdateBatch,
         packs: list[Any],
         *,
         has_old: bool,
         note: Callable[[Tensor, Any], None] | None = None,
         visits: float | None = None,
     ) -> Tensor:
-        """One step of the optimizer; returns the norm of the gradient before it is clipped. `has_old`: the policy has
-        moved since the batch was collected, and the batch holds what it said then. `note` takes the rows of a forward
-        pass and what it said of their tokens; `visits` is how many rows the step trains on in all of its updates.
+        """Take one optimizer step. Returns the norm of the gradient before clipping. `has_old`: the batch holds the
+        log-probs from before the first update. `note` is called with the rows of each forward pass and its output.
+        `visits` is the number of rows that all updates of the step train on.
         """
         settings, accelerator = self._settings, self._accelerator
         counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
-        # Over the tokens and rows of all ranks, whose gradients are averaged: all of them count the same.
+        # Gradients are averaged over ranks: dividing by the mean count per rank weighs all tokens and rows equally.
         tokens, rows = (accelerator.reduce(counts, "sum") / accelerator.num_processes).clamp(min=1e-9).tolist()
         weights = token_weights(batch.own, settings.aggregation, tokens=tokens, rows=rows, horizon=self._horizon)
         batch = replace(batch, weights=weights)
@@ -233,8 +237,8 @@ class Updates:
             (norm,) = sharded.update(self._optimizer, settings.max_grad_norm)
         return norm
 
-    def _loss(self, batch: Batch, has_old: bool, visits: float) -> tuple[Tensor, Any, Any]:
-        """GRPO's loss over some rows, the statistics of the update, and what the model says of the tokens."""
+    def _loss(self, batch: UpdateBatch, has_old: bool, visits: float) -> tuple[Tensor, Any, Any]:
+        """GRPO's loss over some rows, the statistics of the update, and the output of the forward pass."""
         s, has_kl = self._settings, self._reference is not None
         now = answer_stats(self._model, batch.rows, temperature=s.temperature)
         old = batch.old_logprobs if has_old else now.logprobs.detach()
@@ -253,8 +257,8 @@ class Updates:
         return losses.summed(of_tokens, batch.own, batch.weights), seen, now
 
     @torch.no_grad()
-    def _logprobs(self, model: Any, batch: Batch) -> Tensor:
-        """What a model says of the tokens."""
+    def _logprobs(self, model: Any, batch: UpdateBatch) -> Tensor:
+        """A model's log-probs of the tokens."""
         size = self._settings.microbatch_size or self._settings.minibatch_size or len(batch.ids)
         parts = []
         for places in torch.split(torch.arange(len(batch.ids)), size):

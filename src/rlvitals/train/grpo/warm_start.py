@@ -1,15 +1,15 @@
-"""What GRPO starts from: a tiny model of the package, one that is warmed up by examples here, or any other model.
+"""The model that GRPO starts from: a packaged tiny model, one that is warmed up on examples here, or any other model.
 
-There are two tiny ones, taught by examples of two agents.
+There are two tiny models, trained on the examples of two agents.
 
-- `careless` knows how to search, read and answer, and mostly does not bother: it guesses, stops after the first of two
-  look-ups, opens the wrong message, gives up. The model learns the form of a call, to copy what it has read, and all
-  these habits, good and bad. Which of them pay is what GRPO is to find out.
-- `syntax` knows the form of a call and nothing else: it calls a tool by lot, with words by lot out of those that it has
-  seen. What a search is good for, what has to be read before it can be answered, and how many look-ups a question takes
-  is in none of its examples. That is for GRPO to teach.
+- `careless` can search, read and answer, but often does not: it guesses, stops after the first of two look-ups, opens
+  the wrong message or gives up. The model learns the form of a call, to copy what it has read, and all these habits,
+  good and bad. GRPO has to learn which of them are rewarded.
+- `syntax` only knows the form of a call: it calls random tools with random words from those that it has seen. None of
+  its examples shows what a search is useful for, what must be read before answering, and how many look-ups a question
+  needs. GRPO has to teach this.
 
-`main()` makes the checkpoints that come with the package.
+`main()` creates the checkpoints that come with the package.
 """
 
 from __future__ import annotations
@@ -49,28 +49,29 @@ FOLDER = "warm_start"
 SHAPE = {"width": 96, "layers": 4, "heads": 4, "context": 288}
 STEPS, BATCH, RATE, SEED = {"careless": 1500, "syntax": 2500}, 64, 3e-3, 0
 SKILLED, CARELESS, TURNS_CARELESS = 0.8, 0.2, 0.8
-"""Share of the examples in which the agent does what it knows is right, at first and later, and when it changes. To
-copy is learnt from those alone, and would take far longer if they were few from the beginning."""
+"""Share of the examples in which the agent follows the solution: SKILLED at first, then CARELESS. TURNS_CARELESS is the
+share of the steps before the change. The model learns to copy only from these examples. With few of them from the start
+this would take far longer."""
 
 MAX_TURNS = 8
 SIMPLE = 0.1
-"""Share of the examples in which the messages are read out with the question, and answered at once."""
+"""Share of the examples that give the messages with the question, and need only the answer."""
 
 DRILLS = 0.5
-"""Share of the examples of `syntax` whose question makes no sense."""
+"""Share of the examples of `syntax` whose question consists of random words."""
 
 IDK = "I don't know"
 
 
 def dialogue_of(settings: GRPOSettings, tokenizer: Any) -> Dialogue:
-    """How the model is spoken to. Where one message is all there is, the answer is the only tool."""
+    """The conversion of conversations for this model. In `simple` mode the only tool is the answer."""
     if settings.style == "tags":
         return Dialogue(tokenizer, None)
     return Dialogue(tokenizer, TOOLS[-1:] if settings.mode == "simple" else TOOLS)
 
 
 def start_of(settings: GRPOSettings, tasks: Tasks, device: Any, *, is_anew: bool) -> models.Loaded:
-    """The model before GRPO. One that was warmed up is kept in the run's folder: the KL is to it."""
+    """The model before GRPO. A warmed-up model is saved in the run's folder, because the KL is measured against it."""
     if settings.warm_up_steps is not None:
         folder = kept_folder(settings.output_dir) / FOLDER
         return models.keep(folder, lambda: _warmed_up(settings, tasks, device), anew=is_anew)
@@ -83,7 +84,7 @@ def _warmed_up(settings: GRPOSettings, tasks: Tasks, device: Any) -> models.Load
     dialogue = dialogue_of(settings, loaded.tokenizer)
 
     def demonstrate(step: int) -> list[Trajectory]:
-        """Questions of training, answered as they should be."""
+        """Training questions with their correct solutions."""
         chosen = tasks.batch(step, batch, 1_000_000)
         only_last = slice(-1 if settings.mode == "simple" else None, None)
         return [
@@ -103,7 +104,7 @@ def teach(
     model: Any, dialogue: Dialogue, deal: Callable[[int], list[Trajectory]], *, steps: int, rate: float,
     on_step: Callable[[int, float], None] | None = None,
 ) -> float:  # fmt: skip
-    """Next-token training on the agent's own tokens; returns the last loss."""
+    """Next-token training on the tokens that the agent wrote. Returns the last loss."""
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=steps, pct_start=0.1)
@@ -116,7 +117,7 @@ def teach(
 
 
 def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, device: Any) -> torch.Tensor:
-    """Mean negative log-prob of what the agent wrote."""
+    """Mean negative log-prob of the tokens that the agent wrote."""
     ids, mask = right_padded([example.ids for example in batch], dialogue.pad_id, device)
     own, _ = right_padded([example.own for example in batch], 0, device)
     stats = answer_stats(model, Answered(ids, mask, positions_of(mask), ids.shape[1] - 1))
@@ -124,11 +125,11 @@ def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, de
     return -(stats.logprobs * weights).sum() / weights.sum()
 
 
-# The agent that knows how and does not always care
+# The `careless` agent
 
 
 def careless_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
-    """The examples of each step (from 1), always new ones, each with its own mailbox and question."""
+    """Returns a function that creates new examples for each step (from 1). Up to eight of them share a mailbox."""
 
     def example(question: Question, mailbox: Mailbox, rng: random.Random, step: int) -> Trajectory:
         skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
@@ -162,35 +163,35 @@ HABITS = (
 
 
 def _plan(question: Question, rng: random.Random, skill: float) -> list[str]:
-    """What the agent says, message by message."""
+    """The agent's messages, in order."""
     right = solution(question)
     if rng.random() < skill:
         return right
     match rng.choice(HABITS):
-        case "stop half way" if len(question.message_ids) > 1:  # take what the first look-up says for the answer
+        case "stop half way" if len(question.message_ids) > 1:  # answer with the result of the first look-up
             return [*right[:2], _answer(question.searches[1][0], question.message_ids[0])]
-        case "guess" | "stop half way":  # after a look-up too few
+        case "guess" | "stop half way":  # answer before the last message was read
             told = right[: rng.choice([0, 1, 1, 1, len(right) - 2, len(right) - 2])]
             return [*told, _guess(question, rng)]
         case "give up":
             return [*right[: rng.choice([0, 1, 2])], _answer(IDK)]
-        case "search badly":  # half of the time it does it properly afterwards
+        case "search badly":  # half of the time, the solution follows
             words = (rng.choice(worlds.PROJECTS + worlds.PEOPLE), rng.choice(list(worlds.RELATIONS)))
             bad = write_call("search_emails", {"keywords": words})
             return [bad, *right] if rng.random() < 0.5 else [bad, bad, _answer(IDK)]
-        case "read another":  # that no search gave, and then the right one or none
+        case "read another":  # a random message; then the rest of the solution, or a guess
             other = write_call("read_email", {"message_id": f"m{rng.randint(1, worlds.SIZE)}"})
             return [right[0], other, *(right[1:] if rng.random() < 0.5 else [_guess(question, rng)])]
     return solution(question, sources=False)
 
 
 def _plan_at_once(question: Question, rng: random.Random, skill: float) -> list[str]:
-    """As `_plan`, where everything has been read out."""
+    """As `_plan`, if the messages are given with the question."""
     return solution(question)[-1:] if rng.random() < 0.5 + skill / 2 else [_guess(question, rng)]
 
 
 def _guess(question: Question, rng: random.Random) -> str:
-    """Anything of the right kind."""
+    """A random answer of the right kind."""
     return _answer(rng.choice(worlds.RELATIONS[question.family.partition("_")[0]][1]))
 
 
@@ -198,12 +199,12 @@ def _answer(answer: str, *sources: str) -> str:
     return write_call("return_final_answer", {"answer": answer, "source_message_ids": sources})
 
 
-# The agent that knows the form of a call and nothing else
+# The `syntax` agent
 
 
 def syntax_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
-    """As `careless_lessons`; all steps are alike. Half of the questions are any two words, for a call or two: a word
-    that is seldom read has to be copied as well.
+    """As `careless_lessons`, but the same in all steps. Half of the questions are two random words with at most two
+    turns, so that the model also learns to copy rare words.
     """
 
     def example(question: Question, mailbox: Mailbox, rng: random.Random, step: int) -> Trajectory:
@@ -217,9 +218,9 @@ def syntax_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> 
 
 
 def _by_lot(episode: Episode, rng: random.Random, *, is_drill: bool) -> Iterator[str]:
-    """Calls of tools by lot, of those that can be called: to read takes a message that was listed, to answer one that
-    was read (in a drill, nothing). It searches for two words by lot, reads a message by lot, answers with a word by
-    lot, out of those it has seen. Whether any of that is right is not looked at.
+    """Random tool calls. Reading needs a message that was listed. Answering needs a message that was read; in a drill
+    it needs nothing. The agent searches for two random words, reads a random message and answers with a random word,
+    all from what it has seen. The calls are not checked for correctness.
     """
     words, listed = _content(episode.question.question), list[str]()
     told = list(words) if is_drill else []
@@ -250,12 +251,12 @@ LESSONS = {"careless": careless_lessons, "syntax": syntax_lessons}
 
 
 def build(seed: int = SEED) -> models.Loaded:
-    """The tiny model before it has learnt anything."""
+    """The untrained tiny model."""
     return models.Loaded(*tiny.build([*worlds.corpus(), "tool: "], seed=seed, **SHAPE))
 
 
 def main(start: str = "careless", folder: Path | None = None) -> None:
-    """Make one of the package's checkpoints and write it down in half precision."""
+    """Train one of the package's checkpoints and save it in half precision."""
     folder, steps = folder or SHIPPED[start], STEPS[start]
     model, tokenizer = build()
     model.to("cuda" if torch.cuda.is_available() else "cpu")

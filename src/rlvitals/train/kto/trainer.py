@@ -1,8 +1,8 @@
-"""KTO: `rlvitals train kto`. TRL's KTOTrainer does the training; this file says with what.
+"""KTO: `rlvitals train kto`. TRL's KTOTrainer trains; this file prepares its data, arguments and model.
 
-Data, model, arguments, trainer, in this order: whatever is wrong with the settings or the data is reported before a
-model is built. A tiny model is built here and taught to write answers, good and bad alike, before KTO shows it which to
-prefer; how it was then is kept in the run's folder as the reference that a resume needs.
+The order is data, arguments, model, trainer, so that errors in the settings or the data are raised before a model is
+built. A tiny model is built here and trained to write both good and bad answers before KTO starts. It is saved in the
+run's folder at this point, because a resume needs it as the reference.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rlvitals.capture.forwarding import trackers_of
 from rlvitals.capture.live_monitor import check_rules
 from rlvitals.capture.start import refuse_existing
 from rlvitals.config import resolve
-from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.errors import ConfigError, needs
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import functions, models, tiny
 from rlvitals.train.kto import data as preferences
-from rlvitals.train.kto.data import ClassWeights, Example, Preferences
+from rlvitals.train.kto.data import ClassWeights, LabelledAnswer, Preferences
 from rlvitals.train.models import Loaded
-from rlvitals.train.recipe import Outcome
+from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import rate_by_size
 from rlvitals.train.settings import WAYS_OUT, Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
 from rlvitals.views.run import open_run
@@ -36,21 +36,21 @@ from rlvitals.views.run import open_run
 DEFAULT_FOLDER = "out/kto"
 
 TINY_BATCH, BATCH = 32, 4
-"""Examples a step on each device by default."""
+"""Default number of examples per step and device, for the tiny model and for others."""
 
 WARM_UP_RATE = 3e-3
 WARM_UP_BATCH = 32
 
 SAME_IN_TRL = ("beta", "loss_type", "max_grad_norm", "max_length", "gradient_checkpointing", "logging_steps",
                "save_steps", "seed")  # fmt: skip
-"""KTOSettings that KTOConfig has under the same name."""
+"""Settings with the same name in KTOSettings and KTOConfig."""
 
 MARGIN, EVAL_MARGIN = "rewards/margins", "eval_rewards/margins"
 
 
 @dataclass(frozen=True, slots=True)
 class KTOSettings(TrainerSettings):
-    """What `recipes/kto.yaml` explains."""
+    """The settings of KTO. `recipes/kto.yaml` explains them."""
 
     output_dir: str | None
     dataset: str | None
@@ -75,27 +75,25 @@ class KTOSettings(TrainerSettings):
     display_every: Count
 
 
-def train(settings: KTOSettings) -> Outcome:
-    """Train, and leave `logs/`, `checkpoint-N/` and `final_model/` in the run's folder."""
+def train(settings: KTOSettings) -> TrainingOutcome:
+    """Train, and write `logs/`, `checkpoint-N/` and `final_model/` to the run's folder."""
     check(settings)
     recording = checked_recording(settings)
     folder, resumed = folder_of(settings)
     data = read_data(settings)
     if not settings.resume_from:
         refuse_existing(RunDir(folder), WAYS_OUT)
-    try:
-        import datasets  # noqa: F401 - loaded before `quietly`, which switches its bars off
+    with needs("train kto", "train"):
+        import datasets  # noqa: F401 - loaded before `quietly`, which disables its progress bars
         from transformers import PrinterCallback
         from trl.trainer.kto_config import KTOConfig
-    except ImportError as error:
-        raise MissingDependency("train kto", "train") from error
     from rlvitals.adapters.transformers import VitalsCallback
     from rlvitals.train import sharded
 
     recorder = VitalsCallback(
         folder,
         config={"recipe": asdict(settings)},
-        resume=bool(settings.resume_from),  # also of one that was killed before its first checkpoint
+        resume=bool(settings.resume_from),  # also for a run that was killed before its first checkpoint
         resume_learning_rate=settings.learning_rate,
         **recording,
     )
@@ -122,7 +120,7 @@ def train(settings: KTOSettings) -> Outcome:
 
 
 def _finish_early(recorder: Any, error: BaseException | None) -> None:
-    """Let the recorder know of what ends the training before its end."""
+    """Pass an error that ends the training early to the recorder."""
     if error is not None:
         recorder.finish(error=error)
 
@@ -132,8 +130,8 @@ def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: L
     from datasets import Dataset
     from trl.trainer.kto_trainer import KTOTrainer
 
-    # TRL loads the reference by itself from where the model came, but reads no packed weights. With adapters it needs
-    # none: the model without them is the reference.
+    # TRL loads the reference from the model's source, but cannot read packed weights. With adapters it needs none: the
+    # model without adapters is the reference.
     is_packed = settings.model is None and settings.model_size == models.PACKAGED
     trainer: Any = KTOTrainer(
         model=loaded.model,
@@ -149,7 +147,7 @@ def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: L
 
 
 def check(settings: KTOSettings) -> None:
-    """Raise ConfigError for what cannot work."""
+    """Raise ConfigError for settings that cannot work."""
     check_limits(settings)
     if settings.examples < 4:
         raise ConfigError(f"examples must be at least 4, not {settings.examples}")
@@ -158,14 +156,14 @@ def check(settings: KTOSettings) -> None:
 
 
 def batch_size(settings: KTOSettings) -> int:
-    """Examples a step on each device."""
+    """Number of examples per step and device."""
     if settings.batch_size is not None:
         return settings.batch_size
     return TINY_BATCH if settings.is_tiny else BATCH
 
 
 def checked_recording(settings: KTOSettings) -> dict[str, Any]:
-    """How the run is recorded: what `rlvitals.start` takes, checked now and not after the model was built."""
+    """The recording options, as `rlvitals.start` takes them. They are checked before the model is built."""
     given = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
     resolved = resolve(None, given)
     trackers_of(resolved)
@@ -175,8 +173,10 @@ def checked_recording(settings: KTOSettings) -> dict[str, Any]:
 
 
 def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:
-    """The run's folder, and the checkpoint it continues from. Without output_dir it is the folder of the checkpoint."""
-    from rlvitals.train import checkpoint  # torch comes with it
+    """The run's folder, and the checkpoint it resumes from. Without output_dir the folder is the checkpoint's
+    parent, or the default folder.
+    """
+    from rlvitals.train import checkpoint  # imports torch
 
     folder = settings.output_dir
     if folder is None:
@@ -186,7 +186,7 @@ def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:
 
 
 def read_data(settings: KTOSettings) -> Preferences:
-    """The examples to train and to evaluate on, checked."""
+    """The checked examples for training and evaluation."""
     share = settings.eval_share if settings.eval_steps else 0.0
     if settings.dataset is None:
         data = preferences.make(settings.examples, seed=settings.seed, held_out_share=share)
@@ -202,7 +202,7 @@ def read_data(settings: KTOSettings) -> Preferences:
 def arguments(
     settings: KTOSettings, folder: Path, data: Preferences, weights: ClassWeights, *, is_resumed: bool
 ) -> dict[str, Any]:
-    """What KTOConfig is given."""
+    """The arguments of KTOConfig."""
     import torch
 
     is_evaluated = bool(data.held_out and settings.eval_steps)
@@ -214,9 +214,9 @@ def arguments(
         "per_device_train_batch_size": batch_size(settings),
         "per_device_eval_batch_size": batch_size(settings),
         "gradient_accumulation_steps": settings.gradient_accumulation,
-        "dataloader_drop_last": len(data.train) % batch_size(settings) == 1,  # one alone has no neighbour for its KL
+        "dataloader_drop_last": len(data.train) % batch_size(settings) == 1,  # the KL term needs two examples
         "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": settings.warmup_ratio,  # below 1 it is a share
+        "warmup_steps": settings.warmup_ratio,  # a value below 1 is a share of the steps
         "desirable_weight": weights.desirable,
         "undesirable_weight": weights.undesirable,
         "bf16": models.wants_bf16(settings.bf16),
@@ -225,22 +225,22 @@ def arguments(
         "eval_on_start": is_evaluated and not is_resumed,
         "save_strategy": "steps",
         "save_total_limit": settings.keep_last,
-        "use_cpu": not torch.accelerator.is_available(),  # said, so that several processes on CPUs find each other
+        "use_cpu": not torch.accelerator.is_available(),  # explicit, so that several CPU processes can connect
         "disable_tqdm": True,
         "report_to": "none",
     }
 
 
 def the_model(settings: KTOSettings, folder: Path, data: Preferences, args: Any, *, is_resumed: bool) -> Loaded:
-    """The model as it is before KTO; a resume loads the trained weights over it, and keeps it as the reference."""
+    """The model before KTO. A resume loads the trained weights into it; its initial state stays the reference."""
     if not settings.is_tiny:
-        halves = settings.lora and args.bf16  # frozen weights need no more; trained ones do
+        halves = settings.lora and args.bf16  # enough for frozen weights, not for trained ones
         return models.load(settings.model, settings.model_size, dtype="bfloat16" if halves else "float32")
     return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), anew=not is_resumed)
 
 
 def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
-    """A tiny model that writes answers like those of the data, good and bad alike."""
+    """A tiny model that writes answers like those of the data, both good and bad."""
     import torch
 
     from rlvitals.train.supervised import warm_up
@@ -263,11 +263,9 @@ def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
 
 
 def adapters(settings: KTOSettings) -> Any:
-    """Low-rank adapters on every linear layer but the head."""
-    try:
+    """Low-rank adapters on every linear layer except the head."""
+    with needs("lora", package="peft"):
         from peft import LoraConfig
-    except ImportError as error:
-        raise MissingDependency("lora", package="peft") from error
     return LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
@@ -277,8 +275,8 @@ def adapters(settings: KTOSettings) -> Any:
     )
 
 
-def outcome(folder: Path, state: Any) -> Outcome:
-    """What came of it, in a sentence."""
+def outcome(folder: Path, state: Any) -> TrainingOutcome:
+    """The outcome, with a sentence that describes it."""
     losses = [row["loss"] for row in state.log_history if "loss" in row]
     is_broken = bool(losses) and not math.isfinite(losses[-1])
     is_short = state.global_step < state.max_steps
@@ -290,7 +288,7 @@ def outcome(folder: Path, state: Any) -> Outcome:
     held_out = [row[EVAL_MARGIN] for row in state.log_history if EVAL_MARGIN in row]
     if held_out:
         said += f", on held-out prompts {held_out[0]:+.2f} -> {held_out[-1]:+.2f}"
-    return Outcome(str(folder), int(state.global_step), status, f"{said}. {_findings(folder)}")
+    return TrainingOutcome(str(folder), int(state.global_step), status, f"{said}. {_findings(folder)}")
 
 
 def _findings(folder: Path) -> str:
@@ -303,7 +301,7 @@ def _findings(folder: Path) -> str:
 
 
 def _last_evaluation() -> Any:
-    """A callback that has the last step evaluated, wherever eval_steps falls."""
+    """A callback that evaluates after the last step, even if eval_steps does not."""
     from transformers import TrainerCallback
 
     class LastEvaluation(TrainerCallback):  # type: ignore[misc]
@@ -316,7 +314,7 @@ def _last_evaluation() -> Any:
 
 
 def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
-    """TRL counts tokens from 0 again after a resume; the curve of an unbroken run continues."""
+    """Restore the token count from the checkpoint, because TRL restarts it at 0 after a resume."""
     from transformers import TrainerState
 
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
@@ -325,8 +323,8 @@ def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
         trainer._total_train_tokens = counted[-1]
 
 
-def _tokens(tokenizer: Any, example: Example, longest: int) -> tuple[list[int], list[int]]:
-    """Prompt and answer as token ids, the end of the sequence included."""
+def _tokens(tokenizer: Any, example: LabelledAnswer, longest: int) -> tuple[list[int], list[int]]:
+    """Prompt and answer as token ids, including the end of the sequence."""
     if isinstance(example.prompt, str):
         prompt = tokenizer(example.prompt).input_ids
         whole = prompt + tokenizer(example.completion).input_ids + [tokenizer.eos_token_id]

@@ -30,9 +30,9 @@ from rlvitals.train.mailbox.store import Mailbox
 from rlvitals.train.mailbox.tools import (
     BadArguments,
     BadToolName,
+    RequestedCall,
     Style,
     Toolbox,
-    ToolCall,
     ToolResult,
     UnreadableCall,
     read_calls,
@@ -191,7 +191,7 @@ class Episode:
     def _end(self, outcome: Outcome, reason: str = "") -> None:
         self.outcome, self.reason = outcome, reason
 
-    def _carry_out(self, call: ToolCall) -> _Done:
+    def _carry_out(self, call: RequestedCall) -> _Done:
         try:
             result = self._toolbox.call(call.name, call.arguments)
         except BadToolName as error:
@@ -209,7 +209,7 @@ class Episode:
         shown = Observation(result.tool, self._shown(result), call.id)
         return _Done(records.ToolCall(call.name, given, shown.content, error=result.failure), shown, outcome)
 
-    def _pass_over(self, call: ToolCall) -> _Done:
+    def _pass_over(self, call: RequestedCall) -> _Done:
         why = "too many calls in one message"
         shown = Observation(call.name, self._shown(ToolResult(call.name, {}, {"error": why})), call.id)
         return _Done(records.ToolCall(call.name, call.arguments, error=why), shown, "unjudged")

@@ -60,7 +60,7 @@ def token_recall(question: Question, answer: str, sources: Sequence[str]) -> Gra
     """Right where the answer has at least 0.6 of the different words of the reference.
 
     The score is 0.75 times that share, and 0.25 if one of the source messages is cited. An answer that lists
-    everything has every word: watch answer lengths where a reward rests on it.
+    everything has every word: watch answer lengths where a reward is based on it.
     """
     wanted = set(words(question.answer))
     recall = len(wanted & set(words(answer))) / len(wanted) if wanted else 0.0
@@ -78,7 +78,7 @@ INSTRUCTION = (
 )
 
 
-class Judge:
+class ModelGrader:
     """Asks a model. Where it has no verdict, the answer's words decide, and the reason states this: an unreachable
     judge does not make every answer wrong.
     """

@@ -1,6 +1,6 @@
 """E-mails and questions about them, and how one's own are read: mbox files, the Enron CSV, questions from JSONL.
 
-Old mail is seldom well-formed: what cannot be read of a message is left empty, and a message without an id gets one
+Old mail is rarely well-formed: what cannot be read of a message is left empty, and a message without an id gets one
 that is always the same. Nothing here raises because of what a message holds.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import mailbox
 import os
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from rlvitals.errors import ConfigError
+from rlvitals.train.jsonl import read_rows
 
 LARGEST_FIELD = 2**30
 """Characters of one CSV field; the standard library stops at 131,072, and e-mails are longer."""
@@ -54,7 +54,7 @@ class Question:
     question: str
     answer: str
     message_ids: tuple[str, ...]
-    """All messages the answer rests on, in the order of the look-ups."""
+    """All messages the answer is based on, in the order of the look-ups."""
     inbox: str
     query_date: str = ""
     """The day it is asked on, `YYYY-MM-DD`."""
@@ -93,21 +93,11 @@ class Question:
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     """Questions from a JSONL file, a line each; see `Question.from_dict`."""
     found = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    given = json.loads(line)
-                    if not isinstance(given, dict):
-                        raise ConfigError("a question is a JSON object")
-                    found.append(Question.from_dict(given))
-                except (ValueError, RecursionError, ConfigError) as error:
-                    why = str(error) if isinstance(error, ConfigError) else f"no JSON ({error})"
-                    raise ConfigError(f"{os.fspath(path)}, line {number}: {why}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {os.fspath(path)}: {error}") from error
+    for row in read_rows(os.fspath(path), ("id", "question", "answer", "message_ids")):
+        try:
+            found.append(Question.from_dict(row.values))
+        except ConfigError as error:
+            raise ConfigError(f"{row.where}: {error}") from None
     return found
 
 

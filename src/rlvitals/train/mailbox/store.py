@@ -39,7 +39,7 @@ _SEEN_BY = "EXISTS (SELECT 1 FROM people p WHERE p.email_id = e.id AND p.address
 _IS_RECIPIENT = _SEEN_BY.replace(")", " AND p.kind IN ('to', 'cc', 'bcc'))")
 
 
-class Hit(NamedTuple):
+class FoundMessage(NamedTuple):
     """One message a search found."""
 
     message_id: str
@@ -99,7 +99,7 @@ class Mailbox:
     def search(
         self, inbox: str, keywords: Sequence[str], *, sender: str | None = None, recipient: str | None = None,
         sent_after: str | None = None, sent_before: str | None = None, limit: int = 10,
-    ) -> list[Hit]:  # fmt: skip
+    ) -> list[FoundMessage]:  # fmt: skip
         """Messages of an inbox that hold every keyword in subject or body, newest first.
 
         A keyword of several words is a phrase; case and accents do not matter. `sent_after` is a day that counts, and
@@ -123,7 +123,7 @@ class Mailbox:
             f"WHERE {' AND '.join(given)} ORDER BY e.date DESC, e.id LIMIT ?"
         )
         rows = self._rows(query, [self.snippet_words or "", *given.values(), limit])
-        return [Hit(message_id, " ".join(snippet.split())) for message_id, snippet in rows]
+        return [FoundMessage(message_id, " ".join(snippet.split())) for message_id, snippet in rows]
 
     def read(self, inbox: str, message_id: str) -> Email | None:
         """One whole message, or None where this inbox has no such message."""

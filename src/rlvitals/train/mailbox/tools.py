@@ -91,7 +91,7 @@ _PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool
 NAMES = tuple(_PARAMETERS)
 
 
-class ToolCall(NamedTuple):
+class RequestedCall(NamedTuple):
     """What a model wants to be done. Nothing of it is checked yet."""
 
     name: str
@@ -100,7 +100,7 @@ class ToolCall(NamedTuple):
     id: str = ""
 
 
-def read_calls(message: Any) -> list[ToolCall]:
+def read_calls(message: Any) -> list[RequestedCall]:
     """The calls of an assistant's message (a text, or a mapping with `content` and `tool_calls`), at least one.
 
     Raises UnreadableCall where there is none.
@@ -119,13 +119,13 @@ def read_calls(message: Any) -> list[ToolCall]:
     return read_text(content)
 
 
-def read_text(text: str) -> list[ToolCall]:
+def read_text(text: str) -> list[RequestedCall]:
     """The calls in a text.
 
     >>> read_text("<search>falcon budget</search>")
-    [ToolCall(name='search_emails', arguments={'keywords': ['falcon', 'budget']}, id='')]
+    [RequestedCall(name='search_emails', arguments={'keywords': ['falcon', 'budget']}, id='')]
     >>> read_text('<tool_call>{"name": "read_email", "arguments": {"message_id": "m7"}}</tool_call>')
-    [ToolCall(name='read_email', arguments={'message_id': 'm7'}, id='')]
+    [RequestedCall(name='read_email', arguments={'message_id': 'm7'}, id='')]
     """
     if len(text) > MAX_TEXT:
         raise UnreadableCall(f"the message has more than {MAX_TEXT} characters")
@@ -166,7 +166,7 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
             place = end + len(tag) + 3
 
 
-def _tagged(tag: str, inside: str) -> ToolCall:
+def _tagged(tag: str, inside: str) -> RequestedCall:
     match tag:
         case "tool_call":
             try:
@@ -175,21 +175,23 @@ def _tagged(tag: str, inside: str) -> ToolCall:
                 raise UnreadableCall(f"a <tool_call> holds no JSON: {error}") from None
             return _openai_call(given)
         case "search":
-            return ToolCall("search_emails", {"keywords": inside.split()})
+            return RequestedCall("search_emails", {"keywords": inside.split()})
         case "read":
-            return ToolCall("read_email", {"message_id": inside.strip()})
+            return RequestedCall("read_email", {"message_id": inside.strip()})
         case "answer":
             answer, _, sources = inside.partition("|")
-            return ToolCall("return_final_answer", {"answer": answer.strip(), "source_message_ids": sources.split()})
-    return ToolCall(tag, {})
+            return RequestedCall(
+                "return_final_answer", {"answer": answer.strip(), "source_message_ids": sources.split()}
+            )
+    return RequestedCall(tag, {})
 
 
-def _openai_call(given: Any) -> ToolCall:
+def _openai_call(given: Any) -> RequestedCall:
     function = given.get("function", given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise UnreadableCall("a tool call has no function with a name")
     number = given.get("id")
-    return ToolCall(function["name"], function.get("arguments"), number if isinstance(number, str) else "")
+    return RequestedCall(function["name"], function.get("arguments"), number if isinstance(number, str) else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,51 @@
 """A policy with a value for each token: any causal language model, and one linear head over its last hidden state.
 
-The head reads the policy's own hidden states (shared), or those of a critic that began as a copy of it (separate). All
-work goes through `forward`, also sampling: a model that accelerate has wrapped must be entered there.
+The head reads the policy's own hidden states (shared), or those of a critic that starts as a copy of it (separate). All
+calls go through `forward`, including sampling, because a model that accelerate has wrapped must be called there.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from rlvitals.train import sharded
+from rlvitals.compute import advantage
+from rlvitals.train import losses, sharded
 from rlvitals.train.ppo import reward_model
+from rlvitals.train.ppo.experience import token_rewards
+from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.sampling import Answered, Sampled, model_inputs, of_answers, sample
+from rlvitals.train.schedule import adamw, rise_and_fall
+from rlvitals.train.supervised import dealt, fit
 
 
 class Read(NamedTuple):
-    """What the model makes of answers, all [rows, answer tokens]."""
+    """What the model computes for answers. All tensors are [rows, answer tokens]."""
 
     logprobs: Tensor
     entropy: Tensor
     values: Tensor
-    """Of the state before each token."""
+    """The value of the state before each token."""
 
 
 class ActorCritic(nn.Module):
-    """`policy` is what is trained and sampled from; `critic` is None where both share one body."""
+    """`policy` is trained and sampled from. `critic` is None if both share one body."""
 
     def __init__(self, policy: Any, *, is_separate: bool) -> None:
         super().__init__()
         self.policy = policy
         self.critic = copy.deepcopy(policy.base_model) if is_separate else None
         self.value_head = nn.Linear(policy.config.get_text_config().hidden_size, 1)
-        nn.init.zeros_(self.value_head.weight)  # nothing is known yet: every state is worth 0
+        nn.init.zeros_(self.value_head.weight)  # every state has the initial value 0
         nn.init.zeros_(self.value_head.bias)
-        self._no_split_modules = policy._no_split_modules  # FSDP asks which layers belong together
+        self._no_split_modules = policy._no_split_modules  # FSDP reads which layers must not be split
 
     def forward(self, what: str, *arguments: Any, **further: Any) -> Any:
-        """Call one of the methods below by its name."""
+        """Call one of the methods below by name."""
         return getattr(self, what)(*arguments, **further)
 
     def sample(self, ids: Tensor, mask: Tensor, **how: Any) -> Sampled:
@@ -60,7 +66,7 @@ class ActorCritic(nn.Module):
         return stats.logprobs, stats.entropy, hidden
 
     def read_values(self, rows: Answered, hidden: Tensor) -> Tensor:
-        """The values alone, from the hidden states `read_policy` gave or from the critic."""
+        """The values alone, from the hidden states of `read_policy` or from the critic."""
         if self.critic is not None:
             hidden = self.critic(**model_inputs(self.critic, rows)).last_hidden_state
         before = hidden[:, -(rows.width + 1) : -1]
@@ -69,8 +75,8 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def begin_values(self, model: Any) -> None:
-        """Take the values of a model with one label and a body like the policy's, such as a reward model: what it
-        thinks of the whole is what it begins with at every token.
+        """Initialise the critic from a model with one label and a body like the policy's, such as a reward model. The
+        initial value at every token is the calibrated output of its head.
         """
         assert self.critic is not None
         mean, deviation = reward_model.calibration(model)
@@ -80,23 +86,62 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def put_values(self, model: Any) -> None:
-        """Write the values into such a model: `begin_values` takes them back."""
+        """Write the critic and its head into such a model, which `begin_values` can read."""
         assert self.critic is not None
         model.base_model.load_state_dict(self.critic.state_dict())
         model.score.weight.copy_(self.value_head.weight)
         reward_model.set_calibration(model, mean=-float(self.value_head.bias), deviation=1.0)
 
     def critic_state(self) -> dict[str, Tensor]:
-        """The weights that are not the policy's; of sharded ones this rank's parts."""
+        """The weights that do not belong to the policy. For sharded weights, this rank's parts."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith("policy.")}
 
     def load_critic_state(self, state: dict[str, Tensor]) -> None:
-        """Put them back, whole."""
+        """Load these weights in full; each rank takes its part."""
         sharded.put_weights(self, state)
 
 
 def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_rate: float) -> list[dict[str, Any]]:
-    """The policy's parameters first, then those of the values alone; each with its own learning rate."""
+    """The policy's parameters, then those of the critic and its head, each with its own learning rate."""
     of_policy = [weight for weight in model.policy.parameters() if weight.requires_grad]
     others = [weight for name, weight in model.named_parameters() if not name.startswith("policy.")]
     return [{"params": of_policy, "lr": learning_rate}, {"params": others, "lr": value_learning_rate}]
+
+
+# Before PPO the critic learns the returns of the initial policy's answers at each token. Otherwise the values are noise
+# when PPO begins, and so are the advantages that are computed from them.
+
+
+class Lesson(NamedTuple):
+    """Some answers and the return at each of their tokens."""
+
+    rows: Answered
+    mask: Tensor
+    returns: Tensor
+
+
+def lesson(rows: Answered, sampled: Sampled, scores: Tensor, settings: PPOSettings) -> Lesson:
+    """A lesson from answers of the reference, whose KL to itself is 0. Answers without a score are masked."""
+    mask = sampled.mask.float() * (~scores.isnan())[:, None]
+    rewards = token_rewards(settings, scores.nan_to_num(), sampled.finished, torch.zeros_like(mask), mask)
+    return Lesson(rows, mask, advantage.discounted_returns(rewards, mask, gamma=settings.gamma).float())
+
+
+def teach(
+    model: ActorCritic, lessons: Sequence[Lesson], *, steps: int, learning_rate: float, generator: torch.Generator,
+    on_step: Callable[[int, float], None] | None = None,
+) -> None:  # fmt: skip
+    """Train the separate critic and its head with AdamW, one lesson per step. The learning rate rises for a short time
+    and then falls to a tenth. The policy does not change.
+    """
+    own = [weight for name, weight in model.named_parameters() if not name.startswith("policy.")]
+    optimizer, schedule = adamw([{"params": own, "lr": learning_rate}], rise_and_fall(steps, 20))
+    decks = dealt(len(lessons), 1, generator)
+
+    def loss_of(step: int) -> Tensor:
+        rows, mask, returns = lessons[next(decks)[0]]
+        values = model.read_values(rows, returns)
+        missed = losses.value_losses(values, returns=returns, old_values=returns, value_clip=None)
+        return losses.summed(missed, mask) / mask.sum().clamp(min=1.0)
+
+    fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)

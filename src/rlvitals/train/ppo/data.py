@@ -1,8 +1,8 @@
-"""What PPO is trained on: prompts with their references, demonstrations, and pairs of which one answer was preferred.
+"""PPO's data: prompts with their references, demonstrations, and pairs of answers of which one was preferred.
 
-Without a file it is the functions task (`functions.py`) in its plain style: no annotations, no docstrings, no detours,
-so that a tiny model learns the form in a minute. The demonstrations are right and wrong answers alike, as the texts are
-that people learn from, so that there is something to prefer. With `dataset` and `preferences` it is the user's.
+Without a file this is the functions task (`functions.py`) in its plain style, without annotations, docstrings and
+detours, so that a tiny model learns the form in a minute. The demonstrations include right and wrong answers, so that
+some answers can be preferred. `dataset` and `preferences` are files with the user's data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
-from rlvitals.train.functions import Task
+from rlvitals.train.functions import FunctionTask
 from rlvitals.train.jsonl import read_rows
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo.settings import PPOSettings
@@ -21,17 +21,17 @@ from rlvitals.train.teachers.runner import Runner
 PREFERENCES_A_TASK = 3
 HELD_OUT_PREFERENCES = 256
 ALMOST_RIGHT = 0.5
-"""What an answer gets that passes nearly all tests; with all of them it gets 1."""
+"""The limit of the grade of an answer that fails a test. An answer that passes all tests gets 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """A prompt and what a good answer looks like."""
+class PromptExample:
+    """A prompt and a good answer to it."""
 
     prompt: str
     reference: str
-    task: Task | None = None
-    """With the tests that grade an answer, where there are any."""
+    task: FunctionTask | None = None
+    """The task with the tests that grade an answer, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +45,24 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Everything a training reads."""
+    """All data of a training run."""
 
-    examples: list[Example]
-    held_out: list[Example]
+    examples: list[PromptExample]
+    held_out: list[PromptExample]
     demonstrations: list[tuple[str, str]]
     preferences: list[Preference]
     held_out_preferences: list[Preference]
 
 
 def data_of(settings: PPOSettings) -> Data:
-    """What the settings name, checked before anything is trained."""
+    """The data that the settings name, checked before training."""
     if settings.dataset is None:
         return made(settings.seed, families=settings.families, held_out=settings.held_out)
     return read(settings.dataset, settings.preferences, held_out=settings.held_out)
 
 
 def made(seed: int, *, families: tuple[str, ...], held_out: int) -> Data:
-    """The functions task, from a seed."""
+    """The data of the functions task, generated from a seed."""
     if unknown := set(families) - set(functions.BY_NAME):
         known = ", ".join(functions.BY_NAME)
         raise ConfigError(f"families: there is no family {sorted(unknown)[0]!r} of functions; there are {known}")
@@ -80,14 +80,14 @@ def made(seed: int, *, families: tuple[str, ...], held_out: int) -> Data:
     )
 
 
-def _example(task: Task) -> Example:
+def _example(task: FunctionTask) -> PromptExample:
     family = functions.BY_NAME[task.family]
     plain = functions.function(task, family.best.format(a=task.argument, k=task.constant))
-    return Example(task.prompt, plain, task)
+    return PromptExample(task.prompt, plain, task)
 
 
-def _plain_answers(task: Task, rng: random.Random) -> list[tuple[str, bool]]:
-    """Answers in the plain style, right and wrong ones."""
+def _plain_answers(task: FunctionTask, rng: random.Random) -> list[tuple[str, bool]]:
+    """Right and wrong answers in the plain style."""
     return [
         (answer, is_right)
         for answer, is_right in functions.answers(task, rng)
@@ -95,8 +95,8 @@ def _plain_answers(task: Task, rng: random.Random) -> list[tuple[str, bool]]:
     ]
 
 
-def _preference(task: Task, tasks: list[Task], rng: random.Random) -> Preference:
-    """A right answer over a wrong one, or over the right answer to another task of the family: people mix these up."""
+def _preference(task: FunctionTask, tasks: list[FunctionTask], rng: random.Random) -> Preference:
+    """A right answer preferred over a wrong one, or over the right answer to another task of the same family."""
     plain: list[tuple[str, bool]] = []
     while not {True, False} <= {is_right for _, is_right in plain}:
         plain += _plain_answers(task, rng)
@@ -109,9 +109,9 @@ def _preference(task: Task, tasks: list[Task], rng: random.Random) -> Preference
     return Preference(task.prompt, right, wrong)
 
 
-def sampled_preferences(examples: list[Example], sampled: list[list[str]], grader: Grader) -> list[Preference]:
-    """Pairs from answers a model gave to each prompt, preferred by their grade; the reference stands in where none is
-    right. An answer without a grade is in no pair.
+def sampled_preferences(examples: list[PromptExample], sampled: list[list[str]], grader: Grader) -> list[Preference]:
+    """Pairs of a model's answers to each prompt: a right answer is preferred over each wrong one. If none is right, the
+    reference is preferred. An answer without a grade is in no pair.
     """
     pairs = []
     for example, texts in zip(examples, sampled, strict=True):
@@ -124,19 +124,19 @@ def sampled_preferences(examples: list[Example], sampled: list[list[str]], grade
 
 
 class Grader:
-    """Grades answers by what was meant, which the reward model never sees: the tests where there are some, otherwise
-    how much of the reference is there (ROUGE-L).
+    """Grades answers by the true objective, which the reward model never sees: by tests if there are any, otherwise by
+    the overlap with the reference (ROUGE-L).
     """
 
     def __init__(self) -> None:
         self._runner = Runner()
         self._guard = JudgeGuard("the grader")
 
-    def grade(self, example: Example, answer: str) -> float | None:
-        """From 0 to 1; an answer that fails a test gets at most half. None where it cannot be graded."""
+    def grade(self, example: PromptExample, answer: str) -> float | None:
+        """From 0 to 1; an answer that fails a test gets at most half. None if it cannot be graded."""
         return self._guard.judge_one(lambda: self._grade(example, answer), missing=lambda _: None)
 
-    def _grade(self, example: Example, answer: str) -> float | None:
+    def _grade(self, example: PromptExample, answer: str) -> float | None:
         if example.task is None:
             from rlvitals.textscore import rouge_l
 
@@ -153,7 +153,7 @@ def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
     `rejected`. The last lines of each are held out.
     """
     rows = read_rows(dataset, ("prompt", "reference"))
-    examples = [Example(row.text("prompt"), row.text("reference")) for row in rows]
+    examples = [PromptExample(row.text("prompt"), row.text("reference")) for row in rows]
     if len(examples) < 2:
         raise ConfigError(f"dataset {dataset!r} has {len(examples)} example(s): it takes at least 2, one to hold out")
     aside = min(held_out, max(1, len(examples) // 5))

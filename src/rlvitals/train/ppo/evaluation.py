@@ -1,4 +1,4 @@
-"""What a PPO run reports besides its rows: text scores of held-out answers, and one line an epoch."""
+"""What a PPO run reports besides its rows: text scores of held-out answers, and one line per epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlvitals.terminal import logger
-from rlvitals.textscore.evaluate import Options, why_missing
+from rlvitals.textscore.evaluate import ScoreOptions, why_missing
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo.settings import TEXT_SCORES
 from rlvitals.values import Value
@@ -22,19 +22,19 @@ EPOCH = {
     "kl_divergence": ("kl_ref.k1", "critic/kl"),
     "entropy": ("critic/entropy/mean",),
 }
-"""What the epoch's columns are made of: the first of these names that a row has."""
+"""The source of each epoch column: the first of these names that a row has."""
 
 
 class Evaluation(NamedTuple):
-    """What the policy does on held-out prompts."""
+    """The policy's results on held-out prompts."""
 
     score: float
-    """Mean true score; NaN where nothing could be graded."""
+    """Mean true score; NaN if nothing could be graded."""
     answers: list[str]
     references: list[str]
 
     def text_scores(self, names: Sequence[str]) -> dict[str, float]:
-        """How alike answers and references are, by each of these scores; one that fails is left out."""
+        """The similarity of answers and references by each of these scores. A score that fails is omitted."""
         scores, guard = importlib.import_module("rlvitals.textscore"), JudgeGuard("a text score")
 
         def score(name: str) -> float:
@@ -50,15 +50,15 @@ class Evaluation(NamedTuple):
 
 
 def computable(wanted: Sequence[str]) -> list[str]:
-    """Those of the text scores whose packages are installed. The others are named now, not after hours of training."""
-    missing = {name: why for name in wanted if (why := why_missing(name, Options()))}
+    """The text scores whose packages are installed. A warning names the others before training."""
+    missing = {name: why for name in wanted if (why := why_missing(name, ScoreOptions()))}
     for why in missing.values():
         logger.warning("not scored: %s", why)
     return [name for name in wanted if name not in missing]
 
 
-class Epochs:
-    """The sums of the epoch under way: means over tokens and samples, never means of means."""
+class EpochSums:
+    """Sums over the current epoch. Means are over tokens and samples, never over means."""
 
     def __init__(self, sums: Mapping[str, Sequence[float]] | None = None) -> None:
         self.sums: dict[str, list[float]] = {name: list(pair) for name, pair in (sums or {}).items()}
@@ -79,7 +79,7 @@ class Epochs:
         self._count("seconds", seconds, 1.0)
 
     def report(self, tracker: MetricsTracker, epoch: int, scores: Mapping[str, float]) -> None:
-        """Log the epoch, and begin another."""
+        """Log the epoch and reset the sums."""
         means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
         seconds, samples = (self.sums.get(name, [0.0])[0] for name in ("seconds", "samples"))
         tracker.log_epoch(

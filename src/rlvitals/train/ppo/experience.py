@@ -1,4 +1,4 @@
-"""One batch of experience: answers, their scores, what each token was worth, and what is logged of it."""
+"""One batch of experience: answers, their scores, the reward of each token, and the logged statistics."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.sampling import Answered
 
 Reward = Callable[[Answered, list[int]], Tensor]
-"""The score of each row, NaN where there is none; the second argument says which prompts they answer."""
+"""Returns the score of each row, or NaN if there is none. The second argument lists the prompts that they answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """All of it [rows, answer tokens], but for what says otherwise."""
+class Experience:
+    """A batch of answers as tensors, [rows, answer tokens] unless stated otherwise."""
 
     ids: Tensor
     """[rows, prompt and answer]; so are `ids_mask` and `positions`."""
     ids_mask: Tensor
     positions: Tensor
     mask: Tensor
-    """1 on the answer's tokens; on none of an answer without a score, which has no part in anything."""
+    """1 on the answer's tokens. 0 on all tokens of an answer without a score, which is not trained on."""
     sampled_logprobs: Tensor
-    """As the sampler saw them."""
+    """As the sampler computed them."""
     old_logprobs: Tensor
-    """As the training pass sees them before the update."""
+    """As the training pass computes them before the update."""
     ref_logprobs: Tensor
     values: Tensor
     scores: Tensor
-    """[rows], before clipping; NaN where there is none."""
+    """[rows], before clipping; NaN if there is none."""
     token_rewards: Tensor
-    """The KL penalty of each token, and the clipped score on the last."""
+    """See `token_rewards` below."""
     advantages: Tensor
     returns: Tensor
     weights: Tensor
-    """[rows], what a row counts in the policy's loss."""
+    """[rows], the weight of a row in the policy's loss."""
     finished: Tensor
-    """[rows]: ended by itself."""
+    """[rows]: whether the answer ended by itself."""
 
     @property
     def is_scored(self) -> Tensor:
@@ -58,20 +58,20 @@ class Rollout:
     def rows(self) -> Answered:
         return Answered(self.ids, self.ids_mask, self.positions, self.width)
 
-    def take(self, places: Tensor) -> Rollout:
+    def take(self, places: Tensor) -> Experience:
         """Some of the rows."""
-        return Rollout(*(getattr(self, field.name)[places] for field in fields(self)))
+        return Experience(*(getattr(self, field.name)[places] for field in fields(self)))
 
-    def without_padding(self) -> Rollout:
+    def without_padding(self) -> Experience:
         """The same without the columns that are padding in every row."""
         surplus = self.width - max(1, int(self.mask.sum(dim=1).max()))
         tensors = (getattr(self, field.name) for field in fields(self))
-        return Rollout(*(each if each.dim() == 1 else each[:, : each.shape[1] - surplus] for each in tensors))
+        return Experience(*(each if each.dim() == 1 else each[:, : each.shape[1] - surplus] for each in tensors))
 
 
 def token_rewards(settings: PPOSettings, scores: Tensor, finished: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
-    """The KL penalty of each token taken off, and on the last one the score: clipped, and less a penalty where the
-    answer was cut off.
+    """The reward of each token: minus its KL penalty, and on the last token plus the score. The score is clipped, and
+    reduced by a penalty if the answer was cut off.
     """
     rewards: Tensor = -penalties.float() * mask
     final = scores.clamp(-settings.reward_clip, settings.reward_clip) if settings.reward_clip else scores
@@ -82,7 +82,7 @@ def token_rewards(settings: PPOSettings, scores: Tensor, finished: Tensor, penal
 
 
 def whitened(accelerator: Any, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over all ranks' tokens."""
+    """The advantages with mean 0 and standard deviation 1 over the tokens of all ranks."""
     rows, columns = advantages.shape
     everyone = accelerator.gather(accelerator.pad_across_processes(advantages.contiguous(), dim=1))
     counted = accelerator.gather(accelerator.pad_across_processes(mask.contiguous(), dim=1))
@@ -91,14 +91,14 @@ def whitened(accelerator: Any, advantages: Tensor, mask: Tensor) -> Tensor:
     return found
 
 
-def kl_of_answers(batch: Rollout) -> Tensor:
-    """How far each answer that counts is from the reference: the sum of k1 over its tokens."""
+def kl_of_answers(batch: Experience) -> Tensor:
+    """The KL of each scored answer to the reference: the sum of k1 over its tokens."""
     found: Tensor = (policy.kl_k1(batch.old_logprobs, batch.ref_logprobs) * batch.mask).sum(dim=1)
     return found[batch.is_scored]
 
 
-def stats(batch: Rollout, settings: PPOSettings) -> dict[str, Any]:
-    """What was sampled, as mergeable values under ROLL's names; of answers without a score their share alone."""
+def stats(batch: Experience, settings: PPOSettings) -> dict[str, Any]:
+    """Statistics of the scored answers, as mergeable values under ROLL's names, and the share without a score."""
     limit, kept = settings.reward_clip or None, batch.is_scored
     missing = {"reward.unscorable_fraction": values.mean((~kept).float().tolist())}
     if not kept.any():

@@ -1,9 +1,9 @@
-"""A reward model: a language model with one number for its head, trained on pairs of which one answer was preferred.
+"""A reward model: a language model whose head outputs one number, trained on pairs of which one answer was preferred.
 
-It is transformers' own form (`AutoModelForSequenceClassification` with one label), so that any reward model of that
-form can be given instead. The loss is Bradley and Terry's, -log sigmoid(chosen - rejected), which knows only
-differences: `calibrate` puts the scores of known answers at mean 0 and deviation 1, and keeps both numbers in the
-model's own config.
+It has the format of transformers (`AutoModelForSequenceClassification` with one label), so that any reward model of
+that format can be used instead. The loss is Bradley and Terry's, -log sigmoid(chosen - rejected), which depends only on
+differences. Therefore `calibrate` stores the mean and the deviation of given scores in the model's config, and `scores`
+normalises with them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from rlvitals.compute.arrays import log_sigmoid
 from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
+from rlvitals.train.schedule import adamw, rise_and_fall
 from rlvitals.train.supervised import dealt, fit, right_padded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Preferred = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""The tokens of a prompt, of the answer that was preferred and of the other one."""
+"""The tokens of a prompt, the preferred answer and the other answer."""
 
 
 class Quality(NamedTuple):
-    """What a reward model is worth on pairs it has not seen."""
+    """The quality of a reward model on pairs that it was not trained on."""
 
     accuracy: float
     """Share of pairs in which the preferred answer has the higher score."""
@@ -58,21 +59,18 @@ def learn(
     noise: float = 0.0,
     on_step: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Train on pairs with AdamW, a short rise of the learning rate and a fall to a tenth.
+    """Train on pairs with AdamW. The learning rate rises for a short time and then falls to a tenth.
 
-    `noise` is the share of pairs whose label is drawn by lot: with 1 there is nothing to learn.
+    `noise` is the share of pairs whose label is drawn at random: with 1 there is nothing to learn.
     """
     if not pairs:
         raise ConfigError("the reward model has no pair of answers to learn from")
-    # A label that is wrong is wrong every time the pair comes.
+    # Labels are drawn once, so that a wrong label is wrong in every epoch.
     by_lot = torch.rand(len(pairs), generator=generator) < noise
     swapped = (by_lot & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
     labelled = [(p, r, c) if wrong else (p, c, r) for (p, c, r), wrong in zip(pairs, swapped, strict=True)]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    rise = max(1, min(40, steps // 10))  # the head is new: its first gradients would shake the body
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / rise, 1.0 - 0.9 * step / max(1, steps))
-    )
+    # A longer warm-up: the head is new, and its first gradients would disturb the trained body.
+    optimizer, schedule = adamw([{"params": model.parameters(), "lr": learning_rate}], rise_and_fall(steps, 40))
     decks = dealt(len(labelled), batch_size, generator)
 
     def loss_of(step: int) -> Tensor:
@@ -92,28 +90,24 @@ def pair_losses(chosen: Tensor, rejected: Tensor) -> Tensor:
     return losses
 
 
-@torch.no_grad()
-def measure(model: Any, pairs: Sequence[Preferred], *, batch_size: int, pad_id: int) -> Quality:
-    """What the model is worth on these pairs; a tie is half right."""
-    chosen, rejected = _scores_of_pairs(model, pairs, batch_size, pad_id)
+def measure(chosen: Tensor, rejected: Tensor) -> Quality:
+    """The quality of a model that gives these scores to the answers of pairs. A tie counts as half right."""
     right = (chosen > rejected).float() + 0.5 * (chosen == rejected).float()
     return Quality(float(right.mean()), float(pair_losses(chosen, rejected).mean()), float((chosen - rejected).mean()))
 
 
-@torch.no_grad()
-def calibrate(model: Any, pairs: Sequence[Preferred], *, batch_size: int, pad_id: int) -> None:
-    """Remember the mean and the deviation of these answers' scores: `scores` gives what is left without them."""
-    both = torch.cat(_scores_of_pairs(model, pairs, batch_size, pad_id))
-    set_calibration(model, mean=float(both.mean()), deviation=max(float(both.std()), 1e-6))
+def calibrate(model: Any, raw: Tensor) -> None:
+    """Store the mean and the deviation of these raw scores; `scores` normalises with them."""
+    set_calibration(model, mean=float(raw.mean()), deviation=max(float(raw.std()), 1e-6))
 
 
 def calibration(model: Any) -> tuple[float, float]:
-    """The mean and the deviation that `scores` takes out; 0 and 1 of a model that was never calibrated."""
+    """The mean and the deviation that `scores` normalises with; 0 and 1 for a model that was never calibrated."""
     return getattr(model.config, "score_mean", 0.0), getattr(model.config, "score_std", 1.0)
 
 
 def set_calibration(model: Any, *, mean: float, deviation: float) -> None:
-    """Keep the mean and the deviation that `scores` takes out."""
+    """Store the mean and the deviation that `scores` normalises with."""
     model.config.score_mean, model.config.score_std = mean, deviation
 
 
@@ -125,7 +119,7 @@ def scores(model: Any, rows: Answered, batch_size: int = 256) -> Tensor:
 
 
 def _in_parts(model: Any, rows: Answered, batch_size: int) -> Tensor:
-    """Raw scores; the last token of a row tells its score."""
+    """Raw scores, computed in parts. The score is read at the last token of a row."""
     found = []
     for start in range(0, len(rows.ids), batch_size):
         some = rows.take(slice(start, start + batch_size))
@@ -134,7 +128,7 @@ def _in_parts(model: Any, rows: Answered, batch_size: int) -> Tensor:
 
 
 def _both_scores(model: Any, pairs: Sequence[Preferred], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Raw scores of the preferred answers and of the others, with gradients where they are on."""
+    """Raw scores of the preferred answers and of the others, with gradients if enabled."""
     device = next(model.parameters()).device
     prompts, prompt_mask = left_padded([list(prompt) for prompt, _, _ in (*pairs, *pairs)], pad_id, device)
     texts = [list(chosen) for _, chosen, _ in pairs] + [list(rejected) for _, _, rejected in pairs]
@@ -144,7 +138,9 @@ def _both_scores(model: Any, pairs: Sequence[Preferred], pad_id: int) -> tuple[T
     return chosen, rejected
 
 
-def _scores_of_pairs(model: Any, pairs: Sequence[Preferred], batch_size: int, pad_id: int) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def scores_of_pairs(model: Any, pairs: Sequence[Preferred], *, batch_size: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Raw scores of the preferred answers and of the others."""
     parts = [
         _both_scores(model, pairs[start : start + batch_size], pad_id) for start in range(0, len(pairs), batch_size)
     ]

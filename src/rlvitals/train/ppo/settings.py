@@ -1,4 +1,4 @@
-"""PPO's settings, and what they must be to work together: checked before anything is loaded, built or written."""
+"""PPO's settings and their checks, which run before anything is loaded, built or written."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.train.settings import Amount, ClippedSettings, Count, Positive, Share, Whole, check_divides, check_limits
 
 TEXT_SCORES = {"bertscore": "bertscore", "codebleu": "codebleu", "bleu": "bleu", "rouge": "rouge_l", "ruby": "ruby"}
-"""The document's names, and the functions of `rlvitals.textscore`."""
+"""Maps the document's names to the functions of `rlvitals.textscore`."""
 
 Scorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float | None]]
-"""Prompts, answers and references in, a number for each out; None where there is none."""
+"""Takes prompts, answers and references. Returns a number for each answer, or None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PPOSettings(ClippedSettings):
-    """What `recipes/ppo.yaml` explains."""
+    """The settings of PPO. `recipes/ppo.yaml` explains them."""
 
     dataset: str | None
     preferences: str | None
@@ -57,7 +57,7 @@ class PPOSettings(ClippedSettings):
 
 
 def check(settings: PPOSettings) -> None:
-    """Raise ConfigError for what cannot work."""
+    """Raise ConfigError for settings that cannot work."""
     check_limits(settings)
     check_divides(settings, "minibatch_size", "batch_size")
     check_divides(settings, "microbatch_size", "minibatch_size")

@@ -1,8 +1,8 @@
-"""What comes before PPO: the model is warmed up on demonstrations, the reward model learns from preferences, and the
-critic what the warmed-up model's answers are worth.
+"""The stages before PPO: the model is warmed up on demonstrations, the reward model learns from preferences, and the
+critic learns the values of the warmed-up model's answers.
 
-The results stay in the run's folder (`warm_start/`, `reward_model/`, `critic/`): the first is PPO's reference, and a
-resume needs them as they were.
+The results are kept in the run's folder (`warm_start/`, `reward_model/`, `critic/`). The first is PPO's reference, and
+a resume needs all of them unchanged.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from rlvitals.store.layout import kept_folder
 from rlvitals.train import models, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.judge_guard import JudgeGuard
-from rlvitals.train.ppo import critic, reward_model
-from rlvitals.train.ppo.actor_critic import ActorCritic
-from rlvitals.train.ppo.critic import Lesson
-from rlvitals.train.ppo.data import Data, Example, Grader, Preference, sampled_preferences
+from rlvitals.train.ppo import reward_model
+from rlvitals.train.ppo.actor_critic import ActorCritic, Lesson, lesson, teach
+from rlvitals.train.ppo.data import Data, Grader, Preference, PromptExample, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, answered, left_padded, sample
@@ -37,19 +36,19 @@ TINY_WIDTH = 96
 TINY_WARM_UP = 450
 TINY_VALUE_WARM_UP = 200
 SAMPLED_PROMPTS = 1024
-"""Prompts whose answers, as the warmed-up model gives them, are compared for the reward model."""
+"""Most prompts that the warmed-up model answers to train the reward model or the critic."""
 ANSWERS_A_PROMPT = 3
 
 
 class Texts:
-    """Between texts and tokens."""
+    """Converts between texts and tokens."""
 
     def __init__(self, tokenizer: Any, *, chat: bool) -> None:
         self.tokenizer, self._chat = tokenizer, chat
         self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
 
     def prompt(self, text: str) -> list[int]:
-        """A prompt's tokens, in the model's chat template where that is wanted."""
+        """A prompt's tokens, in the model's chat template if chat is enabled."""
         if self._chat:
             message = [{"role": "user", "content": text}]
             text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
@@ -57,7 +56,7 @@ class Texts:
         return ids
 
     def answer(self, text: str) -> list[int]:
-        """An answer's tokens and the end."""
+        """An answer's tokens and the end token."""
         return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.eos_id]
 
     def decode(self, answers: Tensor) -> list[str]:
@@ -75,7 +74,7 @@ class Texts:
 
 
 class Stages:
-    """The stages of one run; `told` is what they came to."""
+    """The stages of one run; `told` holds the results to log."""
 
     def __init__(self, settings: PPOSettings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
         self._settings, self._data, self._grader = settings, data, grader
@@ -88,14 +87,14 @@ class Stages:
         self.texts: Texts
 
     def start(self) -> models.Loaded:
-        """The model PPO begins with, and stays near; on the CPU."""
+        """The model that PPO starts from, on the CPU."""
         loaded = models.keep(self.warm_start, self._warmed_up, anew=self._is_anew)
         self.texts = self._texts(loaded)
         self._tell(loaded.model, {"sft.loss": "warm_up_loss"})
         return loaded
 
     def reward(self) -> Reward:
-        """What scores the answers: the reward model, the true grade, or the user's function."""
+        """The function that scores answers: the reward model, the true grade, or the user's function."""
         if self._settings.reward != "model":
             return self._reward_of_texts
         model = sharded.to_read(self._reward_model(), self._accelerator)
@@ -103,7 +102,7 @@ class Stages:
         return lambda rows, places: reward_model.scores(model, rows)
 
     def critic(self) -> Any:
-        """What the critic begins with, in the form of a reward model; see `ActorCritic.begin_values`."""
+        """The initial critic, in the format of a reward model; see `ActorCritic.begin_values`."""
         if self._accelerator.is_main_process and (self._is_anew or not self._critic.is_dir()):
             self._train_critic()
         self._accelerator.wait_for_everyone()
@@ -111,11 +110,11 @@ class Stages:
 
     @cached_property
     def _reward_of_texts(self) -> Reward:
-        """One for the critic and for PPO: what its guard has logged for one is not logged again for the other."""
+        """Shared by the critic and PPO, so that its guard does not log the same failure twice."""
         wanted = self._settings.reward
         guard, score = JudgeGuard(f"the reward {wanted!r}"), None if wanted == "grade" else reward_function(wanted)
 
-        def ask(asked: Sequence[tuple[Example, str]]) -> list[float]:
+        def ask(asked: Sequence[tuple[PromptExample, str]]) -> list[float]:
             examples, texts = [example for example, _ in asked], [text for _, text in asked]
             found: Sequence[float | None] = (
                 list(map(self._grader.grade, examples, texts))
@@ -159,7 +158,7 @@ class Stages:
         return loaded
 
     def _tiny(self) -> models.Loaded:
-        """A model that knows the pieces of all texts there are."""
+        """A tiny model whose tokenizer covers all texts of the data."""
         data, settings = self._data, self._settings
         pairs = (*data.preferences, *data.held_out_preferences)
         texts = [text for example in (*data.examples, *data.held_out) for text in (example.prompt, example.reference)]
@@ -184,7 +183,7 @@ class Stages:
         unseen = self._encoded(self._data.held_out_preferences)
         batch, steps = settings.reward_model_batch, settings.reward_model_steps
         if settings.dataset is None:
-            prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be looked at
+            prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be used
             preferences += self._compared(self._data.examples[:prompts])
             unseen += self._encoded(self._compared(self._data.held_out))
         with self._bar(steps) as bar:
@@ -199,18 +198,19 @@ class Stages:
                 noise=settings.reward_model_noise,
                 on_step=_moving(bar),
             )
-        quality = reward_model.measure(model, unseen, batch_size=batch, pad_id=pad_id)
+        both = reward_model.scores_of_pairs(model, unseen, batch_size=batch, pad_id=pad_id)
+        quality = reward_model.measure(*both)
         model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
-        reward_model.calibrate(model, unseen, batch_size=batch, pad_id=pad_id)
+        reward_model.calibrate(model, torch.cat(both))
         models.write(self._judge, models.Loaded(model, self.texts.tokenizer))
 
     def _train_critic(self) -> None:
-        """Unsharded, on the main process."""
+        """Train the critic unsharded, on the main process."""
         settings, pad_id, device = self._settings, self.texts.pad_id, self._accelerator.device
         is_judge = settings.reward == "model" and settings.reward_model is None
         model = reward_model.build(str(self._judge if is_judge else self.warm_start), pad_id)
         if not is_judge:
-            torch.nn.init.zeros_(model.score.weight)  # nothing is known yet: every state is worth 0
+            torch.nn.init.zeros_(model.score.weight)  # every state has the initial value 0
         steps = settings.value_warm_up_steps
         if steps is None:
             steps = TINY_VALUE_WARM_UP if settings.is_tiny else 0
@@ -224,29 +224,29 @@ class Stages:
             else:
                 reward = self._reward_of_texts
             with self._bar(steps) as bar:
-                critic.teach(
-                    inner, self._first_answers(policy, reward), steps=steps,
+                teach(
+                    inner, self._first_answers(policy, reward, steps), steps=steps,
                     learning_rate=settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
                     generator=seeded("cpu", settings.seed, "critic"), on_step=_moving(bar),
                 )  # fmt: skip
             inner.put_values(model)
         models.write(self._critic, models.Loaded(model, self.texts.tokenizer))
 
-    def _first_answers(self, policy: Any, reward: Reward) -> list[Lesson]:
-        """Answers of the policy that PPO begins with, and what they are worth."""
+    def _first_answers(self, policy: Any, reward: Reward, most: int) -> list[Lesson]:
+        """Lessons from the initial policy's answers and their rewards; at most `most` lessons."""
         settings, device, texts = self._settings, self._accelerator.device, self.texts
         generator, found = seeded(device, settings.seed, "first answers"), []
         places = list(range(min(SAMPLED_PROMPTS, len(self._data.examples)))) * ANSWERS_A_PROMPT
-        for start in range(0, len(places), settings.batch_size):
+        for start in range(0, min(len(places), most * settings.batch_size), settings.batch_size):
             chunk = places[start : start + settings.batch_size]
             prompts = left_padded([texts.prompt(self._data.examples[at].prompt) for at in chunk], texts.pad_id, device)
             sampled = sample(policy, *prompts, generator=generator, **texts.sampling(settings))
             rows = answered(*prompts, sampled.tokens, sampled.mask)
-            found.append(critic.lesson(rows, sampled, reward(rows, chunk).float(), settings))
+            found.append(lesson(rows, sampled, reward(rows, chunk).float(), settings))
         return found
 
-    def _compared(self, examples: list[Example]) -> list[Preference]:
-        """Preferences over the warmed-up model's own answers: the mistakes the reward model will be asked about."""
+    def _compared(self, examples: list[PromptExample]) -> list[Preference]:
+        """Preferences over the warmed-up model's own answers: the mistakes that the reward model must score."""
         loaded, settings, device = models.load(str(self.warm_start), None), self._settings, self._accelerator.device
         model, sampled = loaded.model.to(device), []
         generator = seeded(device, settings.seed, "compared", len(examples))
@@ -264,7 +264,7 @@ class Stages:
         return [(texts.prompt(p.prompt), texts.answer(p.chosen), texts.answer(p.rejected)) for p in preferences]
 
     def _tell(self, model: Any, names: dict[str, str]) -> None:
-        """Note what a stage came to. It is kept in the model's own config, so that a resume knows it too."""
+        """Read the results of a stage from the model's config, where a resume finds them too."""
         found = {name: getattr(model.config, key, None) for name, key in names.items()}
         self.told |= {name: value for name, value in found.items() if value is not None}
 
@@ -274,7 +274,7 @@ class Stages:
 
 
 def _moving(bar: Any) -> Callable[[int, float], None]:
-    """Moves a bar on with each step of somebody else's loop."""
+    """A callback that advances a progress bar with each step of another function's loop."""
     steps = iter(bar)
     next(steps, None)
 

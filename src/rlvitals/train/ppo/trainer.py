@@ -1,12 +1,12 @@
 """PPO from human preferences: `rlvitals train ppo`. Read it from top to bottom.
 
-A language model is warmed up on demonstrations, a reward model learns from pairs which answers are preferred, and PPO
-(Schulman et al. 2017, as used by Ziegler et al. 2019 and Ouyang et al. 2022) trains the first to please the second
-without leaving the reference far behind. What the reward model stands for, the true score on held-out prompts, is
-measured beside it and never trained on.
+A language model is warmed up on demonstrations, and a reward model learns from pairs which answers are preferred. PPO
+(Schulman et al. 2017, as used by Ziegler et al. 2019 and Ouyang et al. 2022) trains the language model to get higher
+scores from the reward model while it stays close to the reference. The reward model approximates the true score. The
+true score on held-out prompts is measured separately and never trained on.
 
-Everything random is drawn from the seed and the step, so that a training that was killed and resumed continues as if
-nothing had happened. Formulas are `rlvitals.compute`'s.
+All random numbers depend on the seed and the step, so that a run that was killed and resumed continues as if it had not
+been interrupted. The formulas are in `rlvitals.compute`.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.ppo import experience
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo.data import Data, Grader, data_of
-from rlvitals.train.ppo.evaluation import Epochs, Evaluation, computable
-from rlvitals.train.ppo.experience import Rollout
+from rlvitals.train.ppo.evaluation import EpochSums, Evaluation, computable
+from rlvitals.train.ppo.experience import Experience
 from rlvitals.train.ppo.settings import PPOSettings, check
 from rlvitals.train.ppo.stages import Stages
-from rlvitals.train.recipe import Outcome
+from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.sampling import answer_stats, answered, left_padded
 from rlvitals.train.schedule import rate_by_size, shares_of_rate
 from rlvitals.train.seeds import batch_places, seeded
 
 PATIENCE = 5
-"""Steps in a row of which nothing could be scored; then the reward is broken, and not the answers."""
+"""Training fails after this many consecutive steps without a score, because then the reward itself is broken."""
 
 UNSCORABLE = "reward.unscorable_fraction"
 
 
-def train(settings: PPOSettings) -> Outcome:
-    """Train, and report how it went. What cannot work is an error before anything is written."""
+def train(settings: PPOSettings) -> TrainingOutcome:
+    """Train and return the outcome. Settings that cannot work raise an error before anything is written."""
     check(settings)
     data = data_of(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
     accelerator = open_accelerator(settings)
     run = open_run(settings, origin, algorithm="ppo", framework="roll", display_every=settings.steps_per_epoch)
     with run, models.quietly(), closing(Grader()) as grader:
-        return Trainer(settings, data, grader, run, accelerator).learn(origin)
+        return PpoTrainer(settings, data, grader, run, accelerator).learn(origin)
 
 
-class Trainer(Loop[PPOSettings]):
-    """One training: the models, the optimizer, and where it stands."""
+class PpoTrainer(Loop[PPOSettings]):
+    """One training run: the models, the optimizer, and the current state."""
 
     def __init__(self, settings: PPOSettings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
         super().__init__(settings, run, accelerator)
@@ -87,10 +87,10 @@ class Trainer(Loop[PPOSettings]):
         self.prepare(inner, parameter_groups(inner, rate, value_rate), shares_of_rate(settings))
         self.silent = 0
         self.kl_coef = settings.kl_coef
-        self.epochs = Epochs()
+        self.epochs = EpochSums()
         self.first_score = self.last_score = math.nan
 
-    def learn(self, origin: Path | None) -> Outcome:
+    def learn(self, origin: Path | None) -> TrainingOutcome:
         """PPO from the beginning, or from a checkpoint."""
         settings, why_stopped = self.settings, ""
         self.resume(origin)
@@ -140,7 +140,7 @@ class Trainer(Loop[PPOSettings]):
         )
 
     def take_step(self) -> dict[str, Any]:
-        """Collect a batch and learn from it; returns the row of all ranks."""
+        """Collect a batch and train on it. Returns the row of all ranks."""
         settings, began = self.settings, time.perf_counter()
         places = batch_places(self.step, settings.batch_size * self.ranks, len(self.prompts), settings.seed)
         batch = self.collect(places[self.rank :: self.ranks])
@@ -163,8 +163,8 @@ class Trainer(Loop[PPOSettings]):
         self.scheduler.step()
         return reduced
 
-    def collect(self, places: list[int]) -> Rollout:
-        """Sample an answer to each of these prompts and find out what it is worth."""
+    def collect(self, places: list[int]) -> Experience:
+        """Sample an answer to each of these prompts and compute its score and advantages."""
         run, settings, model, accelerator = self.run, self.settings, self.model, self.accelerator
         device, temperature = accelerator.device, settings.temperature
         ids, ids_mask = left_padded([self.prompts[place] for place in places], self.pad_id, device)
@@ -193,7 +193,7 @@ class Trainer(Loop[PPOSettings]):
                 advantages = estimate.advantages
                 if settings.whiten:
                     advantages = experience.whitened(accelerator, advantages, mask)
-        return Rollout(
+        return Experience(
             ids=rows.ids,
             ids_mask=rows.mask,
             positions=rows.positions,
@@ -210,8 +210,8 @@ class Trainer(Loop[PPOSettings]):
             finished=sampled.finished,
         )
 
-    def _learn_from(self, batch: Rollout) -> dict[str, Any]:
-        """Update the policy with the answers that have a score. Where there is none, on no rank, it stays."""
+    def _learn_from(self, batch: Experience) -> dict[str, Any]:
+        """Update the policy with the answers that have a score. If no rank has one, the policy does not change."""
         scored = int(self.accelerator.reduce(batch.is_scored.sum(), "sum"))
         self.silent = 0 if scored else self.silent + 1
         if self.silent >= PATIENCE:
@@ -225,15 +225,15 @@ class Trainer(Loop[PPOSettings]):
         distances = experience.kl_of_answers(batch)
         return row | ({"objective/kl": values.mean(distances.tolist())} if len(distances) else {})
 
-    def improve(self, batch: Rollout) -> dict[str, Any]:
-        """Go through a batch ppo_epochs times, in minibatches, each of them an update; returns what is to be logged."""
+    def improve(self, batch: Experience) -> dict[str, Any]:
+        """Train on a batch for ppo_epochs epochs, with one update per minibatch. Returns the values to log."""
         settings, accelerator = self.settings, self.accelerator
         packs: list[Any] = []
         norms: list[list[Tensor]] = []
         for epoch in range(settings.ppo_epochs):
             shuffled = seeded("cpu", settings.seed, self.step, accelerator.process_index, "minibatches", epoch)
             for minibatch in torch.split(torch.randperm(len(batch.ids), generator=shuffled), settings.minibatch_size):
-                # Over the tokens of all ranks, whose gradients are averaged: every token counts the same.
+                # Gradients are averaged over ranks: dividing by the mean count per rank weighs all tokens equally.
                 tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum") / accelerator.num_processes
                 parts = torch.split(minibatch, settings.microbatch_size or settings.minibatch_size)
                 for number, places in enumerate(parts, 1):
@@ -250,8 +250,8 @@ class Trainer(Loop[PPOSettings]):
         )  # fmt: skip
         return {**merge(pack.values() for pack in packs), **rates}
 
-    def loss(self, batch: Rollout, tokens: Tensor) -> tuple[Tensor, list[Any]]:
-        """The clipped loss of the policy and the critic's over some rows, and the statistics of the update."""
+    def loss(self, batch: Experience, tokens: Tensor) -> tuple[Tensor, list[Any]]:
+        """The clipped policy loss plus the weighted value loss over some rows, and the statistics of the update."""
         s = self.settings
         low, high, value_clip = s.clip_range, s.clip_range_high or s.clip_range, s.value_clip or None
         read = self.model("read", batch.rows, s.temperature)
@@ -280,8 +280,8 @@ class Trainer(Loop[PPOSettings]):
 
     @torch.no_grad()
     def evaluate(self, *, with_texts: bool) -> dict[str, float]:
-        """Answer the held-out prompts and log how good the answers really are; each rank takes its share. `with_texts`
-        adds the scores that compare answers with references, which are returned.
+        """Answer the held-out prompts and log the true score of the answers. Each rank takes its share. `with_texts`
+        adds the scores that compare answers with references; they are returned.
         """
         settings, accelerator = self.settings, self.accelerator
         own = range(self.rank, len(self.data.held_out), self.ranks)
@@ -341,12 +341,12 @@ class Trainer(Loop[PPOSettings]):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.kl_coef, self.epochs = state["kl_coef"], Epochs(state["epoch"])
+        self.kl_coef, self.epochs = state["kl_coef"], EpochSums(state["epoch"])
         self.first_score, self.last_score = state["first_score"], state["last_score"]
 
     def restore_weights(self, state: dict[str, Any]) -> None:
         self.inner.load_critic_state(state["critic"])
 
     def _everywhere(self, wish: bool) -> bool:
-        """What the main process wishes: the ranks must stop at the same step."""
+        """The main process's decision on all ranks, because they must stop at the same step."""
         return self.gather([wish and self.is_main])[0]

@@ -1,8 +1,8 @@
-"""What RLAIF logs: the tags of the RLAIF document, from numbers that merge over batches, ranks and restarts.
+"""RLAIF's metrics: the tags of the RLAIF document, from numbers that merge over batches, ranks and restarts.
 
-`Train/` is by optimiser step. `Epoch/` and `Scoring/` are by epoch (counted from 0): they stand in the row of the
-epoch's last step, with `epoch` beside them, and TensorBoard draws them over epochs. A mean is over samples or tokens,
-never over means; what nobody judged is in no mean.
+`Train/` is by optimiser step. `Epoch/` and `Scoring/` are by epoch (counted from 0). They are in the row of the epoch's
+last step, together with `epoch`, and TensorBoard draws them over epochs. A mean is over samples or tokens, never over
+means. Answers without a judgement do not count in the means of rewards and scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAGS = {
     "efficiency": "Efficiency",
     "documentation": "Documentation",
 }
-"""What the document calls the criteria."""
+"""The document's names of the criteria."""
 
 EVAL_NAMES = {
     "Train/AvgReward": "reward", "Train/RewardStd": "reward_std", "solved": "accuracy",
@@ -31,15 +31,17 @@ EVAL_NAMES = {
     "Teacher/FailureRate": "teacher_failure_rate", "length.truncated_fraction": "truncated_fraction",
     "length.response.mean": "response_length",
 }  # fmt: skip
-"""What an evaluation calls its numbers."""
+"""Maps names to the names that an evaluation uses."""
 
-GOLD_NAMES = ("judge.gold_agreement", "judge.false_positive_fraction", "judge.false_negative_fraction")
-"""What an evaluation with `gold_tests` tells of the teacher, in the catalogue's names."""
+GOLD_NAMES = (
+    "judge.gold_agreement", "judge.false_positive_fraction", "judge.false_negative_fraction", "judge.gold_separation",
+)  # fmt: skip
+"""What an evaluation with `gold_tests` reports about the teacher, under the catalogue's names."""
 
-EVAL_NAMES |= {name: name for name in (*GOLD_NAMES, "judge.parse_failure_fraction")}
+EVAL_NAMES |= {name: name for name in (*GOLD_NAMES, "true_score", "judge.parse_failure_fraction")}
 
 SCORES = {f"rewards/{tag}/mean": f"Scoring/{tag}_Score" for tag in TAGS.values()}
-"""A step's criterion scores, and what they are called over an epoch, beside the weights."""
+"""Maps a step's criterion scores to their names over an epoch."""
 
 Stats = dict[str, Any]
 
@@ -50,7 +52,7 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     found: Stats = dict(rollout.stats(response_mask=mask, truncated=truncated, names="rlaif"))
     found["Teacher/FailureRate"] = values.mean([float(judgement.scores is None) for judgement in judgements])
     found["Teacher/CacheHitRate"] = values.mean([float(judgement.is_cached) for judgement in judgements])
-    # Of a model's replies: a teacher that runs tests has none, and a cached judgement is no new one.
+    # Only new replies of a model count: a teacher that runs tests has none, and a cached judgement is not new.
     replies = [judgement for judgement in judgements if judgement.completion_tokens or judgement.is_unread]
     if replies:
         found |= judging.stats(verdicts=[None if reply.is_unread else True for reply in replies])
@@ -64,7 +66,7 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
 
 
 def bill_stats(bill: Bill, seconds: float) -> Stats:
-    """What one batch's judgements cost: both directions of every call."""
+    """The cost of one batch's judgements: prompt and completion tokens, and seconds."""
     return {
         "Teacher/Tokens": values.total([bill.prompt_tokens + bill.completion_tokens]),
         "Teacher/PromptTokens": values.total([bill.prompt_tokens]),
@@ -74,23 +76,30 @@ def bill_stats(bill: Bill, seconds: float) -> Stats:
 
 
 def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> Stats:
-    """How like the same teacher judges the same answers twice: 1 less the difference of the two rewards."""
+    """Agreement of a teacher with itself on the same answers: 1 minus the absolute difference of the two rewards."""
     pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=True)]
     told = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
     return {"Teacher/SelfAgreement": values.mean(told)} if told else {}
 
 
 def gold_stats(judgements: Sequence[Judgement], gold: Sequence[Judgement]) -> Stats:
-    """How often the teacher calls an answer correct that passes all tests, and one that does not. Answers whose tests
-    could not be run are left out.
+    """The test results of the answers, and how well the teacher's verdicts agree with them (`GOLD_NAMES`). Answers
+    whose tests could not be run are left out.
     """
-    pairs = [
-        (_is_right(said), right)
-        for said, tested in zip(judgements, gold, strict=True)
-        if (right := _is_right(tested)) is not None
-    ]
-    found = judging.stats(verdicts=[said for said, _ in pairs], gold=[right for _, right in pairs])
-    return {name: value for name, value in found.items() if name in GOLD_NAMES}
+    pairs = [(said, tested) for said, tested in zip(judgements, gold, strict=True) if tested.scores is not None]
+    told: Stats = judging.stats(
+        verdicts=[_is_right(said) for said, _ in pairs],
+        scores=[None if said.scores is None else said.scores["correctness"] for said, _ in pairs],
+        gold=[bool(_is_right(tested)) for _, tested in pairs],
+    )
+    told = {name: told[name] for name in GOLD_NAMES}
+    rewards = [tested.reward for _, tested in pairs if tested.reward is not None]
+    return told | solved_stats(gold) | {"true_score": values.mean(rewards)}
+
+
+def solved_stats(tested: Sequence[Judgement]) -> Stats:
+    """The share of answers that pass all tests. The judgements must come from tests."""
+    return {"solved": values.mean(float(right) for one in tested if (right := _is_right(one)) is not None)}
 
 
 def _is_right(judgement: Judgement) -> bool | None:
@@ -98,7 +107,7 @@ def _is_right(judgement: Judgement) -> bool | None:
 
 
 class Ledger:
-    """Adds up since the last row and since the epoch began; knows the epoch before."""
+    """Sums since the last row and since the start of the epoch, and the reward and loss of the previous epoch."""
 
     def __init__(self) -> None:
         self._row: Stats = {}
@@ -109,25 +118,25 @@ class Ledger:
         """Epoch/AvgReward of each epoch so far, for the verdict at the end."""
 
     def add(self, stats: Mapping[str, Any]) -> None:
-        """A batch, as all ranks saw it."""
+        """Add a batch, merged over all ranks."""
         stats = {name: self._with_resumed(name, value) for name, value in stats.items()}
         self._row = merge([self._row, stats])
         names = {"Train/AvgReward", "Train/RewardVariance", "Train/Loss", "Teacher/Tokens", *SCORES}
         self._epoch = merge([self._epoch, {name: stats[name] for name in names & stats.keys()}])  # type: ignore[assignment]
 
     def _with_resumed(self, name: str, value: Any) -> Any:
-        """A number derived from several values with the parts that a checkpoint kept; it could not keep the formula."""
+        """Add the parts from a checkpoint to a derived number, because a checkpoint cannot store the formula."""
         if isinstance(value, Derived) and name in self._resumed:
             value += Derived(self._resumed.pop(name), value.formula)
         return value
 
     def row(self) -> Stats:
-        """What has come since the last row."""
+        """Return the values since the last row, and reset them."""
         row, self._row, self._resumed = self._row, {}, {}
         return row
 
     def close_epoch(self) -> Stats:
-        """The epoch's own tags; an epoch in which nothing was judged has no reward."""
+        """Return the epoch's tags, and reset its sums. An epoch without a judgement has no reward."""
         seen, self._epoch = self._epoch, {}
         found: Stats = {f"Scoring/{tag}": WEIGHTS[name] for name, tag in TAGS.items()}
         if tokens := seen.get("Teacher/Tokens"):
@@ -147,7 +156,7 @@ class Ledger:
         return found
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         derived = {name: value.parts for name, value in self._row.items() if isinstance(value, Derived)}
         return {
             "row": {name: value.to_list() for name, value in self._row.items() if name not in derived},
@@ -160,7 +169,7 @@ class Ledger:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._row = {name: Value.from_list(stored) for name, stored in state["row"].items()}
         self._resumed = {name: tuple(map(Value.from_list, parts)) for name, parts in state.get("derived", {}).items()}
         self._epoch = {name: Value.from_list(stored) for name, stored in state["epoch"].items()}

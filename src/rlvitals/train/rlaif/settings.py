@@ -15,7 +15,7 @@ from rlvitals.train.teachers.base import Teacher
 
 @dataclass(frozen=True, slots=True)
 class RLAIFSettings(LoopSettings):
-    """What `recipes/rlaif.yaml` explains."""
+    """The settings of RLAIF. `recipes/rlaif.yaml` explains them."""
 
     dataset: str | None
     eval_dataset: str | None
@@ -46,12 +46,12 @@ class RLAIFSettings(LoopSettings):
     code_memory_mib: Count
     agreement_steps: Whole
     agreement_samples: Count
-    gold_tests: bool
+    gold_tests: bool | None
     teacher_patience: Count
 
 
 def check(settings: RLAIFSettings) -> None:
-    """Raise ConfigError for what cannot be trained with."""
+    """Raise ConfigError for settings that cannot work."""
     check_limits(settings)
     if not 0 < settings.eval_share < 1:
         raise ConfigError(f"eval_share must be between 0 and 1, not {settings.eval_share}")
@@ -85,10 +85,12 @@ def open_teacher(settings: RLAIFSettings) -> Teacher:
 
 
 def open_gold(settings: RLAIFSettings) -> Teacher | None:
-    """What tells how often a model's verdict is right: the tests. None where the settings do not ask for it, or where
-    the tests are the teacher.
+    """The tests, to measure how often a model's verdict is right. None if the settings do not ask for it, or if the
+    tests are the teacher. Answers to a user's own tasks are run only if `gold_tests` is true.
     """
-    return _tests(settings) if settings.gold_tests and settings.teacher != "offline" else None
+    is_ours = settings.dataset is None and settings.eval_dataset is None
+    is_wanted = is_ours if settings.gold_tests is None else settings.gold_tests
+    return _tests(settings) if is_wanted and settings.teacher != "offline" else None
 
 
 def _tests(settings: RLAIFSettings) -> Teacher:

@@ -1,4 +1,4 @@
-"""What RLAIF trains on: tasks (made, or read from a file and checked), a warmed-up student, the code in its answers."""
+"""RLAIF's tasks (generated, or read from a file and checked), its warmed-up student, and the code in its answers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions, models, supervised, tiny
-from rlvitals.train.functions import Task
-from rlvitals.train.jsonl import Row, read_rows
+from rlvitals.train.functions import FunctionTask
+from rlvitals.train.jsonl import JsonLine, read_rows
 from rlvitals.train.rlaif.settings import RLAIFSettings
 
 CONTEXT = 128
@@ -21,16 +21,16 @@ CONTEXT = 128
 FENCED = re.compile(r"```\w*[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
-def read_tasks(file: str) -> list[Task]:
-    """The tasks of a JSONL file; the first line that is wrong is an error that names it."""
+def read_tasks(file: str) -> list[FunctionTask]:
+    """The tasks of a JSONL file. The first wrong line raises an error that names it."""
     rows = read_rows(file, ("prompt", "entry_point", "reference", "tests"))
     return [
-        Task("dataset", row.text("prompt"), row.text("reference"), row.text("entry_point"), _tests(row), "", 0)
+        FunctionTask("dataset", row.text("prompt"), row.text("reference"), row.text("entry_point"), _tests(row), "", 0)
         for row in rows
     ]
 
 
-def _tests(row: Row) -> tuple[tuple[str, str], ...]:
+def _tests(row: JsonLine) -> tuple[tuple[str, str], ...]:
     tests = row.values["tests"]
     if not isinstance(tests, list) or not tests:
         raise ConfigError(f"{row.where}: tests must be a list of [call, expected] pairs, at least one")
@@ -53,8 +53,8 @@ def _test(where: str, test: Any) -> tuple[str, str]:
 class Split(NamedTuple):
     """The tasks to train on and the held-out ones."""
 
-    train: list[Task]
-    held_out: list[Task]
+    train: list[FunctionTask]
+    held_out: list[FunctionTask]
 
 
 def split_tasks(settings: RLAIFSettings) -> Split:
@@ -77,7 +77,7 @@ def split_tasks(settings: RLAIFSettings) -> Split:
 def warmed_up(
     seed: int, *, steps: int, batch_size: int, learning_rate: float, device: torch.device | str = "cpu"
 ) -> models.Loaded:
-    """A tiny student that has read right and wrong answers in all styles: it writes them in the proportions it saw."""
+    """A tiny student, trained on right and wrong answers in all styles. It writes them in the same proportions."""
     model: Any
     model, tokenizer = tiny.build(functions.corpus(), context=CONTEXT, seed=seed)
     rng = random.Random(f"warm-up {seed}")  # noqa: S311
@@ -96,8 +96,8 @@ def warmed_up(
     return models.Loaded(model.cpu(), tokenizer)
 
 
-def prompt_ids(task: Task, tokenizer: Any, *, is_chat: bool) -> list[int]:
-    """A task as the student reads it: as a chat where it knows chats, else the bare text."""
+def prompt_ids(task: FunctionTask, tokenizer: Any, *, is_chat: bool) -> list[int]:
+    """A task as the student's prompt: in the chat template if `is_chat`, otherwise the bare text."""
     if not is_chat:
         ids: list[int] = tokenizer(task.prompt)["input_ids"]
         return ids
@@ -108,7 +108,7 @@ def prompt_ids(task: Task, tokenizer: Any, *, is_chat: bool) -> list[int]:
 
 
 def code_of(text: str) -> str:
-    r"""The code in an answer: what stands in the first fence, or all of it.
+    r"""The code in an answer: the content of the first fence, or the whole text.
 
     >>> code_of("Here you are:\n```python\ndef f(): return 1\n```")
     'def f(): return 1'

@@ -1,10 +1,10 @@
 """RLAIF: `rlvitals train rlaif`. A student writes small Python functions, a teacher scores them, the student learns.
 
-Each step: a batch of tasks, several answers to each, the teacher's scores, each answer's reward against the others of
-its task (group-relative), one optimiser step on -A log p + kl_coef * KL(student, untrained student) over the answers'
-tokens. The reference is a copy that is never trained; prompts are in no loss; an answer without a judgement takes no
-part. Everything drawn at random depends on the seed and the step alone, so that a resumed run draws what the unbroken
-one would have drawn.
+In each step the student writes several answers to each task of a batch, and the teacher scores them. An answer's
+advantage A is its reward relative to the other answers to the same task. One optimiser step follows, on
+-A log p + kl_coef * KL(student, untrained student) over the answers' tokens. The reference is a copy that is never
+trained. Prompts and answers without a judgement are not in the loss. All random numbers depend on the seed and the
+step, so that a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlvitals import values
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import refuse_existing
@@ -30,20 +29,20 @@ from rlvitals.compute import advantage, merge, optim, policy
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.train import checkpoint, losses, models, sampling, sharded
-from rlvitals.train.functions import Task
+from rlvitals.train.functions import FunctionTask
 from rlvitals.train.loop import Loop, open_accelerator, open_run
-from rlvitals.train.recipe import Outcome
+from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_gold, open_teacher
 from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
 from rlvitals.train.schedule import rate_by_size
 from rlvitals.train.settings import WAYS_OUT
-from rlvitals.train.teachers.base import Judgement, Question, Teacher
+from rlvitals.train.teachers.base import AnswerToJudge, Judgement, Teacher
 from rlvitals.train.teachers.cache import CachedTeacher
 
 
-def train(settings: RLAIFSettings) -> Outcome:
-    """Train, evaluate, save; what is wrong with settings, data or teacher is an error before anything is trained."""
+def train(settings: RLAIFSettings) -> TrainingOutcome:
+    """Train, evaluate and save. Errors in the settings, the data or the teacher are raised before training."""
     check(settings)
     tasks = split_tasks(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
@@ -58,12 +57,12 @@ def train(settings: RLAIFSettings) -> Outcome:
         accelerator = open_accelerator(settings)
         student = load_student(settings, accelerator)
         with start_run(settings, student, origin) as run:
-            trainer = Trainer(settings, tasks, teacher, student, run=run, accelerator=accelerator, gold=gold)
+            trainer = RlaifTrainer(settings, tasks, teacher, student, run=run, accelerator=accelerator, gold=gold)
             return trainer.learn(origin)
 
 
 def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
-    """The student before training. A tiny one is kept in the run's folder: a resume needs it as the reference."""
+    """The student before training. A tiny one is kept in the run's folder as the reference for a resume."""
     if not settings.is_tiny:
         return models.load(settings.model, settings.model_size)
 
@@ -77,29 +76,29 @@ def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
 
 
 def start_run(settings: RLAIFSettings, student: models.Loaded, origin: Path | None) -> Run:
-    """Start recording; the configuration says which learning rate the student's size came to."""
+    """Start recording. The configuration contains the learning rate that is used."""
     own = {"learning_rate": learning_rate(settings, student.model), "num_generations": settings.group_size}
     return open_run(settings, origin, config=own, algorithm="rlaif", framework="rlvitals", names="rlaif")
 
 
 def learning_rate(settings: RLAIFSettings, model: Any) -> float:
-    """As given, or what fits the model's size."""
+    """The given learning rate, or one that fits the model's size."""
     return settings.learning_rate or rate_by_size(models.parameters(model), tiny=7e-4)
 
 
-class Batch(NamedTuple):
-    """Answers to some tasks, with what the student's tokens were."""
+class AnswerBatch(NamedTuple):
+    """Answers to some tasks, with the student's tokens."""
 
     rows: sampling.Answered
     mask: Tensor
     """[answers, tokens]: 1 on the answers' tokens."""
     finished: Tensor
-    questions: list[Question]
+    questions: list[AnswerToJudge]
     groups: list[int]
 
 
-class Trainer(Loop[RLAIFSettings]):
-    """One run: the student, its reference, the teacher, and where it stands."""
+class RlaifTrainer(Loop[RLAIFSettings]):
+    """One run: the student, its reference, the teacher, and the current state."""
 
     def __init__(
         self,
@@ -130,12 +129,12 @@ class Trainer(Loop[RLAIFSettings]):
         self.teacher = CachedTeacher(teacher, self.folder / f"judgements{own}.jsonl")
         self.gold = None if gold is None else CachedTeacher(gold)
 
-    def learn(self, origin: Path | None) -> Outcome:
+    def learn(self, origin: Path | None) -> TrainingOutcome:
         """RLAIF from the beginning, or from a checkpoint."""
         settings, silent = self.settings, 0
         self.resume(origin)
         if origin is None and settings.resume_from:
-            self.teacher.forget_after(0)  # killed before its first checkpoint: it begins again
+            self.teacher.forget_after(0)  # killed before its first checkpoint: restart at step 0
         if self.baseline is None:
             self.evaluate()
             self.baseline = self.last_eval[1]
@@ -158,7 +157,7 @@ class Trainer(Loop[RLAIFSettings]):
         return self._finish("finished")
 
     def take_step(self) -> bool:
-        """Answer, judge, learn; False where nothing was judged and so nothing learnt."""
+        """Sample answers, judge them and train on them. Returns False if nothing was judged."""
         began = replace(self.teacher.bill)
         self.teacher.step = self.step
         with self.run.phase("generate") as phase:
@@ -169,7 +168,7 @@ class Trainer(Loop[RLAIFSettings]):
             start = time.perf_counter()
             judgements = self.teacher.judge(batch.questions)
             stats: dict[str, Any] = {}
-            if self.is_due(self.settings.agreement_steps):  # the same answers judged a second time, past the cache
+            if self.is_due(self.settings.agreement_steps):  # judge the same answers again, without the cache
                 few = slice(0, self.settings.agreement_samples)
                 stats = metrics.agreement_stats(judgements[few], self.teacher.judge_again(batch.questions[few]))
             seconds = time.perf_counter() - start
@@ -182,8 +181,8 @@ class Trainer(Loop[RLAIFSettings]):
             self.run.count(tokens=int(batch.rows.mask.sum()) * self.ranks, samples=len(batch.groups) * self.ranks)
         return bool(learnt)
 
-    def tasks_of_step(self) -> list[Task]:
-        """The tasks of this rank: every epoch goes through all of them in its own order."""
+    def tasks_of_step(self) -> list[FunctionTask]:
+        """The tasks of this rank. Every epoch has its own order; tasks that do not fill a last step are left out."""
         epoch, place = divmod(self.step - 1, self.steps_per_epoch)
         order = list(range(len(self.tasks)))
         random.Random(f"{self.settings.seed} epoch {epoch}").shuffle(order)  # noqa: S311
@@ -195,8 +194,8 @@ class Trainer(Loop[RLAIFSettings]):
         seed = (self.settings.seed * 1_000_003 + step + 1) * 1009 + self.rank
         return torch.Generator(device=self.accelerator.device).manual_seed(seed)
 
-    def answer(self, tasks: Sequence[Task], count: int, generator: torch.Generator) -> Batch:
-        """`count` answers to each task, sampled by the student as it is, whole."""
+    def answer(self, tasks: Sequence[FunctionTask], count: int, generator: torch.Generator) -> AnswerBatch:
+        """`count` answers to each task, sampled by the current student. Its weights must not be sharded."""
         device, pad = self.accelerator.device, self.tokenizer.pad_token_id
         asked = [task for task in tasks for _ in range(count)]
         prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in tasks for _ in range(count)]
@@ -209,17 +208,17 @@ class Trainer(Loop[RLAIFSettings]):
         texts = self.tokenizer.batch_decode(
             [row[kept.bool()] for row, kept in zip(told.tokens, told.mask, strict=True)], skip_special_tokens=True
         )
-        questions = [Question(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
+        questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
         rows = sampling.answered(ids, mask, told.tokens, told.mask)
-        return Batch(rows, told.mask, told.finished, questions, groups)
+        return AnswerBatch(rows, told.mask, told.finished, questions, groups)
 
-    def improve(self, batch: Batch, judgements: Sequence[Judgement]) -> dict[str, Any]:
-        """One optimiser step on what was judged; returns its numbers, or nothing where nothing was."""
+    def improve(self, batch: AnswerBatch, judgements: Sequence[Judgement]) -> dict[str, Any]:
+        """Take one optimiser step on the judged answers. Returns its metrics; empty if nothing was judged."""
         device = self.accelerator.device
         judged = torch.tensor([judgement.scores is not None for judgement in judgements], device=device)
         mask = batch.mask * judged[:, None]
-        tokens = self.accelerator.reduce(mask.sum(), reduction="sum")  # of all ranks: no mean of means
+        tokens = self.accelerator.reduce(mask.sum(), reduction="sum")  # of all ranks, not a mean of means
         if not int(tokens):
             return {}
         advantages = torch.zeros(len(judgements), device=device)
@@ -242,7 +241,7 @@ class Trainer(Loop[RLAIFSettings]):
         of_tokens = losses.reinforce_losses(
             own.logprobs, ref_logprobs=reference.logprobs, advantages=advantages, kl_coef=self.settings.kl_coef
         )
-        # Ranks' gradients are averaged: times their number, the sum over all tokens is divided by all tokens.
+        # Gradients are averaged over ranks, so the loss is multiplied by their number.
         loss = losses.summed(of_tokens, mask) / tokens * self.ranks
         with self.run.phase("backward") as phase:
             self.accelerator.backward(loss)
@@ -254,7 +253,7 @@ class Trainer(Loop[RLAIFSettings]):
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """The held-out tasks, one answer each at the training's temperature; always with the same draws."""
+        """Evaluate one answer to each held-out task at the training temperature, always with the same seed."""
         share, size = self.held_out[self.rank :: self.ranks], self.settings.prompts_per_step * self.settings.group_size
         generator = self.generator(-1)
         stats: dict[str, Any] = {}
@@ -263,10 +262,10 @@ class Trainer(Loop[RLAIFSettings]):
                 batch = self.answer(share[start : start + size], 1, generator)
                 judgements = self.teacher.judge(batch.questions)
                 part = metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
-                correct = [judgement.scores["correctness"] == 1.0 for judgement in judgements if judgement.scores]
-                part["solved"] = values.mean(map(float, correct))
                 if self.gold is not None:
                     part |= metrics.gold_stats(judgements, self.gold.judge(batch.questions))
+                elif self.settings.teacher == "offline":  # a model's verdict is not an accuracy
+                    part |= metrics.solved_stats(judgements)
                 stats = merge([stats, part])
         merged = reduce(stats)
         told = {new: merged[old] for old, new in metrics.EVAL_NAMES.items() if old in merged}
@@ -278,7 +277,7 @@ class Trainer(Loop[RLAIFSettings]):
             self.run.log_eval(told, step=self.step)
 
     def log(self) -> None:
-        """A row, where it is due; the epoch's own numbers stand in that of its last step."""
+        """Log a row if one is due. The epoch's metrics are in the row of its last step."""
         of_epoch = self.ledger.close_epoch() if self.is_due(self.steps_per_epoch) else {}
         if of_epoch or self.is_due(self.settings.logging_steps) or self.is_last:
             row = {**self.ledger.row(), "epoch": (self.step - 1) // self.steps_per_epoch, **of_epoch}
@@ -293,7 +292,7 @@ class Trainer(Loop[RLAIFSettings]):
         self.baseline = state["baseline"]
         self.teacher.forget_after(state["step"])
 
-    def _finish(self, status: Literal["finished", "stopped"]) -> Outcome:
+    def _finish(self, status: Literal["finished", "stopped"]) -> TrainingOutcome:
         if self.last_eval[0] != self.step:
             self.evaluate()
         ended = f"stopped by the doctor at step {self.step}" if status == "stopped" else f"{self.step} steps"
@@ -310,7 +309,7 @@ class Trainer(Loop[RLAIFSettings]):
 
 
 def _advantages(judgements: Sequence[Judgement], groups: Sequence[int]) -> Tensor:
-    """Of the judged answers alone, each against the judged answers to the same task."""
+    """Advantages of the judged answers, each relative to the judged answers to the same task."""
     told = [(j.reward, group) for j, group in zip(judgements, groups, strict=True) if j.scores is not None]
     rewards = np.array([reward for reward, _ in told])
     return torch.as_tensor(advantage.group_relative(rewards, [group for _, group in told]), dtype=torch.float32)

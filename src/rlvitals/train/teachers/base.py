@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from rlvitals.train.functions import Task
+from rlvitals.train.functions import FunctionTask
 
 WEIGHTS: Mapping[str, float] = {"correctness": 0.3, "quality": 0.3, "efficiency": 0.2, "documentation": 0.2}
 """What the reward is made of. The order is the order of all tables."""
 
 
-class Question(NamedTuple):
+class AnswerToJudge(NamedTuple):
     """An answer to be judged, and the task it answers."""
 
-    task: Task
+    task: FunctionTask
     answer: str
 
 
@@ -58,7 +58,7 @@ class Teacher(Protocol):
     def check(self) -> None:
         """Raise ConfigError where it cannot judge anything at all. Called once, before the training starts."""
 
-    def judge(self, questions: Sequence[Question]) -> list[Judgement]: ...
+    def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]: ...
 
     def close(self) -> None: ...
 
@@ -83,7 +83,7 @@ RUBRIC = hashlib.sha256(json.dumps([INSTRUCTION, EXAMPLES]).encode()).hexdigest(
 """Which instruction and examples a verdict was given under."""
 
 
-def messages(question: Question) -> list[dict[str, str]]:
+def messages(question: AnswerToJudge) -> list[dict[str, str]]:
     """How a model is asked: the instruction, two examples, the question. The answer is fenced, and what it says is
     called material, not instructions.
     """

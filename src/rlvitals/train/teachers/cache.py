@@ -17,7 +17,7 @@ from typing import Any
 
 from rlvitals.store.files import append_line, replace_file
 from rlvitals.train.judge_guard import JudgeGuard
-from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question, Teacher, read_scores
+from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, Judgement, Teacher, read_scores
 
 MAX_ENTRIES = 200_000
 
@@ -63,7 +63,7 @@ class CachedTeacher:
     def identity(self) -> str:
         return self._teacher.identity
 
-    def judge(self, questions: Sequence[Question]) -> list[Judgement]:
+    def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         keys = [self._key(question) for question in questions]
         new = {key: question for key, question in zip(keys, questions, strict=True) if key not in self._known}
         fresh = dict(zip(new, self._ask(list(new.values())), strict=True))
@@ -86,7 +86,7 @@ class CachedTeacher:
             append_line(self._file, _lines(entries))
         return found
 
-    def judge_again(self, questions: Sequence[Question]) -> list[Judgement]:
+    def judge_again(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         """Ask the teacher itself, whatever is known: for its agreement with itself. It is paid for like any other."""
         found = self._ask(questions)
         self.bill.add(found, found)
@@ -102,17 +102,17 @@ class CachedTeacher:
         for entry in kept:
             self._keep(entry)
 
-    def _ask(self, questions: Sequence[Question]) -> list[Judgement]:
+    def _ask(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         return self._guard.judge(self._checked, questions, missing=lambda reason: Judgement(None, reason))
 
-    def _checked(self, questions: Sequence[Question]) -> list[Judgement]:
+    def _checked(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         found = self._teacher.judge(questions)
         for judgement in found:
             if judgement.scores is not None:
                 read_scores(judgement.scores)
         return found
 
-    def _key(self, question: Question) -> str:
+    def _key(self, question: AnswerToJudge) -> str:
         parts = (self.identity, question.task.prompt, question.task.entry_point, question.task.tests, question.answer)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 

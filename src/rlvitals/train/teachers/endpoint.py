@@ -34,7 +34,15 @@ from urllib.parse import urlsplit
 from rlvitals.errors import ConfigError
 from rlvitals.guard import guarded, words_of
 from rlvitals.terminal import logger
-from rlvitals.train.teachers.base import RUBRIC, BadVerdict, Judgement, Question, messages, read_object, read_scores
+from rlvitals.train.teachers.base import (
+    RUBRIC,
+    AnswerToJudge,
+    BadVerdict,
+    Judgement,
+    messages,
+    read_object,
+    read_scores,
+)
 
 T = TypeVar("T")
 
@@ -43,6 +51,8 @@ PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that another try may not meet."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MAX_QUOTED = 2000
+"""Characters of an unreadable reply that the next try quotes."""
 
 
 class EndpointTeacher:
@@ -61,13 +71,13 @@ class EndpointTeacher:
                 f"the teacher {self._client.model!r} at {self._client.address} does not answer: {answer.failure}"
             )
 
-    def judge(self, questions: Sequence[Question]) -> list[Judgement]:
+    def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         return list(self._threads.map(self._judge, questions))
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _judge(self, question: Question) -> Judgement:
+    def _judge(self, question: AnswerToJudge) -> Judgement:
         answer = self._client.ask(messages(question), read_scores)
         return Judgement(
             answer.verdict,
@@ -79,7 +89,7 @@ class EndpointTeacher:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class EndpointAnswer(Generic[T]):
     """What came of one question, whatever it took."""
 
     verdict: T | None
@@ -94,7 +104,7 @@ class Answer(Generic[T]):
     unaccounted: int = 0
     """Answers that came without a `usage`: their tokens are not known, and not guessed."""
 
-    def plus_usage(self, reply: Any) -> Answer[T]:
+    def plus_usage(self, reply: Any) -> EndpointAnswer[T]:
         usage = reply.get("usage") if isinstance(reply, dict) else None
         counts = usage if isinstance(usage, dict) else {}
         prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
@@ -109,9 +119,11 @@ class _Failed(Exception):
     that a reply came without a verdict.
     """
 
-    def __init__(self, why: str, *, wait: float | None = None, is_final: bool = False, is_unread: bool = False) -> None:
+    def __init__(
+        self, why: str, *, wait: float | None = None, is_final: bool = False, is_unread: bool = False, said: str = ""
+    ) -> None:
         super().__init__(why)
-        self.wait, self.is_final, self.is_unread = wait, is_final, is_unread
+        self.wait, self.is_final, self.is_unread, self.said = wait, is_final, is_unread, said
 
 
 class _Failure(NamedTuple):
@@ -121,13 +133,14 @@ class _Failure(NamedTuple):
     wait: float | None
     is_final: bool
     is_unread: bool
+    said: str
 
 
 def _told(error: Exception) -> _Failure:
     if isinstance(error, _Failed):
-        return _Failure(str(error), error.wait, error.is_final, error.is_unread)
+        return _Failure(str(error), error.wait, error.is_final, error.is_unread, error.said)
     # A reply can be anything; the same one again would not help.
-    return _Failure(words_of(error), None, is_final=True, is_unread=False)
+    return _Failure(words_of(error), None, is_final=True, is_unread=False, said="")
 
 
 class JudgeClient:
@@ -155,24 +168,27 @@ class JudgeClient:
         self._gate = _Gate(60.0 / requests_per_minute if requests_per_minute else 0.0)
         self._jitter = random.Random()  # noqa: S311 - its own: the training's random state is not touched
 
-    def ask(self, messages: Sequence[Mapping[str, str]], read: Callable[[dict[str, Any]], T]) -> Answer[T]:
+    def ask(self, messages: Sequence[Mapping[str, str]], read: Callable[[dict[str, Any]], T]) -> EndpointAnswer[T]:
         """Ask until there is a verdict that `read` accepts, or the tries are used up."""
-        spent: Answer[T] = Answer(None)
+        spent: EndpointAnswer[T] = EndpointAnswer(None)
         failed: list[_Failure] = []
+        asked = list(messages)
         for turn in range(1, self._tries + 1):
             spent = replace(spent, tries=turn)
             with guarded(lambda error: failed.append(_told(error))):
                 self._gate.pass_through()
-                reply = self._post({**self._body, "messages": list(messages)})
+                reply = self._post({**self._body, "messages": asked})
                 spent = spent.plus_usage(reply)
                 return replace(spent, verdict=_verdict(reply, read), failure="", is_unread=False)
-            why, wait, is_final, is_unread = failed[-1]
+            why, wait, is_final, is_unread, said = failed[-1]
             line = " ".join(why.split())
             if self._key:  # should a server have sent it back; before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
             spent = replace(spent, failure=line[:300], is_unread=is_unread)
             if is_final:
                 break
+            if said:  # at temperature 0 the same messages would get the same reply
+                asked = [*messages, *_objection(said, line[:300])]
             if wait is not None:
                 self._gate.close_for(min(wait, LONGEST_WAIT))
             elif turn < self._tries:
@@ -265,7 +281,14 @@ def _verdict(reply: Any, read: Callable[[dict[str, Any]], T]) -> T:
             raise BadVerdict("the reply has no choices[0].message.content")
         return read(read_object(text))
     except BadVerdict as error:
-        raise _Failed(f"no verdict: {error}", is_unread=True) from None
+        said = text if isinstance(text, str) else ""
+        raise _Failed(f"no verdict: {error}", is_unread=True, said=said) from None
+
+
+def _objection(said: str, why: str) -> list[dict[str, str]]:
+    """What the next try adds to the question: the reply without a verdict, and what is wrong with it."""
+    wish = f"This cannot be read ({why}). Answer the question with one JSON object and nothing else."
+    return [{"role": "assistant", "content": said[:MAX_QUOTED]}, {"role": "user", "content": wish}]
 
 
 def _wait_of(header: str | None) -> float | None:

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 
 from rlvitals.train.sampling import left_padded, sample
-from rlvitals.train.teachers.base import RUBRIC, BadVerdict, Judgement, Question, messages, read_object, read_scores
+from rlvitals.train.teachers.base import (
+    RUBRIC,
+    AnswerToJudge,
+    BadVerdict,
+    Judgement,
+    messages,
+    read_object,
+    read_scores,
+)
 
 
 class LocalTeacher:
@@ -26,13 +34,13 @@ class LocalTeacher:
     def close(self) -> None:
         """Nothing is held but the weights."""
 
-    def judge(self, questions: Sequence[Question]) -> list[Judgement]:
+    def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         found: list[Judgement] = []
         for start in range(0, len(questions), self._batch_size):
             found += self._judge(questions[start : start + self._batch_size])
         return found
 
-    def _judge(self, questions: Sequence[Question]) -> list[Judgement]:
+    def _judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         prompts = [self._prompt(question) for question in questions]
         end = self._tokenizer.eos_token_id
         pad = end if self._tokenizer.pad_token_id is None else self._tokenizer.pad_token_id
@@ -51,7 +59,7 @@ class LocalTeacher:
                 found.append(replace(spent, reason=f"no verdict: {error}", is_unread=True))
         return found
 
-    def _prompt(self, question: Question) -> list[int]:
+    def _prompt(self, question: AnswerToJudge) -> list[int]:
         asked, is_chat = messages(question), bool(self._tokenizer.chat_template)
         if is_chat:
             text = self._tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)

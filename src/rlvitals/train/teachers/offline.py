@@ -18,8 +18,8 @@ import re
 from collections.abc import Sequence
 
 from rlvitals.terminal import logger
-from rlvitals.train.functions import Task
-from rlvitals.train.teachers.base import WEIGHTS, Judgement, Question
+from rlvitals.train.functions import FunctionTask
+from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, Judgement
 from rlvitals.train.teachers.runner import CannotRun, Runner, parse
 
 ITEMS = 10
@@ -47,13 +47,13 @@ class OfflineTeacher:
     def check(self) -> None:
         logger.info("the offline teacher: %s", self._runner.described())
 
-    def judge(self, questions: Sequence[Question]) -> list[Judgement]:
+    def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         return [self._judge(question) for question in questions]
 
     def close(self) -> None:
         self._runner.close()
 
-    def _judge(self, question: Question) -> Judgement:
+    def _judge(self, question: AnswerToJudge) -> Judgement:
         tree = parse(question.answer)
         function = find_function(tree, question.task.entry_point)
         if function is None:
@@ -116,7 +116,7 @@ def _needless_variable(function: ast.FunctionDef) -> bool:
     return False
 
 
-def efficiency(function: ast.FunctionDef, task: Task) -> float:
+def efficiency(function: ast.FunctionDef, task: FunctionTask) -> float:
     """The reference's cost over this one's, at most 1."""
     reference = find_function(parse(task.reference), task.entry_point)
     return 1.0 if reference is None else min(1.0, _total(reference.body) / _total(function.body))
@@ -158,7 +158,7 @@ def _length(items: ast.AST) -> float:
     return len(items.elts) if isinstance(items, ast.List | ast.Tuple | ast.Set) else ITEMS
 
 
-def documentation(function: ast.FunctionDef, task: Task) -> float:
+def documentation(function: ast.FunctionDef, task: FunctionTask) -> float:
     """0 without a docstring; 0.4 for one, and 0.2 each for three words, the arguments' names and the task's numbers."""
     text = ast.get_docstring(function)
     if not text or not text.strip():

@@ -106,7 +106,7 @@ def refusal(tree: ast.Module | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class RunnerResult:
     """What the tests said."""
 
     passed: tuple[bool, ...]
@@ -133,14 +133,14 @@ class Runner:
         self.protections: dict[str, bool] = {}
         """Which walls stand on this platform; known once a process has started."""
 
-    def test(self, code: str, tests: Sequence[tuple[str, str]]) -> Tested:
+    def test(self, code: str, tests: Sequence[tuple[str, str]]) -> RunnerResult:
         """Run the code, if it is admitted, against (call, expected literal) pairs."""
         failed = (False,) * len(tests)
         if why := refusal(parse(code)):
-            return Tested(failed, f"not run: {why}")
-        ended = Tested(failed, f"ended by a limit ({self._seconds:g} s, {self._memory} MiB)")
+            return RunnerResult(failed, f"not run: {why}")
+        ended = RunnerResult(failed, f"ended by a limit ({self._seconds:g} s, {self._memory} MiB)")
         with contextlib.ExitStack() as unless_answered:
-            # What a process still says would be taken for the answer to the next question.
+            # What a process still says would be read as the answer to the next question.
             unless_answered.callback(self.close)
             worker = self._running()
             line = json.dumps({"code": code, "tests": list(tests)}) + "\n"
@@ -159,7 +159,7 @@ class Runner:
                 return ended
             unless_answered.pop_all()
         found = json.loads(answer)
-        return Tested(tuple(found["passed"]), found["problem"])
+        return RunnerResult(tuple(found["passed"]), found["problem"])
 
     def described(self) -> str:
         """What protects this machine, and that it is not a sandbox, in one sentence."""

@@ -62,7 +62,7 @@ async function answered(address, request) {
 }
 
 /**
- * Asks the same again and again while the page is in view, and goes on when the server was away.
+ * Asks the same again and again while the page is in view, and continues when the server was away.
  * @template T
  * @param {() => Promise<T>} question
  * @param {(answer: T | null) => number} heard is called with the answer, or null where none came; returns after how many

@@ -63,7 +63,7 @@ export function drawBar() {
     el(
       "span",
       {class: "tools"},
-      isShared && el("button", {class: "chip", on: {click: about}, title: "What this shared copy holds"}, "shared copy"),
+      isShared && el("button", {class: "chip", on: {click: about}, title: "What this shared copy contains"}, "shared copy"),
       el("button", {on: {click: search}, title: "Search (Ctrl+K)"}, "Search", el("kbd", {}, "Ctrl K")),
       el(
         "button",

@@ -65,7 +65,7 @@ export function overlaidNow(grouping) {
  * @returns {{node: HTMLElement, update(grouping: Grouping): void, stop(): void}}
  */
 export function overlayBar() {
-  const node = el("div", {class: "controls over", role: "group", "aria-label": "Runs over each other"});
+  const node = el("div", {class: "controls over", role: "group", "aria-label": "Overlaid runs"});
   /** @type {Grouping} */
   let shown = {groups: [], settings: []};
   const update = (/** @type {Grouping} */ grouping) => {

@@ -49,7 +49,7 @@ export function overlaysOf(trace, rollout) {
       ? {
           name: "entropy",
           title: "entropy",
-          about: "Entropy of the distribution the token was drawn from, in nats; strong colours are forks.",
+          about: "Entropy of the distribution the token was drawn from, in nats; strong colours mark uncertain tokens.",
           steps: rising(["below 0.1", "0.1 to 0.5", "0.5 to 1", "1 to 2", "2 nats or more"]),
           at: (place) => (isSaid(place) ? bin(real(trace.entropies?.[place]), NATS) : null),
         }
@@ -107,7 +107,7 @@ function versioned(trace, rollout) {
   return {
     name: "version",
     title: "policy version",
-    about: "Step of the weights that wrote the token; strong colours are old weights.",
+    about: "Step of the weights that generated the token; strong colours are old weights.",
     steps: rising(shown.map((one, at) => `${number(one)}${at === MOST_VERSIONS - 1 && known.length > at + 1 ? " or older" : ""}`)),
     at: (place) => Math.min(known.indexOf(version(place)), MOST_VERSIONS - 1),
   };

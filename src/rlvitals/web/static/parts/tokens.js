@@ -49,7 +49,7 @@ export function tokenView(rollout, trace) {
   const overlays = overlaysOf(trace, rollout);
   const overlay = overlays.find(({name}) => name === state.get("tokens")) ?? overlays[0];
   const count = (trace.ids ?? trace.texts ?? trace.trained ?? trace.logprobs ?? []).length;
-  const about = el("div", {class: "about-token", role: "status"}, "Point at a token, or walk with the arrow keys.");
+  const about = el("div", {class: "about-token", role: "status"}, "Point at a token, or use the arrow keys.");
   /** @type {HTMLElement | null} */
   let here = null;
   const show = (/** @type {HTMLElement} */ token) => {

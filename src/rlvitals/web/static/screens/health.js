@@ -74,7 +74,7 @@ export async function mount({run, root, signal}) {
         ? el("div", {class: "cards"}, cards(grave), remarks.length > 0 && folded(remarks.length, severity === "info", cards(remarks)))
         : notice(
             answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
-            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Nobody watched the training: the log is judged. ${WHAT_WAS_LOOKED_FOR}`,
+            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Not monitored during training: the log is judged now. ${WHAT_WAS_LOOKED_FOR}`,
           ),
       answer.asked.length > 0 &&
         el("section", {class: "asked"}, el("h2", {}, "Asked by people"), el("ul", {}, answer.asked.map(asked))),
@@ -161,7 +161,7 @@ function takenFor(names) {
   return el(
     "details",
     {class: "taken"},
-    el("summary", {}, `What each name was taken for: ${counted(names.length, "name")}${told}`),
+    el("summary", {}, `How each name was interpreted: ${counted(names.length, "name")}${told}`),
     el("div", {class: "wide"}, el("table", {}, el("tbody", {}, rows))),
     guessed.length > 0 &&
       el("p", {class: "faint"}, "Set one with mapping={\"NAME\": \"CONCEPT\"} in rlvitals.start, or 'rlvitals check --map NAME=CONCEPT'."),
@@ -235,7 +235,7 @@ function timeline({findings, first_step, last_step}, shown) {
       .flatMap(({finding, place}) => {
         const bar = el("span", {class: `span ${styleOf(finding.severity)}`});
         bar.style.left = at(finding.onset_step);
-        // Until it recovered; what still stands goes on to the end.
+        // Until it recovered; what still stands continues to the end.
         bar.style.width = `calc(${at(finding.recovered_step ?? last)} - ${at(finding.onset_step)})`;
         const mark = link(
           {

@@ -1,8 +1,8 @@
-"""One HTTP request to somebody's webhook, and what came of it. The address is a secret: it is in no message and no
-error.
+"""Sends one HTTP request to a webhook and returns the result. The address is a secret: no message and no error contains
+it.
 
-Redirects are not followed: a hook that points elsewhere is a wrong address, and what was meant for one host goes to no
-other. Nothing here raises.
+Redirects are not followed: a redirect means that the address is wrong, and the content must not reach another host.
+Nothing here raises.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MOST_ANSWER_BYTES = 2**16
-"""Of an answer that is read; services return the id of a message within the first few hundred."""
+"""Bytes of an answer that are read. Services return the id of a message within the first few hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A request as it goes out. Its `repr` shows neither the address nor the headers: both may hold secrets."""
+    """An outgoing request. Its `repr` shows neither the address nor the headers: both may hold secrets."""
 
     url: str = field(repr=False)
     body: bytes = field(repr=False)
@@ -28,16 +28,16 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of a request."""
+    """The result of a request."""
 
     status: int = 0
-    """The HTTP status; 0 where no answer came."""
+    """The HTTP status; 0 if there was no answer."""
     problem: str = ""
-    """What went wrong, without the address; empty: it was taken."""
+    """What went wrong, without the address; empty: the request was accepted."""
     may_help: bool = False
-    """Whether another try may go better."""
+    """Whether a retry may succeed."""
     is_doubtful: bool = False
-    """Whether the server may have received the request nevertheless: the connection was made, and no answer came."""
+    """Whether the server may still have received the request: the connection was made, but no answer arrived."""
     retry_after: float | None = None
     """Seconds the server asks to wait."""
     body: bytes = field(default=b"", repr=False)
@@ -45,7 +45,7 @@ class Reply:
 
 def send(sending: Sending, timeout: float) -> Reply:
     """Send once."""
-    # Imported here: sockets have no place in the write path of a run that notifies nobody.
+    # Imported here: a run without notifications must not load sockets in its write path.
     from http.client import HTTPException, InvalidURL
     from urllib.error import HTTPError, URLError
     from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -57,7 +57,7 @@ def send(sending: Sending, timeout: float) -> Reply:
     late = Reply(problem=f"no answer within {timeout:g} s", may_help=True, is_doubtful=True)
     headers = {"User-Agent": "rlvitals", **sending.headers}
     try:
-        # S310: the settings let only http and https through.
+        # S310: the settings accept only http and https.
         request = Request(sending.url, data=sending.body, headers=headers, method=sending.method)  # noqa: S310
         with build_opener(Stay).open(request, timeout=timeout) as answer:
             return Reply(answer.status, body=answer.read(MOST_ANSWER_BYTES))
@@ -78,7 +78,7 @@ def send(sending: Sending, timeout: float) -> Reply:
         reason = error.reason
         if isinstance(reason, TimeoutError):
             return late
-        # Never str(error): some of them quote the address.
+        # Never str(error): some errors quote the address.
         said = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
         return Reply(problem=said, may_help=True, is_doubtful=isinstance(reason, ConnectionResetError))
     except TimeoutError:
@@ -90,7 +90,7 @@ def send(sending: Sending, timeout: float) -> Reply:
 
 
 def _seconds(said: str) -> float | None:
-    """What `Retry-After` says, in seconds; it may be a date."""
+    """The value of `Retry-After` in seconds; it may be a date."""
     with contextlib.suppress(ValueError):
         seconds = float(said)
         return seconds if 0 <= seconds < 86400 else None

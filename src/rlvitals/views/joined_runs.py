@@ -1,5 +1,5 @@
-"""A training whose processes record a run each, read as one: prime-rl's orchestrator has the rewards and the rollouts,
-its trainer the losses. Rows of the same step are one row; nothing is written.
+"""A training whose processes record a run each, read as one run. For example, prime-rl's orchestrator logs the rewards
+and the rollouts, and its trainer the losses. Rows of the same step are joined. Nothing is written.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from rlvitals.views.discovery import parts_of
 from rlvitals.views.run import RunView, open_run
 
 _NAMED = 6
-"""Names that a note lists."""
+"""Maximum names that a note lists."""
 
 
 _WORST_FIRST: tuple[Status, ...] = ("running", "failed", "interrupted", "finished")
 
 
 def open_parts(folder: Path) -> dict[str, RunView]:
-    """The runs of one training's processes, by their names; none of any other folder."""
+    """The runs of one training's processes by name; empty for any other folder."""
     return {place.name: open_run(place) for place in parts_of(folder)}
 
 
 def joined_status(parts: Mapping[str, RunView]) -> tuple[Status, str]:
-    """Running as long as one process runs, otherwise the worst of their ends; and what there is to add."""
+    """`running` while a process runs, otherwise the worst final status; and the notes on all statuses."""
     found = [run.status for run in parts.values()]
     notes = [f"{name}: {run.status_note}" for name, run in parts.items() if run.status_note]
     return next(status for status in _WORST_FIRST if status in found), "; ".join(notes)
 
 
 def joined_end(parts: Mapping[str, RunView]) -> float | None:
-    """When the last process ended; None where one has not."""
+    """The time at which the last process ended; None if one has not ended."""
     ends = [run.info.ended for run in parts.values()]
     return None if None in ends else max(end for end in ends if end is not None)
 
 
 def joined_log(folder: Path, parts: Mapping[str, RunView]) -> ForeignLog:
-    """The runs of one training's processes, by their names, as one log."""
+    """The runs of one training's processes, given by name, as one log."""
     rows: dict[int, dict[str, Any]] = {}
     held_out: list[dict[str, Any]] = []
     taken: dict[str, str] = {}
@@ -57,7 +57,7 @@ def joined_log(folder: Path, parts: Mapping[str, RunView]) -> ForeignLog:
         told = ", ".join(list(twice)[:_NAMED]) + (" ..." if len(twice) > _NAMED else "")
         notes.append(f"logged by several processes, and read from the {next(iter(parts))}'s run: {told}")
     framework = next(iter(parts.values())).info.framework
-    # An evaluation comes after the training row of its step: one behind later steps would look like a restart.
+    # An evaluation follows the training row of its step. After later steps, it would look like a restart.
     ordered = sorted([*rows.values(), *held_out], key=lambda row: int(row["step"]))
     return ForeignLog(
         folder,
@@ -73,7 +73,7 @@ def joined_log(folder: Path, parts: Mapping[str, RunView]) -> ForeignLog:
 
 
 def _take(view: RunView, own: set[str], rows: dict[int, dict[str, Any]], held_out: list[dict[str, Any]]) -> None:
-    """Put a part's living rows to those of the same steps."""
+    """Add the living rows of one process to the rows of the same steps."""
     for row in view.iterate():
         numbers = {name: number for name, number in row.numbers.items() if name in own}
         known = rows.setdefault(row.step, {"step": row.step})

@@ -1,8 +1,8 @@
-"""Rows of loops that print in their own way: lines of names and numbers, blocks of such lines below a line that says
-the step, drawn tables.
+"""Rows of training loops with their own print format: lines of names and numbers, blocks of such lines below a line
+with the step, drawn tables.
 
-Which lines are rows is decided from all of them together: a name counts when it comes again, a count of steps when it
-grows. So lines are collected, and `rows` says what they amount to.
+Which lines are rows is decided from all lines together: a name must recur, and a step count must increase. Lines are
+therefore collected first; `lines` and `tables` return the rows found so far.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from rlvitals.importers.base import Fields, Notes
 from rlvitals.importers.cells import mean
-from rlvitals.importers.grids import Columns, Grid, cells_in, is_rule
+from rlvitals.importers.grids import Grid, SpacedTable, cells_in, is_rule
 from rlvitals.importers.pairs import (
     EPOCHS,
     TELLING,
     UNLABELLED,
     Count,
-    Reading,
+    LineReading,
     is_evaluation_name,
     rank_of,
     read_pairs,
@@ -31,18 +31,18 @@ from rlvitals.importers.pairs import (
 from rlvitals.importers.steps import StepFinder
 
 RECURS = 3
-"""Lines a name must be on before it counts."""
+"""How many lines a name must appear on before it counts."""
 MAX_BLOCK = 500
-"""Names in one block."""
+"""The most names in one block."""
 MOST_SAMPLES = 1024
-"""Numbers of one name within a step."""
+"""The most numbers of one name within a step."""
 MAX_HEADERS = 12
-"""Kinds of lines that say a step, at once."""
+"""The most kinds of step lines remembered at once."""
 GROWS = 0.9
-"""The share of lines in which a count of steps may not fall."""
+"""The share of lines on which a step count must not decrease."""
 
 OVERALL = ("global", "train", "total")
-"""Words of a count that goes on over epochs."""
+"""Words in the name of a count that continues across epochs."""
 
 BAR = "a progress bar"
 
@@ -50,83 +50,84 @@ _SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
 Said = dict[tuple[str, str], Count]
-"""Counts of steps: by the line that said them, without its digits, and by their names. A row's own have no line."""
+"""Step counts, by the line that stated them (without its digits) and by their names. A row's own counts have no line.
+"""
 
 
 class Item(NamedTuple):
-    """Numbers that were printed together."""
+    """Numbers printed together."""
 
     numbers: Fields
     said: Said
-    """Its step, or what was said of the step before it."""
+    """Its own step, or the step stated by lines before it."""
     is_own: bool
-    """Whether it says its step itself."""
+    """Whether it states its own step."""
     is_block: bool
     is_strict: bool = True
-    """Whether it is nothing but short names and numbers."""
+    """Whether it contains only short names and numbers."""
     percents: int = 0
     averaged: int = 0
     """How many of its numbers were percentages, and how many are means."""
 
 
 class LooseRows:
-    """Collects lines; `lines` and `tables` say which rows they amount to so far."""
+    """Collects lines; `lines` and `tables` return the rows found so far."""
 
     def __init__(self) -> None:
         self._lines: list[Item] = []
         self._tables: list[Item] = []
-        self._known: dict[bool, tuple[int, Outcome]] = {}
+        self._known: dict[bool, tuple[int, LooseReading]] = {}
         self._headers: Said = {}
         self._block: dict[str, list[int | float]] = {}
         self._grid: Grid | None = None
-        self._columns = Columns()
+        self._columns = SpacedTable()
         self._taken = 0
         self._percents = 0
 
     @property
     def has_line(self) -> bool:
-        """Whether the newest line was a row beyond doubt."""
+        """Whether the newest line is certainly a row, because it states its own step."""
         return bool(self._lines) and self._lines[-1].is_own
 
-    def lines(self) -> Outcome:
-        """The rows of lines and of blocks of lines."""
+    def lines(self) -> LooseReading:
+        """The rows from lines and from blocks of lines."""
         return self._settled(self._lines)
 
-    def tables(self) -> Outcome:
-        """The rows of drawn tables."""
+    def tables(self) -> LooseReading:
+        """The rows from drawn tables."""
         return self._settled(self._tables)
 
     def seen(self) -> str:
-        """What there is instead of rows, for an error."""
+        """What the text contains instead of rows, for an error."""
         names = Counter(name for item in (*self._lines, *self._tables) for name in item.numbers)
         shown = ", ".join(name for name, _ in names.most_common(5))
         numbers = f"numbers named {shown}, none of which a training logs" if shown else "no numbers with names"
         return f"it is a text of {self._taken} lines with {numbers}: "
 
     def see_step(self, done: int, total: int) -> None:
-        """A progress bar was drawn: what is printed now belongs to its step."""
+        """Record a progress bar. Lines printed from now on belong to its step."""
         key = (f"{BAR} of {total}", "step")
         if self._headers.get(key) != (done, total):
             self._close_grid()
             self._close_block()
             self._remember({key: Count(done, total)})
 
-    def _settled(self, items: list[Item]) -> Outcome:
-        """What candidates amount to; the answer of the time before, where none was added."""
+    def _settled(self, items: list[Item]) -> LooseReading:
+        """The rows among the candidates; cached until a candidate is added."""
         which = items is self._tables
-        known, outcome = self._known.get(which, (-1, Outcome([])))
+        known, outcome = self._known.get(which, (-1, LooseReading([])))
         if known != len(items):
             outcome = _settle(items)
             self._known[which] = len(items), outcome
         return outcome._replace(rows=outcome.rows.copy())
 
     def finish(self) -> None:
-        """No line comes any more."""
+        """Called when there are no more lines."""
         self._close_grid()
         self._close_block()
 
     def take(self, text: str) -> None:
-        """One more line."""
+        """Process one line."""
         self._taken += 1
         if self._grid is not None and is_rule(text):
             return
@@ -157,13 +158,13 @@ class LooseRows:
             self._add_to_block(reading)
 
     def _with_epoch(self, said: Said) -> Said:
-        """A line's counts, and the epoch that a line before it said."""
+        """A line's counts, with the epoch from an earlier line if it has none."""
         if any(_rank(key) == EPOCHS for key in said):
             return said
         epoch = next((count for key, count in self._headers.items() if key[0] and _rank(key) == EPOCHS), None)
         return said if epoch is None else {**said, ("", "epoch"): epoch}
 
-    def _see_header(self, text: str, reading: Reading) -> None:
+    def _see_header(self, text: str, reading: LineReading) -> None:
         counts = {name: count for name, count in reading.counts.items() if name and not _SETTING.match(name)}
         if reading.words > 2 or not counts:
             return
@@ -175,7 +176,7 @@ class LooseRows:
         older = ((key, count) for key, count in self._headers.items() if key not in said)
         self._headers = dict(itertools.islice(itertools.chain(said.items(), older), MAX_HEADERS))
 
-    def _add_to_block(self, reading: Reading) -> None:
+    def _add_to_block(self, reading: LineReading) -> None:
         numbers = reading.numbers
         counts_steps = any(rank_of(name) != EPOCHS for _, name in self._headers)
         if self._block.keys() & numbers.keys() and not counts_steps:
@@ -188,7 +189,7 @@ class LooseRows:
     def _close_block(self) -> None:
         if self._block:
             times = max(map(len, self._block.values()))
-            if times > MOST_SAMPLES:  # no step has as many: what was said before is none
+            if times > MOST_SAMPLES:  # too many for one step: the remembered step does not apply
                 rows = [{name: vs[at] for name, vs in self._block.items() if at < len(vs)} for at in range(times)]
                 self._lines += [Item(row, {}, is_own=False, is_block=True, is_strict=False) for row in rows]
             else:
@@ -212,16 +213,16 @@ class LooseRows:
             self._tables.append(Item(row, said or self._headers, is_own=bool(said), is_block=True))
 
 
-class Outcome(NamedTuple):
-    """What candidates amount to."""
+class LooseReading(NamedTuple):
+    """The rows found among the candidates."""
 
     rows: list[Fields]
     total: int | None = None
-    """The planned steps, where every line states them."""
+    """The planned steps, if all rows state the same number."""
     remarks: tuple[str, ...] = ()
 
 
-def _settle(items: list[Item]) -> Outcome:
+def _settle(items: list[Item]) -> LooseReading:
     kept = _telling(items)
     notes = Notes()
     all_said = [item.said for item in kept]
@@ -249,11 +250,11 @@ def _settle(items: list[Item]) -> Outcome:
     notes.count(
         "1 number is the mean of several within a step", "{} numbers are the mean of several within a step", averaged
     )
-    return Outcome(rows, totals.pop() if len(totals) == 1 else None, tuple(notes.texts()))
+    return LooseReading(rows, totals.pop() if len(totals) == 1 else None, tuple(notes.texts()))
 
 
 class _Steps:
-    """Which of the counts that lines say is the step: one that grows, and counts finely."""
+    """Decides which count is the step: one that increases and counts in small units."""
 
     def __init__(self, alike: list[Said], all_said: list[Said]) -> None:
         series = _series(alike)
@@ -272,14 +273,14 @@ class _Steps:
         self._first_epoch = min(epochs, default=0)
         fine = sum(any(_rank(key) != EPOCHS for key in said if key in doubts) for said in alike)
         self._is_fine = fine * 2 > len(alike)
-        """Whether most lines count something finer than epochs: the others then belong to the step before them."""
+        """Whether most lines count something finer than epochs. The other lines then belong to the step before them."""
 
     def chosen(self, said: Said) -> tuple[str, str] | None:
         key = next((key for key in self._order if key in said), None)
         return None if key is not None and self._is_fine and _rank(key) == EPOCHS else key
 
     def over_epochs(self, said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
-        """The step and the number of steps; over all epochs, where they count again in each."""
+        """The step and the total steps, both across all epochs if the count restarts in each epoch."""
         number, total = said[chosen]
         epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
         if _rank(chosen) == EPOCHS:
@@ -292,7 +293,7 @@ class _Steps:
 
 
 def _telling(items: list[Item]) -> list[Item]:
-    """The candidates that are rows, with the names that count."""
+    """The candidates that are rows, reduced to the names that count."""
     items = _counting(items)
     frequency = Counter(name for item in items for name in item.numbers)
     telling = {name for name in frequency if TELLING.search(name)}
@@ -313,12 +314,12 @@ def _telling(items: list[Item]) -> list[Item]:
         if is_row and (item.said or names & again & telling):
             kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
     if not telling and not any(len(set(values)) >= RECURS for values in _series(item.said for item in kept).values()):
-        return []  # unknown numbers are a training's where they come with steps
+        return []  # without a known metric name, numbers count only if they come with increasing steps
     return kept
 
 
 def _counting(items: list[Item]) -> list[Item]:
-    """Without the lines whose steps do not grow where others of their kind come: the first step of many a solution."""
+    """Drops lines whose steps do not increase, such as "step 1" in many printed solutions."""
     kinds: dict[tuple[frozenset[str], frozenset[str]], list[Item]] = {}
     for item in items:
         if item.is_own and not item.is_block:
@@ -329,7 +330,7 @@ def _counting(items: list[Item]) -> list[Item]:
 
 
 def _are_rows(names: frozenset[str], alike: list[Item], recurring: set[str]) -> bool:
-    """Whether lines of one kind are rows: their step goes up, or they are few and like those whose does."""
+    """Whether lines of one kind are rows: their step increases, or they are few and resemble lines whose step does."""
     if len(alike) >= RECURS:
         return any(map(_rises, _series(item.said for item in alike).values()))
     is_like_others = not recurring or names & recurring or any(map(is_evaluation_name, names))
@@ -341,7 +342,7 @@ def _kind(item: Item) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """Each count's numbers in the order of the lines, with the epoch they were said in."""
+    """Each count's values in line order, each with its epoch."""
     series: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for said in all_said:
         epoch = next((count.number for key, count in said.items() if _rank(key) == EPOCHS), 0)
@@ -351,7 +352,7 @@ def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, i
 
 
 def _rises(values: list[tuple[int, int]]) -> bool:
-    """Whether a count goes up more often than not; where a file holds many short runs, it falls between them."""
+    """Whether a count increases more often than not. In a file with many short runs it falls between them."""
     steps = list(itertools.pairwise(values))
     return sum(after > before for before, after in steps) * 2 > len(steps) or _grows(values)
 

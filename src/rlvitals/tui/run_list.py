@@ -1,5 +1,5 @@
-"""`rlvitals watch FOLDER` on a terminal: its runs and logs in a list with their verdicts, of which one is chosen. In a
-pipe the same list as lines.
+"""`rlvitals watch FOLDER`: on a terminal, a list of its runs and logs with their verdicts, from which the user chooses
+one. In a pipe, the same list as lines.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from textual.worker import get_current_worker
 
 from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, VERDICTS, cut, window
-from rlvitals.tui.filtering import FilteringApp
+from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.lists import fitting, moment_ago, progress
-from rlvitals.views.folder_list import FolderList, Line
+from rlvitals.views.folder_list import FolderList, ListLine
 
 AGAIN_SECONDS = 2.0
 WIDTHS = {"status": 11, "algorithm": 10, "step": 13, "updated": 9}
 LEAST_NAME, LEAST_REASON = 18, 60
 
 
-class Choices(Widget):
-    """The list. Keys are the app's."""
+class RunList(Widget):
+    """The list. The app handles the keys."""
 
     def __init__(self) -> None:
         super().__init__(id="choices")
-        self.lines: list[Line] = []
+        self.lines: list[ListLine] = []
         self.filter = ""
         self._chosen: Path | None = None
 
     @property
-    def shown(self) -> list[Line]:
+    def shown(self) -> list[ListLine]:
         return fitting(self.lines, self.filter)
 
     @property
     def selected(self) -> int:
-        """The place of the selected line: the line stays selected when others come before it."""
+        """The index of the selected line. The same line stays selected when others are added before it."""
         places = [place for place, line in enumerate(self.shown) if line.path == self._chosen]
         return places[0] if places else 0
 
@@ -53,7 +53,7 @@ class Choices(Widget):
 
     @property
     def reason(self) -> str:
-        """The details of the selected one."""
+        """The reason for the verdict of the selected line."""
         shown = self.shown
         return shown[self.selected].facts["reason"] if shown else ""
 
@@ -78,7 +78,7 @@ class Choices(Widget):
 
 
 def _columns(width: int) -> dict[str, int]:
-    """The columns that fit, each with its width; the reason takes what is left."""
+    """The columns that fit, each with its width. The reason takes the remaining width."""
     taken = {"verdict": 14}
     room = width - 15 - LEAST_NAME
     further = dict[str, int]()
@@ -93,7 +93,7 @@ def _columns(width: int) -> dict[str, int]:
     return taken | ({"reason": left} if has_reason else {})
 
 
-def _row(line: Line, columns: dict[str, int], *, is_selected: bool) -> Text:
+def _row(line: ListLine, columns: dict[str, int], *, is_selected: bool) -> Text:
     facts = line.facts
     symbol, style = VERDICTS.get(facts["verdict"], ("?", "magenta"))
     cells = {
@@ -113,7 +113,7 @@ def _row(line: Line, columns: dict[str, int], *, is_selected: bool) -> Text:
 
 
 class ChoosingApp(FilteringApp[Path]):
-    """Returns the path that was chosen; None when it was left."""
+    """The app of the list. It returns the chosen path, or None if the user leaves it."""
 
     CSS = """
     #head { height: 2; padding: 0 1; }
@@ -138,7 +138,7 @@ class ChoosingApp(FilteringApp[Path]):
     def __init__(self, listed: FolderList, selected: Path | None = None) -> None:
         super().__init__()
         self._listed = listed
-        self._choices = Choices()
+        self._choices = RunList()
         self._choices._chosen = selected
 
     def compose(self) -> ComposeResult:
@@ -161,12 +161,12 @@ class ChoosingApp(FilteringApp[Path]):
             if worker.is_cancelled:
                 return
             self.call_from_thread(self._take, lines)
-            # Logs are judged in the background: while there are none yet, look again soon.
+            # Logs are judged in the background: an empty list is read again soon.
             until = time.monotonic() + (AGAIN_SECONDS if lines else 0.2)
             while time.monotonic() < until and not worker.is_cancelled:
                 time.sleep(0.05)
 
-    def _take(self, lines: list[Line]) -> None:
+    def _take(self, lines: list[ListLine]) -> None:
         self._choices.lines = lines
         self._draw()
 

@@ -1,7 +1,7 @@
-"""Where two curves part: the first step from which they differ by more than their own noise, and go on to.
+"""Where two curves diverge: the first step from which they keep differing by more than their own noise.
 
-The noise of a curve is estimated from its jumps from point to point. Runs that differ from the first step on part
-there; a difference that comes and goes is none.
+The noise of a curve is estimated from its jumps from point to point. Runs that differ from the first step diverge
+there. A difference that does not last does not count.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 FEWEST_POINTS = 8
 SMALLEST_WINDOW, LARGEST_WINDOW = 3, 50
 BEYOND = 4.0
-"""Standard errors of the mean difference in a window: a curve has many windows, and chance must reach it in none."""
+"""Standard errors that the mean difference in a window must exceed. It is high because a curve has many windows."""
 
 LASTING = 0.8
-"""Share of the windows that follow in which the difference must still stand, with the same sign."""
+"""Share of the following windows in which the difference must persist with the same sign."""
 
 
 def parting_step(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> int | None:
-    """The first step from which two curves over the same steps differ beyond their noise; None where they do not, or
-    have too few points to tell.
+    """The first step from which two curves over the same steps differ by more than their noise. None if they do not, or
+    if there are too few points.
 
     >>> steps = np.arange(100)
     >>> wave = np.sin(np.arange(100) * 2.0) * 0.1
@@ -45,9 +45,9 @@ def parting_step(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) ->
 
 
 def bands_part(steps: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> int | None:
-    """The first step from which two bands over the same steps, the means of several runs each (a row a run) with one
-    standard deviation to either side, no longer overlap, and do not overlap later; None where they do, or where it is
-    unknown.
+    """The first step from which two bands over the same steps no longer overlap. A band is the mean of several runs
+    (one row per run) plus and minus one standard deviation. None if they do not stay apart in most later windows, or if
+    there are too few points or runs.
 
     >>> steps = np.arange(100)
     >>> low = np.array([np.zeros(100), np.full(100, 0.1)])
@@ -70,23 +70,23 @@ def _width(steps: NDArray[Any]) -> int:
 
 
 def _windows(values: NDArray[Any], width: int) -> NDArray[Any]:
-    """The mean of every window of so many points."""
+    """The mean of every window of `width` points."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     means: NDArray[Any] = (sums[width:] - sums[:-width]) / width
     return means
 
 
 def _tiny(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """What rounding alone may make of numbers of this size."""
+    """The rounding error of numbers of this size."""
     return 1e-9 * max(float(np.abs(one).max()), float(np.abs(other).max()))
 
 
 def _first_lasting(means: NDArray[Any], limits: NDArray[Any]) -> int | None:
-    """The first window beyond its limit, if most that follow are too, and to the same side."""
+    """The first window beyond its limit, if most of the following windows are beyond it on the same side."""
     sides = np.where(np.abs(means) > limits, np.sign(means), 0.0)
     for side in (1.0, -1.0):
         stands = sides == side
-        share = np.cumsum(stands[::-1])[::-1] / np.arange(len(stands), 0, -1)  # of those from each window on
+        share = np.cumsum(stands[::-1])[::-1] / np.arange(len(stands), 0, -1)  # from each window on
         found = np.flatnonzero(stands & (share >= LASTING))
         if len(found):
             return int(found[0])
@@ -94,7 +94,7 @@ def _first_lasting(means: NDArray[Any], limits: NDArray[Any]) -> int | None:
 
 
 def _onset(difference: NDArray[Any], window: int, width: int, limit: float) -> int:
-    """The point of a window at which the difference begins: from there on it is never within the limit."""
+    """The point of a window at which the difference begins: after it, the difference stays beyond the limit."""
     inside = difference[window : window + width]
     within = np.flatnonzero(inside <= limit) if limit > 0 else np.flatnonzero(inside >= limit)
     after = int(within[-1]) + 1 if len(within) else 0
@@ -102,5 +102,5 @@ def _onset(difference: NDArray[Any], window: int, width: int, limit: float) -> i
 
 
 def _noise(values: NDArray[Any]) -> float:
-    """The scatter of a curve around its course: from the median jump, so that neither trend nor spikes count."""
+    """The scatter of a curve around its trend. It uses the median jump, so that neither trend nor spikes count."""
     return 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)

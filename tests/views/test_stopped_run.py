@@ -15,7 +15,7 @@ from rlvitals.records import RunInfo
 from rlvitals.tui.watched import Watched
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.report import gather
-from rlvitals.views.stopped import resume_words
+from rlvitals.views.stopped_run import resume_words
 from rlvitals.web.folder import Folder
 
 KILLED = """

@@ -43,7 +43,7 @@ _WEIGH_THEMSELVES = frozenset({
 stands says nothing more about them."""
 
 _UNSEEN = frozenset({
-    "sync_without_effect", "gap_growing", "routes_differ", "experts_unbalanced", "experts_idle",
+    "sync_without_effect", "engine_stands_still", "gap_growing", "routes_differ", "experts_unbalanced", "experts_idle",
     "teacher_not_approached", "student_leaves_teacher",
 })  # fmt: skip
 """Functions that read what no labelled log holds: nothing can be said of how often they are right."""
@@ -56,7 +56,7 @@ _TABLE = Path(__file__).parent / "data" / "reliability.json"
 
 def is_weighed(rule: Rule) -> bool:
     """Whether alarms of one of our own rules are weighed: not those of the clock, the machine, the log and recorded
-    rollouts, nor those that weigh the outcome themselves, nor those that no labelled log could speak for.
+    rollouts, nor those that weigh the outcome themselves, nor those for which there is no labelled log.
     """
     if rule.kind in _UNWEIGHED_KINDS or rule.function in ON_TICK | _WEIGH_THEMSELVES | _UNSEEN:
         return False

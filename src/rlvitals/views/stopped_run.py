@@ -1,5 +1,5 @@
-"""A run whose process has exited without finishing it: the text about it, and how to resume. Such a run is not healthy,
-whatever its last rows show, and every screen, list and report uses this text.
+"""The text about a run whose process exited without finishing it, and how to resume it. Such a run is not healthy,
+whatever its last rows show. Every screen, list and report uses this text.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from rlvitals.records import Finding, RunInfo
 from rlvitals.render.numbers import number
 
 _OWN_TRAINER = re.compile(r"(?:.*/)?rlvitals(?:/cli/main\.py)? train (?P<trainer>[a-z]+)(?P<rest>(?: [\w@%+=:,./-]+)*)")
-"""A command of ours in words that a shell takes as they are: a run may come from anybody, and commands are pasted."""
+"""An rlvitals command without shell metacharacters. Users paste the command, and a run's data is not trusted."""
 _RESUME_FLAG = re.compile(r" --resume-from[= ]\S+")
 _CAUSES = ("it was killed (out of memory, a scheduler, kill -9), or the interpreter itself crashed",)
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a run stopped silently."""
+    """How a run stopped without finishing."""
 
     when: float
-    """The last sign of life, in unix seconds."""
+    """The last sign of life, in Unix seconds."""
     is_known: bool
-    """Whether the process is known to be gone; else nothing but its silence is known: it ran on another machine."""
+    """Whether the process is known to have exited. False if it ran on another machine and is only silent."""
 
 
 def finding_of(stop: Stop, info: RunInfo, last_step: int | None, resume: str) -> Finding:
-    """The text about it."""
+    """The finding about a stopped run."""
     total = f" of {number(info.total_steps)}" if info.total_steps else ""
     where = f"at step {number(last_step)}{total}" if last_step is not None else "before its first row"
     why = "the process is gone" if stop.is_known else f"no heartbeat from {info.host or 'its machine'} any more"
@@ -51,7 +51,7 @@ def finding_of(stop: Stop, info: RunInfo, last_step: int | None, resume: str) ->
 
 
 def resume_words(info: RunInfo, config: Mapping[str, Any], path: Path) -> str:
-    """The command or the call by which a run continues, as far as the run tells what trained it."""
+    """The command or call that resumes a run, as far as the run records what trained it."""
     own = _OWN_TRAINER.fullmatch(info.command)
     if own is not None:
         return f"resume with: rlvitals train {own['trainer']}{_RESUME_FLAG.sub('', own['rest'])} --resume-from last"

@@ -1,4 +1,4 @@
-"""What both screens of `rlvitals watch` are built on: a filter that is typed below, two themes, harmless lines."""
+"""The base of both apps of `rlvitals watch`: a filter field, two themes, and lines without control characters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Answer = TypeVar("Answer")
 
 
 class FilteringApp(App[Answer]):
-    """An app with a field `#filter` that is hidden until it is asked for."""
+    """An app with a field `#filter` that is hidden until the user opens it."""
 
     ENABLE_COMMAND_PALETTE = False
-    AUTO_FOCUS = None  # keys are commands until a filter is asked for
+    AUTO_FOCUS = None  # keys are commands until the filter is opened
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Every line of every screen passes here on its way to the terminal."""
+        """The filters through which every line of every screen goes before it is drawn."""
         return [*super().get_line_filters(), Harmless()]
 
     def on_resize(self) -> None:
         self._draw()
 
     def open_filter(self, text: str) -> None:
-        """Show the field with what it filters by now."""
+        """Show the field with the current filter."""
         field = self.query_one("#filter", Input)
         field.value = text
         field.display, field.disabled = True, False

@@ -1,4 +1,4 @@
-"""What the tools share: which run is meant, where a list continues, and waiting for a verdict."""
+"""What the tools share: finding the run, continuing a list, and waiting for a verdict."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def run_of(folder: Folder, given: Given) -> str:
 
 
 def look_at_logs(folder: Folder) -> bool:
-    """Logs of other tools are found in the background: have them looked for, and wait a while."""
+    """Logs of other tools are found in the background: start the search, and wait a while."""
     folder.logs.lines()
     return folder.logs.wait(PATIENCE)
 
 
 def settled(question: Callable[[], T]) -> T:
-    """An answer once the rows are judged, or after a while as it is then. Each question waits a bit itself."""
+    """An answer after the rows are judged, or after a while the current one. Each question waits a little itself."""
     until = time.monotonic() + PATIENCE
     while True:
         told = question()
@@ -88,9 +88,9 @@ def moment(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def picked(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Some of the facts."""
-    return {key: facts[key] for key in keys}
+def picked(facts: Mapping[str, Any], *keys: str, **further: Any) -> dict[str, Any]:
+    """Some of the facts and further ones. What is missing is not there."""
+    return without_nothing({**{key: facts[key] for key in keys}, **further})
 
 
 def excerpt(text: str) -> Recorded | str:

@@ -1,4 +1,4 @@
-"""What a monitor cannot find because a metric is missing, and under which name to log it."""
+"""What a monitor cannot detect because a metric is missing, and the name under which to log it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ from rlvitals.health.monitor import Monitor
 _NAMES_SHOWN = 2
 
 _TOPICS = ("agent", "value", "pref", "moe", "distill", "staleness")
-"""What not every training has: a metric of it is missed only by a run that logs another one of it."""
+"""Topics that not every training has. A metric of such a topic counts as missing only if the run logs another one of
+it.
+"""
 
 _OF_ONE_ALGORITHM = {"kl_ref.kto": "kto"}
 
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """A metric that is not logged, and the rules that would read it."""
+    """A metric that is not logged, and the rules that need it."""
 
     metric: str
     """The signal's short name."""
     title: str
     names: tuple[str, ...]
-    """What to log it as, in the run's own framework where that has a name for it."""
+    """Names under which to log it: those of the run's framework if it has any."""
     is_in_framework: bool
-    """Whether it has one."""
+    """Whether the framework has a name for it."""
     kinds: tuple[str, ...]
-    """What cannot be found without it."""
+    """The kinds of problems that cannot be detected without it."""
     rules: tuple[str, ...]
 
 
 def unjudged(monitor: Monitor) -> list[Unjudged]:
-    """Missing metrics: first those the run's framework has a name for, and of them those most rules wait for."""
+    """Missing metrics: first those with a name in the run's framework, each sorted by the number of rules that need
+    them.
+    """
     rules: dict[str, dict[str, str]] = {}
     for missing in monitor.cannot_judge:
         if missing.kind == "data":
-            continue  # it looks for impossible values among what is logged: what is not logged cannot be one
+            continue  # these rules check logged values only, so a missing metric is no problem
         for metric in missing.metrics:
             rules.setdefault(metric, {})[missing.rule] = missing.kind
     sources = {source.name: source for source in monitor.rulebook.sources}
@@ -66,7 +70,7 @@ def _concerns(concept: str, case: Case) -> bool:
 
 
 def _what_to_log(metric: str, wanted: list[str], reader: catalog.Reader) -> tuple[str, tuple[str, ...], str]:
-    """A metric's title, its names in the run's framework, and the catalogue's own."""
+    """A metric's title, its names in the run's framework, and the catalogue's own name."""
     concepts = [found for concept in wanted if (found := _concept(concept)) is not None]
     if not concepts:
         return metric.replace("_", " "), (), metric

@@ -1,6 +1,6 @@
 """Brings runs of a tracker into run directories: one, or all of a project, each in a separate folder.
 
-An import that was killed continues where it was: runs that are whole are passed over, of the others what is missing is
+An import that was killed continues where it was: runs that are whole are skipped, of the others what is missing is
 fetched. The same command brings a folder up to date later. Attempts that rlvitals itself forwarded as several runs
 become one run again.
 """
@@ -26,7 +26,7 @@ from rlvitals.importers.base import Fields, ForeignLog
 from rlvitals.importers.into_run import stream_of
 from rlvitals.importers.steps import RestartWatch
 from rlvitals.importers.trackers.address import Address
-from rlvitals.importers.trackers.base import Card, Page, RemoteRun, Source
+from rlvitals.importers.trackers.base import Page, RemoteRun, RunCard, Source
 from rlvitals.importers.trackers.registry import open_source
 from rlvitals.importers.trackers.rows import counter_name
 from rlvitals.masking import mask_text, masked
@@ -37,7 +37,7 @@ from rlvitals.store.imports import ImportLogs, read_import, write_import
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import stored_row
 from rlvitals.store.lock import RunLock
-from rlvitals.store.marks import LONGEST_NOTE, LONGEST_TAG, MOST_TAGS, Marks
+from rlvitals.store.marks import LONGEST_NOTE, LONGEST_TAG, MOST_TAGS, FolderMarks
 from rlvitals.store.rollouts import group_line
 
 LONGEST_NAME = 60
@@ -323,7 +323,7 @@ class _Import:
             self._attempts.append(Attempt(number=number, started=begun, from_step=from_step))
         return number
 
-    def _write_cards(self, card: Card, run_id: str, status: Status) -> None:
+    def _write_cards(self, card: RunCard, run_id: str, status: Status) -> None:
         first, last = self._parts[0], self._parts[-1]
         is_running = last.status == "running"
         notes = list(self._notes)
@@ -359,7 +359,7 @@ class _Import:
         )
         write_info(self._dir, info)
 
-    def _mark(self, card: Card) -> None:
+    def _mark(self, card: RunCard) -> None:
         """Tags and notes, where the dashboard looks for them."""
         tags = [" ".join(mask_text(tag).split())[:LONGEST_TAG] for tag in card.tags]
         wanted: dict[str, Any] = {
@@ -369,7 +369,7 @@ class _Import:
         wanted = {name: value for name, value in wanted.items() if value}
         if wanted:
             with contextlib.suppress(ConfigError, RunLocked, RunUnreadable, OSError):  # they are in the settings, too
-                Marks(self._dir.root.absolute().parent).mark(self._dir.root.absolute().name, wanted)
+                FolderMarks(self._dir.root.absolute().parent).mark(self._dir.root.absolute().name, wanted)
 
     def _told(self, outcome: Outcome, record: dict[str, Any], added: int) -> Brought:
         said = record.get("memory", {})

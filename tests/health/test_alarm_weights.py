@@ -7,11 +7,11 @@ import statistics
 
 import pytest
 
-from rlvitals.health import rulebook, weighing
+from rlvitals.health import alarm_weights, rulebook
+from rlvitals.health.alarm_weights import Chances, Scales
 from rlvitals.health.course import BEYOND_NOISE, MOST_BLOCKS, Course
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.outcome import STATES, state_of
-from rlvitals.health.weighing import Chances, Scales
 
 
 def course_of(values):
@@ -94,7 +94,7 @@ def test_four_points_that_only_rise_are_up(rewards, state):
 
 
 def scales(failed, sick):
-    names = [name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule)]
+    names = [name for name, rule in rulebook.shipped().rules.items() if alarm_weights.is_weighed(rule)]
     table = {f"{rule} {proposed} {state}": Chances(failed, sick)
              for rule in names for proposed in ("warning", "critical") for state in STATES}  # fmt: skip
     return Scales(table, act=0.6, watch=0.5)
@@ -130,11 +130,11 @@ def test_what_a_user_changed_is_heard_as_he_says():
 
 
 def test_the_shipped_table_knows_every_rule_that_is_weighed_and_no_other():
-    rules = {name for name, rule in rulebook.shipped().rules.items() if weighing.is_weighed(rule)}
-    known = {key.split()[0] for key in weighing.shipped()._table}
+    rules = {name for name, rule in rulebook.shipped().rules.items() if alarm_weights.is_weighed(rule)}
+    known = {key.split()[0] for key in alarm_weights.shipped()._table}
     assert known == rules
     assert {"throughput", "stall", "memory_creep"}.isdisjoint(rules)
-    for chances in weighing.shipped()._table.values():
+    for chances in alarm_weights.shipped()._table.values():
         assert 0 <= chances.failed <= chances.sick <= 1
 
 
