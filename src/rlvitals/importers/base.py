@@ -95,8 +95,8 @@ class Importer(ABC):
 
     @classmethod
     def log_in(cls, folder: Path) -> Path | None:
-        """The log of this format that a folder is. Of several files that match `marks`, the one with the highest
-        number.
+        """The log of a folder that is one log of this format. If several files match a pattern, it is the one with the
+        highest checkpoint number.
         """
         for pattern in cls.marks:
             if found := sorted(folder.glob(pattern), key=number_of_checkpoint):
@@ -110,15 +110,15 @@ class Importer(ABC):
 
     @classmethod
     def begun(cls, log: Path) -> float:
-        """When the run of a log began, as far as that is known without reading it. Of a folder's runs, the newest is
-        read.
+        """When the run of a log began, as far as that is known without reading it. If a folder holds several runs, the
+        newest is read.
         """
         return changed_at(log)
 
     @classmethod
     def width(cls, log: Path) -> int:
-        """How many metrics a log has, if that is known without reading it. A folder's runs with less than half the
-        metrics of another run come last.
+        """How many metrics a log has, if that is known without reading it. If a folder holds several runs, those with
+        less than half the metrics of another come last.
         """
         return 1
 

@@ -94,8 +94,8 @@ class DocumentImporter(Importer):
 
     @classmethod
     def log_in(cls, folder: Path) -> Path | None:
-        """The state that was saved last: the final one, or the one in the newest checkpoint if training continued after
-        it.
+        """The state that was saved last: the final one, or the newest checkpoint's if training continued after the
+        final one.
         """
         found = super().log_in(folder)
         checkpoints = sorted(folder.glob(cls.marks[1]), key=number_of_checkpoint)
@@ -153,7 +153,7 @@ class DocumentImporter(Importer):
             )
 
     def _with_evaluations(self, rows: list[Fields], table: DocumentTable) -> list[Fields]:
-        """The rows, together with those of an evaluation that has a separate list."""
+        """The rows, merged with those of an evaluation that has a separate list."""
         reader = JsonlImporter()
         reader.steps.notes = Notes()
         found = [row for raw in table.rows for row in reader.place(raw)] + reader.finish()

@@ -1,4 +1,4 @@
-"""Which outputs of a notebook show one and the same training, at which steps, and which training is the main one."""
+"""Decides which outputs of a notebook show the same training, at which steps, and which training is the main one."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from rlvitals.importers.base import Fields, named
 from rlvitals.importers.notebook_code import CodedTrainer
 
 FEWEST_ROWS = 8
-"""With fewer a run is not judged: a training that has them comes before one that has not."""
+"""Runs with fewer rows are not judged, so a training with at least this many is preferred."""
 
 LOOK_BACK = 12
-"""Trainings before it that an output may belong to."""
+"""How many of the previous trainings an output may belong to."""
 
 MOST_IN_A_CELL = 8
-"""When the steps of one text begin again more often, they count within epochs."""
+"""If the steps of one text start over more often than this, they count within epochs."""
 
 AXES = frozenset({"step", "timestamp", "epoch"})
 
 METRIC = re.compile(
     r"loss|reward|return|\bkl\b|_kl|entropy|margin|logps|advantage|perplexity|grad_norm|损失|奖励|потер|наград", re.I
 )
-"""Names of which a training logs at least one; a notebook shows other numbers too."""
+"""A training logs at least one of these names. A notebook also shows other numbers."""
 _TELLING = re.compile(
     r"reward|\bkl\b|_kl|kl_|margin|advantage|logps|entropy|return|policy|completion|clip_?(?:frac|ratio)|奖励|наград",
     re.I,
 )
-"""Those of RL and of preferences."""
+"""Metric names of RL and preference trainings."""
 _OPTIMISED = re.compile(
     r"loss|\bkl\b|_kl|kl_|policy|grad|advantage|entropy|learning_rate|\blr\b|logps|损失|потер", re.I
 )
-"""Those that an evaluation has not."""
+"""Metric names that an evaluation does not log."""
 _SUPERVISED = (None, "sft", "reward_model")
 
 
 class BarProgress(NamedTuple):
-    """How far a progress bar is."""
+    """The position of a progress bar."""
 
     done: int
     total: int
@@ -48,34 +48,36 @@ class BarProgress(NamedTuple):
 
 @dataclass(slots=True)
 class OutputPart:
-    """What one output shows of a training."""
+    """The part of a training that one output shows."""
 
     cell: int
     rows: list[Fields]
     is_table: bool = False
     progress: BarProgress | None = None
-    """Above a table, or as a text has it last: of the bars drawn before, services keep nothing."""
+    """The progress bar above a table, or the last one in a text. Notebook services do not keep its earlier states."""
     total: int | None = None
-    """Steps planned, where the output states them."""
+    """The planned steps, if the output states them."""
     is_beside: bool = False
-    """Whether a text is of the training whose table is in the same cell."""
+    """Whether a text belongs to the training whose table is in the same cell."""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
-        """Whether its progress bar had reached the end."""
+        """Whether its progress bar reached the end."""
         return self.progress is not None and self.progress.done == self.progress.total
 
     @property
     def is_trainers(self) -> bool:
-        """Whether a trainer shows it: a table of steps, or its printed rows. Other texts may be anything."""
+        """Whether a trainer class printed it: a table of steps, or rows with a trainer's names. Other texts may be
+        anything.
+        """
         names = {name for row in self.rows for name in row}
         return self.is_table or ("loss" in names and bool(names & {"epoch", "learning_rate", "grad_norm"}))
 
     @property
     def is_counted(self) -> bool:
-        """Whether steps only number the rows, as the console's reader does where the text says none."""
+        """Whether the steps are only row numbers, which the console importer assigns if the text states no steps."""
         steps = [row["step"] for row in self.rows if is_train(row)]
         return not self.is_table and steps != [] and steps == list(range(1, len(steps) + 1))
 
@@ -93,7 +95,7 @@ class Training:
 
     @property
     def rows(self) -> list[Fields]:
-        """The rows of all parts, one for each step where there are several."""
+        """The rows of all parts. Several parts are merged into one row per step."""
         if len(self.parts) == 1:
             return self.parts[0].rows
         merged: dict[int, Fields] = {}
@@ -117,12 +119,14 @@ class Training:
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the code starts no trainer of RL or of preferences."""
+        """Whether the code starts no RL or preference trainer."""
         return self.algorithm in _SUPERVISED
 
     @property
     def likelihood(self) -> tuple[int, bool, bool, int]:
-        """How likely it is meant, of several: one of RL or preferences, long enough, that logs more than a loss."""
+        """A sort key: how likely this is the training that is meant. RL and preference trainings rank highest, then
+        those with enough rows, those that log more than a loss, and those with more rows.
+        """
         rows, is_telling = len(self.rows), self.is_telling
         is_trainers = any(part.is_trainers for part in self.parts)
         is_optimised = rows >= FEWEST_ROWS and any(map(_OPTIMISED.search, self.names))
@@ -130,21 +134,21 @@ class Training:
         return 2 if is_rl else int(is_trainers), rows >= FEWEST_ROWS, is_telling, rows
 
     def takes(self, part: OutputPart) -> bool:
-        """Whether a part belongs to it. If so, it is added."""
+        """Add a part if it belongs to this training, and return whether it does."""
         is_mine = self._shows(part) or self._goes_on_in(part)
         if is_mine:
             self.parts.append(part)
         return is_mine
 
     def describe(self) -> str:
-        """For a remark: where it is, how long, what it is."""
+        """Its cells, number of rows and algorithm, for a remark."""
         where = ", ".join(str(cell) for cell in self.cells)
         what = self.algorithm or named(sorted(self.names, key=lambda name: not _TELLING.search(name))[:3])
         rows = len(self.rows)
         return f"cell {where}, {rows} {'row' if rows == 1 else 'rows'}, {what}"
 
     def _shows(self, part: OutputPart) -> bool:
-        """Whether a part shows its steps once more: in another view, or in the same table a little later."""
+        """Whether a part shows the same steps again, in another view or in a later state of the same table."""
         if part.is_beside and any(one.is_table and one.cell == part.cell for one in self.parts):
             return True
         shown = {row["step"]: row for row in self.rows}
@@ -158,12 +162,14 @@ class Training:
         if sum(itertools.starmap(_is_close, pairs)) * 10 < len(pairs) * 9:
             return False
         levels = [one for one, _ in pairs]
-        if max(levels) - min(levels) < 1e-3 and part.is_table:  # losses that are 0 throughout are those of any training
+        if max(levels) - min(levels) < 1e-3 and part.is_table:  # losses that stay at 0 would match any training
             return is_near and not any(one.is_over for one in self.parts)
         return True
 
     def _goes_on_in(self, part: OutputPart) -> bool:
-        """Whether a part continues it, resumed: the same names, and steps that continue after its last as they did."""
+        """Whether a part shows the resumed training: mostly the same names, and steps that follow its last step at a
+        similar interval.
+        """
         steps, further = ({row["step"] for one in parts for row in one.rows} for parts in (self.parts, [part]))
         last, first = max(steps), min(further)
         if part.is_counted or not last < first <= last + 2 * _usual_gap(steps):
@@ -175,29 +181,30 @@ class Training:
 
 
 def _usual_gap(steps: set[int]) -> float:
-    """Between steps that were logged; 0 where there is one alone."""
+    """The median distance between logged steps; 0 if there is only one step."""
     gaps = [after - before for before, after in itertools.pairwise(sorted(steps))]
     return statistics.median(gaps) if gaps else 0
 
 
 def is_train(row: Fields) -> bool:
-    """Whether a row is one of training steps, not of an evaluation or a summary at the end."""
+    """Whether a row holds training metrics, rather than an evaluation or the final summary."""
     return "train_runtime" not in row and not all(name.startswith("eval") for name in row if name not in AXES)
 
 
 def _is_close(one: float, other: float) -> bool:
-    """Whether two numbers may be the same, one of them printed with four digits behind the point."""
+    """Whether two numbers may be the same if one of them was printed with four decimal places."""
     return (math.isnan(one) and math.isnan(other)) or abs(one - other) <= 6e-5 + 1e-4 * abs(other)
 
 
-# Steps that begin again
+# Steps that start over
 
 
 def joined_epochs(runs: list[list[Fields]]) -> list[Fields]:
-    """The rows of a text whose steps begin again in each epoch, counted on; none where it shows several trainings.
+    """The rows of a text whose steps start over in each epoch, numbered across epochs. Empty if the text shows several
+    trainings.
 
-    Epochs have the same names, and numbers that now and then continue from where they were rather than from the
-    beginning.
+    Epochs log the same names, and at least some epochs start near the last value of the previous one rather than near
+    its first.
     """
     names = set(runs[0][0]) - AXES
     if any(set(run[0]) - AXES != names or "train_runtime" in run[-1] for run in runs):
@@ -216,12 +223,12 @@ def joined_epochs(runs: list[list[Fields]]) -> list[Fields]:
     return rows
 
 
-# Rows that say no step
+# Rows without a step
 
 
 def place(part: OutputPart, tables: list[OutputPart], ended: int | None, trainer: CodedTrainer | None) -> None:
-    """Give rows that a text only numbers the steps of the trainer's table beside it, or those that their epochs, the
-    settings or the last progress bar tell. `ended` is the step at which the training says it ended.
+    """Assign steps to rows that a text only numbers. They are the steps of the trainer's table in the same cell, or
+    derived from the rows' epochs, the settings or the last progress bar. `ended` is the final step the trainer printed.
     """
     train = [row for row in part.rows if is_train(row)]
     for table in tables:
@@ -233,7 +240,7 @@ def place(part: OutputPart, tables: list[OutputPart], ended: int | None, trainer
             return
     progress = part.progress
     if progress is None and len(tables) == 1 and "loss" in train[0] and any("loss" in row for row in tables[0].rows):
-        progress = tables[0].progress  # its rows are others, those of evaluations
+        progress = tables[0].progress  # the table's rows are evaluations
         part.is_beside = progress is not None and progress.done >= len(train)
     if progress is None or progress.done < len(train):
         progress = BarProgress(0, 0)
@@ -252,7 +259,7 @@ def place(part: OutputPart, tables: list[OutputPart], ended: int | None, trainer
 
 
 def _has_losses_of(rows: list[Fields], shown: list[Fields]) -> bool:
-    """Whether rows of a text are those of a table: as many, with the same losses as far as both show digits."""
+    """Whether the rows of a text match those of a table: about as many, with the same losses up to rounding."""
     pairs = list(zip(rows, shown, strict=False))
     if not pairs or abs(len(rows) - len(shown)) > max(2, len(shown) // 5):
         return False
@@ -262,7 +269,7 @@ def _has_losses_of(rows: list[Fields], shown: list[Fields]) -> bool:
 
 
 def _steps_of_epochs(part: OutputPart, train: list[Fields], total: int | None) -> list[int]:
-    """Steps from the epochs of rows, where the summary says which epoch the last step was in."""
+    """The steps computed from the rows' epochs, if the final summary states the epoch of the last step."""
     final = next((row.get("epoch") for row in reversed(part.rows) if "train_runtime" in row), None)
     epochs = [row.get("epoch", math.nan) for row in train]
     if not total or not final or not all(map(math.isfinite, epochs)):
@@ -273,8 +280,8 @@ def _steps_of_epochs(part: OutputPart, train: list[Fields], total: int | None) -
 
 
 def _cadence(rows: int, done: int) -> int:
-    """Every how many steps a row was logged, when there are so many at a step: the roundest of the numbers that fit. A
-    bar may lag a little behind.
+    """The logging interval, given the number of rows logged by step `done`. Several intervals may fit, because a
+    progress bar may lag behind; the roundest is used.
 
     >>> _cadence(50, 500), _cadence(3, 31), _cadence(203, 2026), _cadence(20, 20)
     (10, 10, 10, 1)
@@ -284,6 +291,6 @@ def _cadence(rows: int, done: int) -> int:
 
 
 def _restep(part: OutputPart, steps: list[int]) -> None:
-    """Number the training rows again; those between them keep the step of the row before."""
+    """Renumber the training rows. Other rows get the step of the training row before them."""
     renumbered = dict(enumerate(steps, 1))
     part.rows = [{**row, "step": renumbered.get(row["step"], steps[-1])} for row in part.rows]

@@ -1,4 +1,4 @@
-"""The importers there are, ours and those of plug-ins, and which of them reads a given log."""
+"""Lists the importers, shipped and plug-ins, and selects the one that reads a given log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from rlvitals.store.remote import fetch_file, is_url, local_path
 
 
 class PackedImporter(Importer):
-    """A packed log, or an archive that holds one. What is inside is read as if it lay there unpacked."""
+    """A packed log, or an archive that holds one. The content is read as if it had been unpacked."""
 
     name = "packed"
     description = "any of these packed (.gz, .bz2, .xz, .zst, .zip, .tar)"
@@ -66,18 +66,19 @@ class PackedImporter(Importer):
 
 
 PROBED_ROWS, PROBED_BYTES = 3, 32 * 2**20
-"""How far a file is read to see whether it holds rows, where a folder has several."""
+"""How far each file of a folder is read to see whether it holds rows."""
 
 MOST_TRIED = 5
-"""Older runs that are tried where the newest holds no rows."""
+"""How many older runs are tried if the newest holds no rows."""
 
 _warn = Once()
 
 
 @cache
 def shipped() -> tuple[type[Importer], ...]:
-    """Ours, in the order they are asked; also the order in which one of several logs of a folder is taken. The last
-    takes any text. They are imported when a log is first looked for: a dashboard of recorded runs starts without them.
+    """The shipped importers, in the order they are tried. If a folder holds logs of several formats, the same order
+    decides which one is read. The last importer accepts any text. They are imported when a log is first looked for, so
+    a dashboard of recorded runs starts without them.
     """
     from rlvitals.importers.console import ConsoleImporter, NotebookLogImporter
     from rlvitals.importers.documents import DocumentImporter
@@ -111,7 +112,7 @@ def shipped() -> tuple[type[Importer], ...]:
 
 
 def importers() -> tuple[type[Importer], ...]:
-    """All of them; those of plug-ins are asked first."""
+    """All importers. Plug-ins are tried first."""
     return (*plug_ins(), *shipped())
 
 
@@ -132,19 +133,19 @@ def _pass_over(where: str, error: Exception) -> None:
 
 
 def readable() -> str:
-    """What can be read, for messages."""
+    """The readable formats, for messages."""
     return "; ".join(importer.description or importer.name for importer in importers())
 
 
 def not_a_log(path: object, why: str, tried: str = "") -> NotALog:
-    """The error for a path that holds no training numbers, with what can be read."""
+    """The error for a path that holds no training numbers. It lists the readable formats."""
     said = f" Tried: {tried}." if tried else ""
     return NotALog(path, why, f"{said} What can be read: {readable()}.")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """What is read of a path, and of what it is one of several."""
+    """The log that is read for a path, and the other logs it was chosen from."""
 
     place: Path
     notes: tuple[str, ...] = ()
@@ -153,13 +154,14 @@ class FoundLog:
 
 
 def find_log(path: Path) -> Path:
-    """The log a folder holds, or is. A file is itself."""
+    """The log that a folder holds or is. A file is returned unchanged."""
     return locate(path).place
 
 
 def locate(path: Path) -> FoundLog:
-    """The log a folder holds, or is: by the marks of importers, then the file that is plainly the training's, then the
-    newest of the runs below, then a file below. Raises NotALog, which names the logs to choose from.
+    """The log that a folder holds or is. Looks for, in this order: importers' marks, a file with the name of a log, the
+    newest run in a subfolder, a file in a subfolder. Raises NotALog if there is no log, or if several fit equally well;
+    the message then lists them.
     """
     if not os.path.exists(path):
         raise not_a_log(path, "there is nothing there")
@@ -186,7 +188,7 @@ def locate(path: Path) -> FoundLog:
 
 
 def _nothing_in(folder: Path) -> str:
-    """What a folder without a log holds instead."""
+    """Describes the content of a folder without a log."""
     try:
         seen = os.listdir(folder)
     except OSError as error:
@@ -197,7 +199,7 @@ def _nothing_in(folder: Path) -> str:
 
 
 def _chosen_run(folder: Path, runs: list[LogFolder]) -> FoundLog:
-    """The newest run of the format that is asked first."""
+    """The newest run of the format that is tried first."""
     kinds = importers()
     best = min((run.kind for run in runs), key=kinds.index)
     newest, *older = newest_first([run for run in runs if run.kind is best])
@@ -218,7 +220,7 @@ def _of_format(best: type[Importer], others: list[LogFolder]) -> str:
 
 
 def named_places(places: list[Path], folder: Path, most: int = 5) -> str:
-    """A few of many paths, as seen from a folder."""
+    """A few of many paths, relative to a folder."""
     shown = ", ".join(place.relative_to(folder).as_posix() for place in places[:most])
     return shown + (f" and {len(places) - most} more" if len(places) > most else "")
 
@@ -228,7 +230,7 @@ def _readable_files(files: list[Path]) -> list[Path]:
 
 
 def _format_of(file: Path) -> type[Importer] | None:
-    """The importer of a file that holds rows; None where it holds none."""
+    """The importer of a file that holds rows; None if it holds none."""
     try:
         stat = os.stat(file)
     except OSError:
@@ -238,7 +240,7 @@ def _format_of(file: Path) -> type[Importer] | None:
 
 @lru_cache(maxsize=512)
 def _probed(file: Path, size: int, changed: int) -> type[Importer] | None:
-    """As `_format_of`, for a file as it is: looked into once, as far as its first rows."""
+    """Like `_format_of`, cached by size and modification time. Reads up to the first rows."""
     try:
         kind = importer_for(file)
         importer = kind()
@@ -250,7 +252,7 @@ def _probed(file: Path, size: int, changed: int) -> type[Importer] | None:
     except (NotALog, OSError):
         return None
     except MissingDependency:
-        return kind  # it is a log; reading it says what to install
+        return kind  # it is a log; the error on reading it names the package to install
     return kind if rows else None
 
 
@@ -265,7 +267,9 @@ def _first_rows(importer: LineImporter, file: Path) -> list[Fields]:
 
 
 def _chosen_file(folder: Path, files: list[Path]) -> FoundLog:
-    """The one whose name says that it is a log; then the nearest; then by its format; then by what the name says."""
+    """Ranks files by: a log's name, few parent folders, the importers' order, a training log's name. Returns the first.
+    Raises NotALog if several are first.
+    """
     kinds = importers()
 
     def rank(file: Path) -> tuple[int, int, int, int]:
@@ -293,7 +297,7 @@ def logs_below(folder: Path) -> list[Path]:
 
 
 def split_choice(path: Path) -> tuple[Path, str]:
-    """A path and the run that is chosen in it: `mlflow.db#kto-7b`. Nothing is where a file has that name."""
+    """Splits `mlflow.db#kto-7b` into the path and the selected run. The run is empty if a file has the whole name."""
     before, mark, choice = str(path).partition("#")
     if mark and not os.path.lexists(path) and os.path.isfile(before):
         return Path(before), choice
@@ -301,7 +305,7 @@ def split_choice(path: Path) -> tuple[Path, str]:
 
 
 def importer_for(path: Path) -> type[Importer]:
-    """The importer that reads what `find_log` found. Raises NotALog where none does."""
+    """The importer that reads the log `find_log` found. Raises NotALog if no importer does."""
     if os.path.isdir(path):
         return next(importer for importer in importers() if importer.log_in(path) == path)
     try:
@@ -317,13 +321,13 @@ def importer_for(path: Path) -> type[Importer]:
 
 
 def read_log(path: str | Path) -> ForeignLog:
-    """The rows of a log file, of a folder that holds one, of a URL, or of a tracker's run by its address.
+    """Read a log: a file, a folder that holds one, a URL, or the address of a tracker's run.
 
-    Raises NotALog where there are no numbers, and SourceError where a tracker does not give them.
+    Raises NotALog if it holds no numbers, and SourceError if a tracker does not return them.
     """
     address = address_in(path)
     if address is not None:
-        from rlvitals.importers.trackers.transfer import read_address  # it writes runs, too: not for every log
+        from rlvitals.importers.trackers.transfer import read_address  # late: it imports the code that writes runs
 
         return read_address(address)
     if is_url(path):
@@ -358,15 +362,15 @@ def _read_place(place: Path, choice: str, notes: tuple[str, ...]) -> ForeignLog:
 
 
 def choose_run(importer: Importer, choice: str, place: Path) -> None:
-    """Have an importer read one of several runs. Raises NotALog where its files hold one alone."""
+    """Make an importer read one of several runs. Raises NotALog if files of this format hold only one run."""
     if choice and not importer.takes_choice:
         raise NotALog(place, f"a {importer.name} file holds one run: {choice!r} chooses none. Leave out '#{choice}'")
     importer.choice = choice
 
 
 def local_or_log(path: str | os.PathLike[str]) -> Path | ForeignLog:
-    """A path on this machine, or the log that a URL or a tracker's address names; where a URL does not say which, a run
-    is looked for first.
+    """A path on this machine, or the log at a URL or a tracker's address. A URL without the ending of a log is first
+    tried as a run's folder.
     """
     if address_in(path) is None and not (is_url(path) and ends_as_log(urlsplit(str(path)).path)):
         with suppress(RunNotFound):
@@ -375,7 +379,7 @@ def local_or_log(path: str | os.PathLike[str]) -> Path | ForeignLog:
 
 
 def _read_url(url: str) -> ForeignLog:
-    """A log that fsspec brings, read from a copy that is removed afterwards."""
+    """Read a log through fsspec, from a temporary copy."""
     address, _, choice = url.partition("#")
     with tempfile.TemporaryDirectory(prefix="rlvitals-") as folder:
         copy = fetch_file(address, Path(folder), MOST_BYTES)
@@ -389,7 +393,7 @@ def _read_url(url: str) -> ForeignLog:
 
 @contextmanager
 def failures_named(importer: Importer, path: Path) -> Iterator[None]:
-    """Whatever a plug-in raises becomes a NotALog with its name: it must not hide the other logs of a folder."""
+    """Converts any error of a plug-in to a NotALog with its name, so one plug-in cannot hide a folder's other logs."""
     met: list[Exception] = []
     with guarded(met.append, but=_let_pass(type(importer))):
         yield
@@ -398,7 +402,9 @@ def failures_named(importer: Importer, path: Path) -> Iterator[None]:
 
 
 def _let_pass(importer: type[Importer]) -> tuple[type[Exception], ...]:
-    """What is not contained: errors of rlvitals are reported, and its defects are not hidden."""
+    """The exceptions that are not converted: rlvitals' own errors, and any exception of a shipped importer, so that
+    bugs stay visible.
+    """
     return (Exception,) if importer in shipped() else (RlvitalsError, OSError)
 
 

@@ -1,4 +1,4 @@
-"""What console output says of the training's settings: arguments, banners, printed settings. Nothing is guessed."""
+"""Reads the training's settings from console output: arguments, banners, printed settings. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _HINTS = ("--", "=", "Total ")
 
 
 def settings_in(line: str, *, is_beginning: bool = True) -> dict[str, Any]:
-    """The settings one line of console output states. `name=1` counts before a training's first row alone: later it may
-    be a sample's.
+    """The settings in one line of console output. `name=1` counts only before the training's first row; later it may be
+    part of a sample.
 
     >>> settings_in("python train.py --num-generations 4 --learning-rate 5e-6 data.max_response_length=512")
     {'num_generations': 4, 'learning_rate': 5e-06, 'max_completion_length': 512}
@@ -69,7 +69,7 @@ def are_settings(mapping: Mapping[Any, Any]) -> bool:
 
 
 def settings_of(mapping: Mapping[Any, Any]) -> dict[str, Any]:
-    """The settings a printed configuration states."""
+    """The settings in a printed configuration."""
     found: dict[str, Any] = {}
     for path, name in _PATHS.items():
         number = number_of(_at(mapping, path))

@@ -1,7 +1,7 @@
-"""Follows a log that still grows: each poll gives the rows that have come since the one before.
+"""Follows a log that still grows: each poll returns the rows added since the previous poll.
 
-At every moment the rows given so far, and those that wait for their line to end, are the rows that reading the file
-would give: where later lines change earlier rows, or the file is replaced, the tail says what has become of them.
+The rows returned so far, plus those on an incomplete last line, always equal the rows of the whole file. If later lines
+change earlier rows, or the file is replaced, the tail returns the corrected rows.
 """
 
 from __future__ import annotations
@@ -23,30 +23,34 @@ from rlvitals.importers.registry import choose_run, failures_named, importer_for
 
 READ_BYTES = 4 * 2**20
 REMEMBERED_BYTES = 256
-"""The end of what was read: when the file says something else there, it is another file."""
+"""How many of the last bytes read are remembered. If the file has other bytes there, it was replaced."""
 
 REPLACED = "the file was replaced or cut while it was followed: read from its beginning"
 
 LONG_LOOK_SECONDS, RARELY = 0.2, 30
-"""What looking through a folder may take at every poll; what takes longer is done a thirtieth of the time at most."""
+"""A folder that takes longer than this to search is not searched at every poll; searching then takes at most 1/30 of
+the time.
+"""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
-"""Also of one that was read as a path, which loses a slash."""
+"""Also matches a URL that was converted to a path, which drops a slash."""
 
 _Signature = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one poll brought."""
+    """The result of one poll."""
 
     rows: list[Fields]
     before: list[Fields] | None = None
-    """Where the rows given so far no longer count: those that take their place, before the new ones."""
+    """Set if the rows returned so far are no longer valid: the rows that replace them, before the new ones."""
 
 
 class LogTail:
-    """New rows of a log, poll by poll. The log need not be there yet; a torn last line waits for its end."""
+    """Returns the new rows of a log at each poll. The log need not exist yet; an incomplete last line is read once it
+    ends.
+    """
 
     def __init__(self, path: str | Path) -> None:
         if _URL.match(str(path)):
@@ -55,22 +59,22 @@ class LogTail:
         self._place = self._named
         self._look_again = 0.0
         self._found: tuple[str, ...] = ()
-        """What is to be said of the log among others of its folder."""
+        """Notes on how the log was chosen among others of its folder."""
         self._importer: Importer | None = None
         self._lines: _Lines | None = None
         self._judged: _Signature = ()
-        """What the log was when its format was last recognised, or when it was last read completely."""
+        """The log's signature when its format was last recognised, or when it was last read completely."""
         self._rows: list[Fields] = []
-        """As they were read; what `settled` makes of them was given."""
+        """The rows as read; `settled` turns them into the rows that are returned."""
         self._given: list[Fields] = []
         self._is_anew = False
-        """Whether the next rows take the place of all that were given."""
+        """Whether the next rows replace all that were returned."""
         self._is_over = False
         self._remarks: list[str] = []
 
     @property
     def format(self) -> str:
-        """Empty until there is something to tell it by."""
+        """The format's name; empty until it is recognised."""
         return self._importer.format if self._importer else ""
 
     @property
@@ -85,12 +89,12 @@ class LogTail:
         """The rows since the last poll, in the order of the file."""
         try:
             return self._poll()
-        except (NotALog, OSError):  # not there yet, half written, or between an old file and the one in its place
+        except (NotALog, OSError):  # the file does not exist yet, is half written, or is being replaced
             return Growth([])
 
     def finish(self) -> Growth:
-        """What is left when the writer is done: a last line without an end, rows that waited for more. Polls end
-        with it.
+        """The remaining rows once the writer is done: those of an incomplete last line, and those that waited for
+        another line. No poll follows.
         """
         self._is_over = True
         return self.poll()
@@ -110,14 +114,14 @@ class LogTail:
         return self._grown_as_a_whole(kind)
 
     def _look(self) -> None:
-        """See which log it is by now. Folders that take long to look through are looked through rarely."""
+        """Find the log to follow again. Folders that take long to search are searched rarely."""
         begun = time.monotonic()
         if begun < self._look_again and self._importer is not None:
             return
         try:
             found = locate(self._named)
             self._place, self._found = found.place, found.notes
-        except NotALog:  # a folder that has come to hold several logs: the one that was followed stays
+        except NotALog:  # the folder now holds several logs: keep following the same one
             if self._importer is None:
                 raise
         finally:
@@ -125,7 +129,7 @@ class LogTail:
             self._look_again = begun + (took * RARELY if took > LONG_LOOK_SECONDS else 0)
 
     def _kind(self) -> type[Importer] | None:
-        """The importer to read it with; None while there is only half a line, which may look like anything."""
+        """The importer for the log; None while it is only part of a line, whose format cannot be recognised yet."""
         if self._importer is not None:
             is_known = self._lines is not None and self._lines.position >= HEAD_BYTES
             if is_known or _signature(self._place, self._importer.beside) == self._judged:
@@ -161,7 +165,7 @@ class LogTail:
         return self._growth(self._rows if is_whole else self._rows[:-1])
 
     def _growth(self, rows: list[Fields]) -> Growth:
-        """What all the rows there are now say of those that were given."""
+        """Compares all rows of now with those returned before."""
         given, self._given = self._given, rows.copy()
         known = 0 if self._is_anew else min(len(given), len(rows))
         self._is_anew = False
@@ -171,7 +175,7 @@ class LogTail:
 
 
 class _Lines:
-    """The lines of a file that grows, each once, and whether it is still that file."""
+    """Returns each line of a growing file once, and detects whether the file was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -184,7 +188,7 @@ class _Lines:
         self._torn: list[str] = []
 
     def new(self, *, is_last: bool) -> list[str]:
-        """Those that have ended since; the torn one too where nothing comes after it."""
+        """The lines completed since the last call. With `is_last`, an incomplete last line is included."""
         found: list[str] = []
         with open_foreign(self.path) as file:
             self._inode = os.fstat(file.fileno()).st_ino
@@ -209,7 +213,7 @@ class _Lines:
         return [f"{line}\n" for line in lines]
 
     def are_of_another(self, path: Path) -> bool:
-        """Whether what was read is not how this file begins."""
+        """Whether this file does not begin with the bytes read so far."""
         if path != self.path:
             return True
         with open_foreign(path) as file:
@@ -219,7 +223,9 @@ class _Lines:
             return file.read(len(self._before)) != self._before
 
     def _goes_on_in(self, file: BinaryIO) -> bool:
-        """Whether another file begins with all that was read: rsync and the like put a longer copy in place."""
+        """Whether another file begins with all bytes read so far. Tools such as rsync replace a file by a longer
+        copy.
+        """
         digest, left = hashlib.blake2b(), self.position
         file.seek(0)
         while left and (data := file.read(min(left, READ_BYTES))):
@@ -229,14 +235,14 @@ class _Lines:
 
 
 def _same(one: Fields, other: Fields) -> bool:
-    """Whether two rows are equal, where nan is nan."""
+    """Whether two rows are equal; nan equals nan."""
     return one.keys() == other.keys() and all(
         value == other[name] or (is_nan(value) and is_nan(other[name])) for name, value in one.items()
     )
 
 
 def _signature(path: Path, beside: tuple[str, ...] = ()) -> _Signature:
-    """Changes with the files of a log."""
+    """The names, sizes, times and inodes of a log's files, to detect changes."""
     if os.path.isdir(path):
         files = sorted(path.rglob("*"))
     else:  # a database has its newest rows in a write-ahead log
