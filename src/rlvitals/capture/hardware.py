@@ -1,11 +1,11 @@
-"""The current state of the machine: processors, memory, accelerators.
+"""Samples the machine: processors, memory, accelerators.
 
-CPU and memory come from /proc on Linux and from psutil elsewhere, where it is installed. Accelerators are asked through
-their drivers: NVIDIA's through NVML, AMD's through amdsmi, Apple's through torch. Values that a machine does not
-report are missing. The names are the RLAIF document's; sizes are GiB, though it writes GB.
+CPU and memory come from /proc on Linux and from psutil on other systems, if it is installed. Accelerators are read
+through their drivers: NVIDIA's through NVML, AMD's through amdsmi, Apple's through torch. Values that a machine does
+not report are missing. The metric names come from the RLAIF document. They end in GB, but sizes are in GiB.
 
-A driver's numbers are those of all processes (Apple's: of this process); utilisation is the share of time in which a
-kernel ran, never a share of memory.
+A driver counts all processes; on Apple only this process is counted. Utilisation is the share of time in which a kernel
+ran, not a share of memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlvitals.terminal import logger
 
 
 class Cpu(NamedTuple):
-    """Time of all cores together since the machine started."""
+    """Time of all cores together since the machine started, in units that depend on the host."""
 
     busy: float
     whole: float
@@ -37,15 +37,15 @@ class Host(Protocol):
     def cpu(self) -> Cpu: ...
 
     def memory(self) -> tuple[int, int]:
-        """Whole and available bytes."""
+        """Total and available bytes."""
 
 
 class ProcHost:
-    """`Host` by /proc."""
+    """`Host` that reads /proc."""
 
     def cpu(self) -> Cpu:
         with open("/proc/stat", "rb") as file:
-            # user nice system idle iowait irq softirq steal; what guests took is in user already.
+            # user nice system idle iowait irq softirq steal; user already includes the time of guests.
             times = [float(word) for word in file.readline().split()[1:9]]
         idle = times[3] + times[4]
         return Cpu(sum(times) - idle, sum(times))
@@ -63,7 +63,7 @@ class ProcHost:
 
 
 class PsutilHost:
-    """`Host` by psutil. Raises ImportError without it."""
+    """`Host` that uses psutil. Raises ImportError if it is not installed."""
 
     def __init__(self) -> None:
         self._psutil: Any = importlib.import_module("psutil")
@@ -71,7 +71,7 @@ class PsutilHost:
     def cpu(self) -> Cpu:
         times = self._psutil.cpu_times()
         idle = times.idle + getattr(times, "iowait", 0.0)
-        guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # in user already
+        guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # user includes them
         whole = sum(times) - guests
         return Cpu(whole - idle, whole)
 
@@ -81,7 +81,7 @@ class PsutilHost:
 
 
 def find_host() -> Host | None:
-    """The best way to ask this machine; None where there is none."""
+    """A reader for this machine's CPU and memory; None if none works."""
     if sys.platform.startswith("linux") and os.path.exists("/proc/meminfo"):
         return ProcHost()
     try:
@@ -93,13 +93,14 @@ def find_host() -> Host | None:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One card at one moment. None: it does not say (power on some, temperature on others)."""
+    """One card at one moment. None: the card does not report the value."""
 
     utilisation: float | None = None
     """Percent."""
     memory_used: float | None = None
-    """GiB, and so the next."""
+    """GiB."""
     memory_total: float | None = None
+    """GiB."""
     power: float | None = None
     """Watts."""
     temperature: float | None = None
@@ -110,17 +111,17 @@ class VendorGpus(Protocol):
     """The cards of one vendor that this process may use."""
 
     def read(self) -> list[GpuSample]:
-        """One sample a card, in the order in which the process numbers them."""
+        """One sample per card, in the order in which the process numbers them."""
 
     def close(self) -> None: ...
 
 
 def find_gpus() -> VendorGpus | None:
-    """The cards of this machine; None without any, or without the vendor's library."""
+    """The cards of this machine; None if it has none or the vendor's library is not installed."""
     for module, opened in (("pynvml", NvidiaGpus), ("amdsmi", AmdGpus)):
         if importlib.util.find_spec(module) is None:
             continue
-        # No driver, no card, a library of another version: all the same.
+        # No driver, no card and an incompatible library are handled alike: the vendor is skipped.
         found: VendorGpus | None = value_or(None, opened, handle=partial(logger.debug, "%s finds no GPU: %s", module))
         if found is not None:
             return found
@@ -132,7 +133,7 @@ def find_gpus() -> VendorGpus | None:
 
 
 class NvidiaGpus:
-    """By nvidia-ml-py. Raises where there is no driver or no card."""
+    """NVIDIA's cards, read with nvidia-ml-py. Raises if there is no driver or no card."""
 
     def __init__(self) -> None:
         self._nvml: Any = importlib.import_module("pynvml")
@@ -168,7 +169,7 @@ class NvidiaGpus:
 
 
 class AmdGpus:
-    """By amdsmi. Raises where there is no driver or no card."""
+    """AMD's cards, read with amdsmi. Raises if there is no driver or no card."""
 
     def __init__(self) -> None:
         self._smi: Any = importlib.import_module("amdsmi")
@@ -191,7 +192,7 @@ class AmdGpus:
         used = _asked(lambda: smi.amdsmi_get_gpu_memory_usage(handle, smi.AmdSmiMemoryType.VRAM), failure)
         total = _asked(lambda: smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM), failure)
         power = _asked(lambda: smi.amdsmi_get_power_info(handle), failure) or {}
-        # MI300 and later tell the present power, MI200 and Navi an average; the other is "N/A".
+        # MI300 and later report the current power, MI200 and Navi an average; the other value is "N/A".
         watts = [_number(power.get(name)) for name in ("current_socket_power", "average_socket_power")]
         celsius = _asked(
             lambda: smi.amdsmi_get_temp_metric(
@@ -209,8 +210,8 @@ class AmdGpus:
 
 
 class AppleGpu:
-    """Apple's GPU as torch's Metal backend sees it: what this process holds of the memory it shares with the processor,
-    and how much of that memory Metal recommends to use. It tells nothing else. Not tried on a real one.
+    """Apple's GPU, read with torch's Metal backend. It reports the shared memory that this process holds and the most
+    that Metal recommends to use, and no other values. Not tested on a real GPU.
     """
 
     def __init__(self, mps: Any) -> None:
@@ -221,20 +222,20 @@ class AppleGpu:
         return [GpuSample(memory_used=held / GIB, memory_total=most / GIB)]
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
 
 def apple_gpu() -> AppleGpu | None:
-    """The GPU of an Apple processor; None on other machines. torch is never imported for it: who uses it has."""
+    """The GPU of an Apple processor; None on other machines, or if the process has not imported torch."""
     torch: Any = sys.modules.get("torch")
     try:
         return AppleGpu(torch.mps) if torch is not None and torch.backends.mps.is_available() else None
-    except AttributeError:  # a torch from before it knew Metal, or in the middle of being imported
+    except AttributeError:  # torch is too old to support Metal, or is still being imported
         return None
 
 
 def visible_devices(variable: str | None, count: int) -> list[int | str]:
-    """The cards a process may use, by `CUDA_VISIBLE_DEVICES`: numbers, or the ids of cards.
+    """The cards that `CUDA_VISIBLE_DEVICES` lets a process use: indices, or the ids of cards.
 
     >>> visible_devices(None, 2), visible_devices("1,0", 2), visible_devices("", 2), visible_devices("GPU-6f", 2)
     ([0, 1], [1, 0], [], ['GPU-6f'])
@@ -250,13 +251,13 @@ def visible_devices(variable: str | None, count: int) -> list[int | str]:
         elif word.isdecimal() and int(word) < count:
             found.append(int(word))
         else:
-            break  # as CUDA does: what follows a device that is none is not visible
+            break  # as in CUDA: devices after an invalid entry are not visible
     return found
 
 
 def combined(samples: list[GpuSample]) -> dict[str, float]:
-    """One machine's cards by the document's names: the mean utilisation, the fullest card's memory, power of all, the
-    hottest; with several cards each one's own as well.
+    """The metrics of one machine's cards: mean utilisation, memory of the fullest card, total power, temperature of the
+    hottest card. With several cards, also the values of each card.
 
     >>> cards = [GpuSample(utilisation=90.0, memory_used=20.0, memory_total=80.0), GpuSample(50.0, 60.0, 80.0)]
     >>> found = combined(cards)
@@ -295,7 +296,7 @@ def _named(sample: GpuSample) -> dict[str, float]:
 
 
 def _asked(question: Callable[[], Any], failure: type[Exception]) -> Any:
-    """The answer, or None from a card that does not know."""
+    """The answer, or None if the card does not support the question."""
     try:
         return question()
     except failure:
@@ -303,11 +304,11 @@ def _asked(question: Callable[[], Any], failure: type[Exception]) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None  # amdsmi says "N/A"
+    return float(value) if isinstance(value, int | float) else None  # amdsmi returns "N/A" for a missing value
 
 
 class Machine:
-    """One machine, sampled now and then. `sample` never raises: what fails once is not asked again."""
+    """Samples one machine. `sample` never raises: a source that fails once is not read again."""
 
     def __init__(
         self, host: Callable[[], Host | None] = find_host, gpus: Callable[[], VendorGpus | None] = find_gpus
@@ -316,13 +317,13 @@ class Machine:
         self._cpu = self._asked_cpu()
 
     def sample(self) -> dict[str, float]:
-        """Everything it tells, by name. CPU use is the mean since the sample before."""
+        """All values that the machine reports, by name. CPU use is the mean since the previous sample."""
         found: dict[str, float] = {}
         earlier, self._cpu = self._cpu, self._asked_cpu()
         if earlier is not None and self._cpu is not None and self._cpu.whole > earlier.whole:
             share = (self._cpu.busy - earlier.busy) / (self._cpu.whole - earlier.whole)
             found["System/CPU_Percent"] = min(max(share, 0.0), 1.0) * 100.0
-        with guarded(self._put_host_aside):  # a /proc of another shape
+        with guarded(self._put_host_aside):  # /proc has an unexpected format
             found |= self._memory()
         with guarded(self._put_gpus_aside):  # a card that fell off the bus
             found |= combined(self._gpus.read()) if self._gpus is not None else {}

@@ -1,9 +1,10 @@
-"""The monitor of a run that is being recorded: rows in, health events recorded and told, requests kept for the trainer.
+"""The monitor of a run that is being recorded: it reads rows, records and reports health events, and keeps requests for
+the trainer.
 
-The monitor is made at the first row, on rank 0 alone, and looks at a row once the row is durable. A resumed run's
-monitor first sees the rows of the run's living line again. That takes seconds, so a thread does it; rows that are
-logged meanwhile wait in a backlog and are judged in order afterwards. Nothing here raises: a monitor that fails is
-switched off with one warning.
+The monitor is created at the first row, only on rank 0, and reads a row after the row is durable. The monitor of a
+resumed run first reads the rows of the run's current line. That takes seconds, so a thread does it. Rows that are
+logged meanwhile wait in a backlog and are judged afterwards, in order. Nothing here raises: a monitor that fails is
+disabled with one warning.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ if TYPE_CHECKING:
 MOST_UNWRITTEN = 1000
 
 SETTLE_SECONDS = 30.0
-"""How long the end of a run, or somebody who asks for its findings, waits for a monitor that still reads the past."""
+"""How long `Run.finish` and `Run.findings` wait for a monitor that is still reading the past."""
 
 SLICE = 20
-"""So many waiting rows are judged while the run's lock is held: 3 ms."""
+"""How many rows of the backlog are judged each time the run's lock is taken. They take 3 ms."""
 
 
 def check_rules(settings: Settings) -> None:
-    """Raise RuleError for rules that cannot be used, ConfigError for a mapping to an unknown concept. For the
-    start, before anything is written.
+    """Raise RuleError for invalid rules, ConfigError for a mapping to an unknown concept. Called at the start, before
+    anything is written.
     """
     if settings.monitor and (settings.rules is not None or settings.mapping):
         from rlvitals.health.monitor import Monitor
@@ -80,7 +81,7 @@ def check_rules(settings: Settings) -> None:
 
 
 def check_scanners(settings: Settings) -> None:
-    """Raise ConfigError for scanners that cannot be used. For the start, before anything is written."""
+    """Raise ConfigError for invalid scanners. Called at the start, before anything is written."""
     if settings.scanners:
         from rlvitals.scan import load_scanners
 
@@ -88,7 +89,7 @@ def check_scanners(settings: Settings) -> None:
 
 
 def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
-    """The same rules, with the names of rule files from the root on."""
+    """The same rules, with absolute paths of rule files."""
     if rules is None:
         return None
     from rlvitals.health.rulebook import DEFAULT, presets
@@ -114,8 +115,8 @@ class LiveMonitor:
         lock: AbstractContextManager[Any],
         append: Callable[[bytes], bool],
     ) -> None:
-        """`append` writes a line to `logs/findings.jsonl`, or says False: to be tried again later. `lock` is the run's
-        own: `look` and `tick` are called holding it.
+        """`append` writes a line to `logs/findings.jsonl`; if it returns False, the line is tried again later. `lock`
+        is the run's own lock: callers of `look` and `tick` hold it.
         """
         self.is_on = settings.monitor and rank == 0
         """False: calling `look` does nothing."""
@@ -134,8 +135,8 @@ class LiveMonitor:
         self._standing_epochs: frozenset[str] = frozenset()
         self._checkpoint_dir: RunDir = run_dir
         self._strangers_until = 0.0
-        """Checkpoints saved before are another training's."""
-        self._cuts: list[tuple[int, float]] = []  # (first step that became a ghost, when that happened)
+        """Checkpoints saved before this time belong to another training."""
+        self._cuts: list[tuple[int, float]] = []  # (first superseded step, time of the resume)
         self._answered: set[int] = set()
         self._asks = PendingAsks(run_dir)
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
@@ -145,13 +146,13 @@ class LiveMonitor:
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
         self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook, settings.scanners)
-        self._backlog: deque[Callable[[], None]] | None = None  # None: whatever comes is judged at once
+        self._backlog: deque[Callable[[], None]] | None = None  # None: new rows are judged at once
         self._has_read_past = threading.Event()
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found on the living line, earlier attempts' included, in order. Waits for the rows in the
-        backlog.
+        """The findings of the run's current line in order, including those of earlier attempts. Waits for the rows in
+        the backlog.
         """
         self.settle()
         with self._lock:
@@ -159,15 +160,15 @@ class LiveMonitor:
 
     @property
     def verdict(self) -> tuple[Verdict, str]:
-        """How the run is, and why."""
+        """The verdict on the run, and its reason."""
         if not self._has_begun and not self.is_on:
             return "cannot judge", "the run is not monitored"
         findings = self.findings
         return verdict_of(findings, self._training_rows, self._step if self._training_rows else None)
 
     def look(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream = "train") -> None:
-        """See a row as it was written. For a caller that holds the run's lock."""
-        if not self.is_on or self._is_busy:  # busy: a signal handler logs while we are at work
+        """Judge a row as it was written, or add it to the backlog. The caller holds the run's lock."""
+        if not self.is_on or self._is_busy:  # busy: a signal handler logs while the monitor is working
             return
         if stream == "train" and self._tokens.is_used:
             self._tokens.take_row(step, _numbers(metrics), now)
@@ -180,10 +181,10 @@ class LiveMonitor:
             return
         self._backlog.append(partial(self._judge, step, dict(metrics), now, stream))
         if self._has_read_past.is_set():
-            self._work_off(SLICE)  # a loop that logs faster than rows are judged must not outrun the thread
+            self._work_off(SLICE)  # else a loop that logs faster than the thread judges would let the backlog grow
 
     def take_sample(self, sample: Mapping[str, float]) -> None:
-        """The machine as it is now; the monitor sees it with the next row."""
+        """Take a sample of the machine; the monitor reads it together with the next row."""
         if self.is_on:
             with self._lock:
                 if self._backlog is None:
@@ -192,10 +193,10 @@ class LiveMonitor:
                     self._backlog.append(partial(self._reader.add_sample, dict(sample)))
 
     def tick(self, now: float, open_phases: Sequence[OpenPhase] = (), *, has_clock: bool = False) -> None:
-        """Tell the monitor the time and the phases the trainer is in, for stalls. For a caller that holds the run's
+        """Check for stalls: pass the time and the trainer's open phases to the monitor. The caller holds the run's
         lock.
 
-        `has_clock`: the clock outside this process records and tells a stall; here it is only shown.
+        `has_clock`: a process beside the trainer records stalls and sends notifications; here they are only shown.
         """
         if self._backlog is not None or not self.is_on or self._is_busy or not (self._monitor or open_phases):
             return
@@ -209,7 +210,9 @@ class LiveMonitor:
         self._write()
 
     def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
-        """What a tracker of epochs found, and its rules in alarm. For a caller that holds the run's lock."""
+        """Take the findings of an epoch tracker, and the names of its rules in alarm. The caller holds the run's
+        lock.
+        """
         if self._is_busy:
             return
         before, self._standing_epochs = self._standing_epochs, frozenset(standing)
@@ -224,8 +227,8 @@ class LiveMonitor:
             self._guarded(take)
 
     def take_groups(self, groups: Sequence[Group], step: int) -> None:
-        """Rollouts of a step as they were recorded. Those with tokens are compared with its row, and texts are scanned:
-        see `recheck`.
+        """Take the recorded rollouts of a step. `recheck` later compares their tokens with the step's row and scans
+        their texts.
         """
         if self.is_on:
             with self._lock:
@@ -233,17 +236,17 @@ class LiveMonitor:
         if self.is_on and any(rollout.trace for group in groups for rollout in group.rollouts):
             with self._lock:
                 if not self._tokens.is_used and (row := last_row(self._dir.train_log)) is not None:
-                    self._tokens.take_row(row.step, row.numbers, row.timestamp)  # its rollouts may come after it
+                    self._tokens.take_row(row.step, row.numbers, row.timestamp)  # rollouts may come after their row
                 self._tokens.take_groups(groups, step)
 
     def relieve(self) -> None:
-        """Compare what waits where that is too much. For a caller that does not hold the run's lock."""
+        """Check waiting rollouts now if there are too many. The caller does not hold the run's lock."""
         if self._tokens.is_used and self._tokens.is_full:
             self.recheck()
 
     def recheck(self, *, is_last: bool = False) -> None:
-        """Compute the numbers of recorded tokens again and compare them with those logged, and scan texts. Takes a
-        while: for a caller that does not hold the run's lock. `is_last`: no further row comes.
+        """Recompute metrics from recorded tokens, compare them with the logged ones, and scan texts. This is slow, so
+        the caller must not hold the run's lock. `is_last`: no further row will come.
         """
         if os.getpid() != self._pid:
             return
@@ -261,7 +264,7 @@ class LiveMonitor:
                     self._guarded(partial(self._take, events, now, seen_in=seen_in))
 
     def request(self, *, everywhere: bool = True) -> Request | None:
-        """The open request. Under torch.distributed every rank gets rank 0's, if all call it (see `Run.request`)."""
+        """The open request. Under torch.distributed all ranks must call this; each gets rank 0's (`Run.request`)."""
         if self._settings.actions == "advise" or os.getpid() != self._pid:
             return None
         request = None
@@ -278,7 +281,7 @@ class LiveMonitor:
         return value_or(None, shared_request, request, handle=_cannot_share)
 
     def settle(self) -> None:
-        """Have everything judged that was logged so far. Waits where a resumed run's past is still being read."""
+        """Judge everything that was logged so far. Waits while the past of a resumed run is being read."""
         self._settle_past()
         self.recheck()
 
@@ -301,11 +304,11 @@ class LiveMonitor:
                 )
 
     def show_in(self, card: LiveCard) -> None:
-        """Findings and the verdict are shown there instead of on stderr."""
+        """Show findings and the verdict on this card instead of on stderr."""
         self._notices.card = card
 
     def close(self, status: Status = "finished") -> None:
-        """No row comes any more: say how the run is. Waits a little for notifications on their way."""
+        """Judge the last rows and report the verdict. Waits briefly for notifications that are being sent."""
         self.settle()
         with self._lock:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
@@ -339,19 +342,19 @@ class LiveMonitor:
             from rlvitals.health.notify import open_notifier
 
             self._notifier = open_notifier(self._info.name, self._settings.notify, logger.warning, put_file=put_file)
-        monitor.case.step = self._attempt.from_step or 0  # until the first row says
+        monitor.case.step = self._attempt.from_step or 0  # until the first row
         self._monitor = monitor
         return monitor
 
     def _is_outside(self, rule: str) -> bool:
-        """Whether the clock outside this process sees the same."""
+        """Whether the process beside the trainer applies the same rule."""
         from rlvitals.health.rules import OUTSIDE
 
         known = self._monitor.rulebook.rules.get(rule) if self._monitor is not None else None
         return known is not None and known.function in OUTSIDE
 
     def _judge(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> None:
-        """Let the monitor see one row."""
+        """Pass one row to the monitor."""
         self._announce(now)
         self._look_at(self._reader.take(stream, step, now, _numbers(metrics)))
 
@@ -367,7 +370,7 @@ class LiveMonitor:
             self._tell_problems(monitor)
 
     def _announce(self, now: float) -> None:
-        """Put on record that this attempt is watched: without alarms, that is what its health log says."""
+        """Record that this attempt is monitored; without alarms, this is the only line in its health log."""
         if not self._is_announced:
             self._is_announced = True
             facts = {"is_on": True, "reads_texts": True} | (
@@ -376,16 +379,16 @@ class LiveMonitor:
             self._write(self._line("monitor", facts, now))
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do a piece of the monitor's work. For a caller that holds the run's lock."""
+        """Call `work`, and disable the monitor if it fails. The caller holds the run's lock."""
         self._is_busy = True
         try:
             with guarded(self._put_aside):
                 work()
-        finally:  # Ctrl-C passes the guard
+        finally:  # `guarded` does not catch Ctrl-C
             self._is_busy = False
 
     def _begin_reading_past(self, stream: Stream, step: int) -> None:
-        """Have a thread show the monitor what came before this attempt's first row."""
+        """Start a thread that reads the rows before this attempt's first row."""
         self._backlog = deque()
         reading = threading.Thread(target=self._read_past, args=(stream, step), name="rlvitals-past", daemon=True)
         try:
@@ -400,10 +403,10 @@ class LiveMonitor:
         while self._backlog is not None:
             with self._lock:
                 self._work_off(SLICE)
-            time.sleep(0)  # a lock that is let go and taken at once is never anybody else's
+            time.sleep(0)  # without a pause, no other thread would get the lock
 
     def _work_off(self, most: int | None = None) -> None:
-        """Judge what waits, or the first so many; with the last of it the backlog is over. For a caller that holds the
+        """Judge all rows of the backlog, or at most `most`. When it is empty, the backlog ends. The caller holds the
         run's lock.
         """
         backlog = self._backlog
@@ -417,10 +420,10 @@ class LiveMonitor:
             self._backlog = None
 
     def _catch_up(self, stream: Stream, step: int) -> None:
-        """Let the monitor of a resumed run see what came before, and repeat nothing that is on record.
+        """Let the monitor of a resumed run read its past, without repeating events that are already recorded.
 
-        Runs in a thread, and without the run's lock, which whoever waits for it may hold: until the backlog is over
-        nobody else touches the monitor.
+        Runs in a thread without the run's lock, because a caller that waits for the thread may hold the lock. Until
+        the backlog ends, nothing else uses the monitor.
         """
         monitor = self._monitor or self._open_monitor()
         past = past_before(self._dir, self._attempt.number, stream, step)
@@ -436,14 +439,14 @@ class LiveMonitor:
             self._step = row["step"]
             self._training_rows += is_training_row(row)
             monitor.update(row)
-            time.sleep(0)  # lets a training loop that waits for the interpreter have it at once, not after 5 ms
+            time.sleep(0)  # a training loop that waits for the interpreter gets it at once, not after 5 ms
         standing = [finding for finding in monitor.findings if finding.recovered_step is None]
         before = History(event for event in known if event.seen_in == "rows")
         recorded = before.standing
         if self._policy is not None:
             self._policy.stand(standing)
             self._policy.recall(events, past.lineage.cuts)
-        # What was missed (the monitor was off, or the process died right after the row) is reported if it still holds.
+        # Alarms that were not recorded (the monitor was off, or the process died after the row) are reported now.
         missed = [
             HealthEvent("escalated" if finding.alarm in recorded else "raised", finding.step, finding=finding)
             for finding in standing
@@ -465,7 +468,7 @@ class LiveMonitor:
     def _take(
         self, events: list[HealthEvent], now: float, *, seen_in: SeenIn = "rows", is_told_elsewhere: bool = False
     ) -> None:
-        """Record and tell what is new, and see what it asks for."""
+        """Record and report new events, and update the open request."""
         found = [event.finding for event in events if event.finding is not None]
         for event in events:
             placed = replace(event, timestamp=now, attempt=self._attempt.number, seen_in=seen_in)
@@ -493,7 +496,7 @@ class LiveMonitor:
             self._write(self._line("request", request_facts(request), now))
 
     def _take_asks(self, policy: Policy) -> None:
-        """Put on record what people ask from outside, and hand it to the policy."""
+        """Record the requests that people make from outside, and pass them to the policy."""
         for ask in self._asks.waiting():
             if ask.attempt == self._attempt.number:
                 now, checkpoints = time.time(), self._checkpoints() if ask.action == "revert" else {}
@@ -511,17 +514,17 @@ class LiveMonitor:
         self._notices.tell(finding)
 
     def look_for_checkpoints_in(self, folder: Path) -> None:
-        """The trainer saves its checkpoints there; those that were there before the run are another training's."""
+        """Set the folder where the trainer saves checkpoints. Those saved before the run belong to another training."""
         if folder != self._dir.root:
             self._checkpoint_dir, self._strangers_until = RunDir(folder), self._info.created
 
     def _checkpoints(self) -> dict[int, str]:
-        """The checkpoints to revert to."""
+        """The checkpoints that a revert may restore."""
         found = of_this_run(self._checkpoint_dir.checkpoints(), self._cuts, self._strangers_until)
         return {step: str(path) for step, path in found.items()}
 
     def _take_answer(self, request: Request, answer: Answer, text: str) -> None:
-        """The trainer answers; the first answer counts."""
+        """Take the trainer's answer; only the first answer counts."""
         if os.getpid() != self._pid or self._policy is None:
             return
         with guarded(self._put_aside), self._lock:
@@ -530,7 +533,7 @@ class LiveMonitor:
                 self._record_answer(request, answer, mask_text(str(text), with_secrets(self._settings)), time.time())
 
     def _write(self, *lines: bytes) -> None:
-        """Append lines, after those that could not be written before."""
+        """Append lines, after earlier lines that could not be written."""
         self._unwritten.extend(lines)
         while self._unwritten and self._append(self._unwritten[0]):
             self._unwritten.popleft()
@@ -554,7 +557,7 @@ class LiveMonitor:
 
 
 def _request_of(ask: Ask, step: int, checkpoints: Mapping[int, str]) -> Request:
-    """What somebody asks for, as the trainer gets it. `checkpoints` are those to revert to."""
+    """The request that the trainer gets for an ask. `checkpoints` are those that a revert may restore."""
     from rlvitals.health.actions import LR_FACTOR, PEOPLE, REVERT_FACTOR
 
     back_to = ask.checkpoint_step
@@ -573,7 +576,7 @@ def _requests_in(run_dir: RunDir) -> int:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a row as it was written, non-finite numbers as such."""
+    """The values of a row as it was written, including non-finite numbers."""
     if NONFINITE not in metrics and MOMENTS not in metrics:
         return metrics
     plain = {name: value for name, value in metrics.items() if not name.startswith("_")}

@@ -1,7 +1,7 @@
 """The recorder: `start` opens a run's directory, `Run.log` appends one row, `Run.finish` closes it.
 
-Durable on return: a row is with the operating system when `log` returns. Nothing here raises into a training loop once
-it runs (`strict=True` asks for it). `intake` decides what a row may contain; `store` handles files.
+Rows are durable: `log` returns after the operating system has accepted the row. Once a run has started, nothing here
+raises into the training loop, except with `strict=True`. `intake` decides what a row may contain; `store` writes files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rlvitals.store.process import renew_after_fork
 from rlvitals.store.writer import SLOW_SECONDS, LogWriter
 from rlvitals.terminal import logger
 
-if TYPE_CHECKING:  # most runs have none of them
+if TYPE_CHECKING:  # most runs use none of them
     from rlvitals.capture.phases import Hook, Phase, Timer
     from rlvitals.capture.progress import Progress
     from rlvitals.store.images import Room
@@ -52,7 +52,7 @@ _clock, _isfinite, _write = time.time, math.isfinite, os.write  # bound once: se
 
 
 class Run:
-    """One run being recorded by this process. Made by `rlvitals.start`; a context manager, or call `finish`.
+    """A run that this process records. Created by `rlvitals.start`. Use it as a context manager, or call `finish`.
 
     Example:
         ```python
@@ -105,11 +105,11 @@ class Run:
         self._recording = True
         self._closed_because = "the run is finished"
         self._shown: Mapping[str, Any] = {}
-        self._vetted: list[str] = []  # names that need no second look, in the order of the last plain row
+        self._vetted: list[str] = []  # the names of the last plain row in order; they are already checked
         self._forwarding: Forwarding | None = None
         self._display = Display(settings, info, rank=rank)
         self._writer = self._open_log("train")
-        self._lock = self._writer.lock  # one for both, so that a row takes it once
+        self._lock = self._writer.lock  # shared with the writer: each row takes only one lock
         renew_after_fork(self, "_lock")
         self._monitor = LiveMonitor(
             run_dir, settings, info, attempt, rank=rank, lock=self._lock, append=self._append_finding
@@ -121,7 +121,7 @@ class Run:
             self._monitor.show_in(self._live_card)
         self._card.begin()
         self.is_measuring = False
-        """Whether a row may have measurements to be joined with."""
+        """Whether there may be measurements to add to a row."""
         self._measurements = Measurements(
             self, run_dir, attempt, self._append_beside, see_sample=self._monitor.take_sample
         )
@@ -134,7 +134,7 @@ class Run:
         return str(self._dir.root)
 
     def place(self) -> RunDir:
-        """The run's paths as they are now: a directory that was renamed is followed first."""
+        """The run's current paths, after checking whether the directory was renamed."""
         with self._lock:
             if self._recording:
                 self._writer.verify()
@@ -142,7 +142,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """A name no other run has."""
+        """The run's unique id."""
         return self._card.info.id
 
     @property
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def attempt(self) -> int:
-        """1 for a first start, one more for every resume."""
+        """1 for the first start; each resume adds one."""
         return self._attempt.number
 
     @property
@@ -160,22 +160,22 @@ class Run:
 
     @property
     def left_out(self) -> dict[str, dict[str, Any]]:
-        """Values that could not be taken so far: name -> {count, reason}."""
+        """Unsupported values that were dropped so far: name -> {count, reason}."""
         return self._intake.left_out
 
     def log(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Append one row. `step` counts on from the last row where it is not given.
+        """Append one row. The default `step` is one more than that of the last row.
 
-        Numbers, numpy and torch scalars, booleans, mergeable values, short texts; nested mappings are joined with `/`.
-        A value that cannot be taken is left out with a warning; see `left_out`. Numbers on a CUDA device are copied
-        without waiting: their row is written by the next call, or by `flush`.
+        Values may be numbers, numpy and torch scalars, booleans, mergeable values and short texts. Names in nested
+        mappings are joined with `/`. Unsupported values are dropped with a warning; see `left_out`. Numbers on a CUDA
+        device are copied asynchronously: the next call or `flush` writes their row.
         """
         try:
             with self._lock:
                 if self.is_measuring:
                     metrics = self._measurements.join(metrics)
-                # The common row is written right here: between two training steps the caches go cold, and then each
-                # further function or object touched costs a microsecond. Anything unusual goes the long way below.
+                # The common row is written inline. Between two training steps the caches go cold, and then each
+                # further function or object costs a microsecond. Unusual rows take the slow path below.
                 writer, written = self._writer, 0
                 try:
                     if (
@@ -193,7 +193,7 @@ class Run:
                         written = _write(writer.fd, line)
                         self.last_step = step
                 except Exception:  # noqa: BLE001
-                    pass  # the slow path meets it again and reports it, or takes a whole number beyond 64 bits
+                    pass  # the slow path reports the error, or handles an integer beyond 64 bits
                 if written:
                     if written == len(line):
                         writer.rows_written += 1
@@ -216,22 +216,24 @@ class Run:
                 self._record(metrics, step, now)
         except BadValue:
             raise
-        except Exception as error:  # noqa: BLE001 - as guard.guarded, which would be one more object for every row
+        except Exception as error:  # noqa: BLE001 - like guard.guarded, without its extra object for each row
             self._pending.not_recorded(error)
 
     def flush(self, seconds: float | None = None) -> None:
-        """Write the row that waits for a device, if one does; waits for it, at most so long. Other calls do so too."""
+        """Write the row whose numbers are still being copied from a device, if any. Waits at most `seconds` for them.
+        Most other methods flush as well.
+        """
         with self._lock:
             self._pending.flush(seconds)
 
     def log_eval(
         self, stats: Mapping[str, Any], step: int | None = None, *, whole: Mapping[str, Any] | None = None
     ) -> None:
-        """Record one evaluation: a row in `logs/eval_metrics.jsonl` and the whole of it in
-        `eval_logs/eval_step_0010.json`, lists and other things a row cannot hold included.
+        """Record one evaluation: a row in `logs/eval_metrics.jsonl`, and all values, including lists and others that a
+        row cannot hold, in `eval_logs/eval_step_0010.json`.
 
-        `step` is that of the stats, or the last logged one, where it is not given. `whole` is what the file holds where
-        that is more than the row; empty: no file.
+        The default `step` is `stats["step"]`, or the last logged step. `whole` replaces the file's content if it should
+        hold more than the row; an empty mapping writes no file.
         """
         with guarded(partial(self._not_recorded, "an evaluation"), but=(BadValue,)), self._lock:
             if not self._takes("an evaluation"):
@@ -241,7 +243,7 @@ class Run:
             number = self._past_step(given)
             row = {key: value for key, value in stats.items() if key != "step"}
             now = time.time()
-            self._writer.verify()  # files are made where the run is now
+            self._writer.verify()  # the directory may have been renamed
             writer = self._writers.get("eval") or self._open_log("eval")
             writer.append(self._line(without_sequences(row), number, now))
             kept = row if whole is None else whole
@@ -255,32 +257,31 @@ class Run:
         """Record rollouts, group by group, in `logs/rollouts/`; those of an evaluation (`stream="eval"`) in
         `eval_logs/rollouts/`. See docs/rollouts.md.
 
-        Written on return, like a row, and without a thread: a step of 64 rollouts of 8 KB takes a few milliseconds, and
-        there is no queue that a kill could take with it. What cannot be taken is left out with a warning; `strict`
-        raises.
+        Like a row, rollouts are written when the call returns: there is no queue that a kill could lose. 64 rollouts of
+        8 KB take a few milliseconds. Unsupported values are dropped with a warning; `strict` raises.
         """
         from rlvitals.store.rollout_forms import groups_of, rounded
         from rlvitals.store.rollouts import group_line
 
-        self.flush()  # a row that waits for a device comes first
+        self.flush()  # a row that waits for a device is written first
         with guarded(partial(self._not_recorded, "rollouts"), but=(BadValue,)):
             number, now = self._past_step(step), time.time()
             taken = [rounded(group) for group in groups_of(groups, self._leave_out)]
             lines = [group_line(group, number, self.attempt, now) for group in taken]
             with self._lock:
                 if lines and self._takes("rollouts"):
-                    self._writer.verify()  # files are made where the run is now
+                    self._writer.verify()  # the directory may have been renamed
                     self._append_groups(lines, number, stream)
                     if stream == "train":
                         self._monitor.take_groups(taken, number)
             self._monitor.relieve()
 
     def log_distribution(self, distributions: Mapping[str, Any], step: int | None = None) -> None:
-        """Record how values are spread at a step: `{"token_entropy": tensor}`, a list, array or tensor for each name.
+        """Record the distribution of values at a step: `{"token_entropy": tensor}`, a list, array or tensor per name.
 
-        Kept are the count, the mean and 21 quantiles of each, in `logs/distributions.jsonl`; the dashboard draws them
-        as percentile bands and histograms over the steps. Rewards and lengths of recorded rollouts are drawn so
-        anyway. Each rank writes its own log; the dashboard shows rank 0's.
+        `logs/distributions.jsonl` stores the count, the mean and 21 quantiles of each. The dashboard draws them as
+        percentile bands and histograms over the steps. It draws rewards and lengths of recorded rollouts without this
+        call. Each rank writes its own log; the dashboard shows rank 0's.
         """
         from rlvitals.store.distributions import MOST_NAMES, sketch_of
 
@@ -299,12 +300,12 @@ class Run:
                 self._append_beside("distributions", encode_row(number, now, self._number, sketches))
 
     def log_image(self, name: str, image: Any, step: int | None = None, *, caption: str = "") -> None:
-        """Record an image at a step: bytes of a PNG, an array or tensor of pixels (height x width, with 1, 3 or 4
-        channels; whole numbers 0 to 255 or fractions 0 to 1), an image of PIL or a figure of matplotlib.
+        """Record an image at a step: the bytes of a PNG, an array or tensor of pixels (height x width, with 1, 3 or 4
+        channels; integers from 0 to 255 or fractions from 0 to 1), a PIL image or a matplotlib figure.
 
-        Kept in `logs/images.jsonl`, at most 256 of a run, of 1 MiB each and 32 MiB together; the dashboard shows them
-        with a slider over the steps. What cannot be taken is left out with a warning. Each rank writes its own log;
-        the dashboard shows rank 0's.
+        `logs/images.jsonl` stores at most 256 images per run, of at most 1 MiB each and 32 MiB together. The dashboard
+        shows them with a slider over the steps. Unsupported images are dropped with a warning. Each rank writes its own
+        log; the dashboard shows rank 0's.
         """
         from rlvitals.capture.pictures import png_of
         from rlvitals.store.images import MOST_LETTERS, Image, Room
@@ -330,30 +331,30 @@ class Run:
         return None
 
     def request(self, *, everywhere: bool = True) -> Request | None:
-        """What the doctor asks of the trainer, or None. `rlvitals.Actions` carries it out and answers it.
+        """The open request to the trainer, or None. `rlvitals.Actions` carries requests out and answers them.
 
-        With `everywhere` all torch.distributed ranks must call it; each gets rank 0's request.
+        With `everywhere`, all torch.distributed ranks must call this; each gets rank 0's request.
         """
         self.flush()
         return self._monitor.request(everywhere=everywhere)
 
     def look_for_checkpoints_in(self, folder: Path) -> None:
-        """Where the trainer saves its checkpoints, if that is not the run's directory."""
+        """Set the folder where the trainer saves checkpoints, if it is not the run's directory."""
         self._monitor.look_for_checkpoints_in(folder)
 
     @property
     def findings(self) -> list[Finding]:
-        """What the doctor has found so far, in order; on rank 0."""
+        """The monitor's findings so far, in order. Empty on ranks other than 0."""
         self.flush()
         return self._monitor.findings
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """healthy, watch, act or cannot judge, as `check` would say it now, and the reason."""
+        """The verdict that `check` would report now (healthy, watch, act or cannot judge), and the reason."""
         return self._monitor.verdict
 
     def take_findings(self, found: list[Finding], standing: Iterable[str]) -> None:
-        """Record and tell what was found in the epochs. Called by `MetricsTracker`."""
+        """Record and report the findings of an epoch tracker. Called by `MetricsTracker`."""
         with self._lock:
             self._pending.flush()
             self._monitor.take_from_epochs(found, standing, time.time())
@@ -371,20 +372,20 @@ class Run:
         return self._measurements.phase(name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
-        """Measure a block's seconds: the bare `time/{name}` in the next row."""
+        """Measure the seconds of a block: only `time/{name}` in the next row."""
         if self._pending.row is not None:
             self.flush()
         return self._measurements.timer(name)
 
     def count(self, *, tokens: float = 0, samples: float = 0) -> None:
-        """So much was processed: `system/tps` and `system/samples` in the next row."""
+        """Count processed tokens and samples: `system/tps` and `system/samples` in the next row."""
         if self._pending.row is not None:
             self.flush()
         self._measurements.count(tokens, samples)
 
     def finish(self, status: Status | None = None, error: BaseException | str | None = None) -> None:
-        """Close the run: everything written, the status recorded. A second call does nothing. Without a status the
-        run has failed where there is an error, and is finished otherwise.
+        """Close the run: write everything and record the status. A second call does nothing. The default status depends
+        on the error; without an error it is "finished".
         """
         if status is None:
             status = endings.status_after(error)
@@ -420,11 +421,11 @@ class Run:
             logger.warning("values left out of %s: %s", self.dir, self._intake.told())
 
     ends_by_steps = False
-    """Whether a process that exits in peace leaves a whole run only after the planned steps: for a trainer whose end
-    its logger is not told."""
+    """Whether a run that a clean exit closes counts as finished only after the planned steps. For trainers that do not
+    notify their logger when they end."""
 
     def finish_by_steps(self) -> None:
-        """Close the run if it is unknown how it ended: before the planned steps it was interrupted."""
+        """Close a run whose ending is unknown. Before the planned steps, its status is "interrupted"."""
         planned, last = self.settings.total_steps, self.last_step
         if planned is not None and last < planned:
             self.finish("interrupted", f"ended silently at step {last} of {planned}")
@@ -432,7 +433,7 @@ class Run:
             self.finish()
 
     def forward_to(self, trackers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start the process that hands rows to the trackers and looks at the clock. Called by `rlvitals.start`."""
+        """Start the process that sends rows to the trackers and checks for stalls. Called by `rlvitals.start`."""
         self._forwarding = start_following(self._dir, self.settings, trackers, self._number)
 
     def __enter__(self) -> Self:
@@ -447,7 +448,7 @@ class Run:
             self.close_at_exit(error)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: where it is, its last row, what was found."""
+        """The card that a notebook shows: the directory, the last row and the findings."""
         from rlvitals import catalog
         from rlvitals.render.notebook import CardSign, run_card
         from rlvitals.render.numbers import number
@@ -462,7 +463,7 @@ class Run:
         values = [CardSign(name, numbers[name], courses.get(name, ())) for name in names]
         return run_card(self.name, [self.status, step, self.dir], self.verdict, values, by_gravity(self.findings))
 
-    # How it ends without a call of finish(): see endings.
+    # `endings` calls these when the process ends without finish().
     def interrupt(self) -> None:
         self.flush(LAST_WAIT_SECONDS)
         for writer in self._all_writers:
@@ -478,7 +479,7 @@ class Run:
         if status in endings.INTERRUPTED:
             self.finish("interrupted", error)
         elif self.status == "interrupted" and (error is None or status is not None):
-            self.finish("interrupted", error)  # a SIGTERM handler of the user's own that ended in sys.exit()
+            self.finish("interrupted", error)  # the user's SIGTERM handler called sys.exit()
         elif error is None and self.ends_by_steps:
             self.finish_by_steps()
         else:
@@ -490,7 +491,7 @@ class Run:
         self._pending.forget()
 
     def _show(self, step: int, row: Mapping[str, Any], now: float) -> None:
-        """A row is durable: those who look on see it."""
+        """Pass a durable row to the display, the monitor and the notebook card."""
         if self._display.is_on:
             self._display.step(step, row, now)
         self._monitor.look(step, row, now)
@@ -505,18 +506,18 @@ class Run:
             self._show(step, self._shown, now)
 
     def _line(self, metrics: Mapping[str, Any], step: int, now: float) -> bytes:
-        """One row as the log holds it."""
+        """One row as a line of the log."""
         if type(metrics) is dict and self._intake.is_plain(metrics):
             self._shown = metrics
             try:
                 return encode_row(step, now, self._number, metrics)
-            except (TypeError, ValueError):  # a whole number beyond 64 bits
+            except (TypeError, ValueError):  # an integer beyond 64 bits
                 pass
         self._shown = taken = self._intake.take(metrics)
         return encode_row(step, now, self._number, taken)
 
     def _takes(self, what: str) -> bool:
-        """Whether the run still records; logs a warning where not."""
+        """Whether the run still records; logs a warning if not."""
         if not self._recording:
             self._warn_once(f"{what} for {self.dir} cannot be recorded: {self._closed_because}", what)
         return self._recording
@@ -542,7 +543,7 @@ class Run:
             self._warn_once(said, "rollouts cannot be written")
 
     def _past_step(self, given: Any) -> int:
-        """The step of something that belongs to a row: as given, or that of the last one."""
+        """The given step, or that of the last row."""
         return max(self.last_step, 0) if given is None else self._whole_step(given)
 
     def _whole_step(self, step: Any) -> int:
@@ -550,7 +551,7 @@ class Run:
         return self.last_step + 1 if number is None else number
 
     def _append_finding(self, line: bytes) -> bool:
-        """False while the disk does not take it; of a sick one the training log's writer tells."""
+        """Append a line to the health log; False if it fails. The training log's writer reports disk errors."""
         try:
             with self._lock:
                 self._writer.verify()
@@ -579,7 +580,7 @@ class Run:
         return [*self._writers.values(), *self._rollouts.values()]
 
     def _thin_rollouts(self) -> None:
-        """Keep the rollouts within their limit. Every rank deletes its own; all look at the same files."""
+        """Keep the rollouts within their size limit. All ranks list the same files; each deletes only its own."""
         if self.settings.rollout_megabytes is None or not self._rollouts:
             return
         written = sum(writer.bytes_written for writer in self._rollouts.values())
@@ -621,7 +622,7 @@ class Run:
                 self._card.save_counts()
 
     def _miss_beat(self, error: Exception) -> None:
-        if not isinstance(error, OSError):  # the writers report a sick disk
+        if not isinstance(error, OSError):  # the writers report disk errors
             self._warn_once(f"the background thread met {words_of(error)}", f"pulse {type(error)}")
 
     def _counts(self) -> dict[str, Any]:
