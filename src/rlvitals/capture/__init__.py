@@ -1,1 +1,1 @@
-"""Where data enters: the recorder a trainer talks to."""
+"""The recorder: takes the data of a trainer and writes it to the run's directory."""

@@ -1,12 +1,12 @@
-"""`rlvitals.Actions`: carries out what the doctor asks for, in any training loop, on all ranks alike.
+"""`rlvitals.Actions`: carries out the monitor's requests in any training loop, in the same way on all ranks.
 
     actions = rlvitals.Actions(run, optimizer, scheduler, save=save_checkpoint, load=load_checkpoint)
     ...
     if actions.carry_out():  # once a step
         break
 
-What is asked for, and what follows from an answer, is decided in `health.actions`. Here are the collectives that make
-every rank do the same, and the controls of a loop with a torch optimizer. torch is never imported: who uses it has.
+`health.actions` decides on requests and handles answers. This module has the collectives that make every rank do the
+same, and the controls of a loop with a torch optimizer. It does not import torch; a loop that uses torch has done so.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rlvitals.terminal import logger
 T = TypeVar("T")
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
-"""What a group keeps for its scheduler: OneCycleLR and CyclicLR keep their limits there."""
+"""The rates in a parameter group. OneCycleLR and CyclicLR store their limits there."""
 
 _SCHEDULER_RATES = ("base_lrs", "max_lrs", "eta_min", "min_lrs", "min_lr", "max_lr", "_last_lr")
-"""What schedulers keep on their own: rates, or lists of one for each group."""
+"""The attributes in which schedulers store rates: a number, or a list with one per group."""
 
 
 class Asking(Protocol):
-    """A run, or a Ray worker's end of one."""
+    """A run, or a Ray worker's handle to one."""
 
     def request(self, *, everywhere: bool) -> Request | None: ...
 
@@ -68,16 +68,16 @@ class Actions:
         load: Callable[[Path], object] | None = None,
         controls: Controls | None = None,
     ) -> None:
-        """Whatever is not given is declined, with that as the reason.
+        """A request that needs an argument that was not given is declined; the answer names the argument.
 
         Args:
-            run: The recorder; None on ranks that have none.
-            optimizer: Has torch's `param_groups`; its learning rates are lowered.
-            scheduler: The learning rate's schedule, which is scaled with it.
+            run: The recorder; None on ranks without one.
+            optimizer: An object with torch's `param_groups`, whose learning rates are lowered.
+            scheduler: The learning rate scheduler; its rates are lowered as well.
             save: Writes `checkpoint-STEP` into the run's directory and returns its path.
-            load: Gets a checkpoint's path and puts the weights and the optimizer's state back. The learning rate and
-                the schedule in use stay, and the rate is halved.
-            controls: Replaces the four above, for a trainer that is not a loop.
+            load: Takes the path of a checkpoint and restores the weights and the optimizer's state. The current
+                learning rate and schedule are kept, and the rate is halved.
+            controls: Replaces the four arguments above, for a trainer that is not a loop.
         """
         self.controls: Controls = controls or LoopControls(optimizer, scheduler, save, load)
         self._run = run
@@ -86,21 +86,21 @@ class Actions:
         self._warn_once = Once()
 
     def carry_out(self) -> bool:
-        """Do what the doctor asks for, if it asks for anything; True: end the training now. Every rank of a
-        torch.distributed job calls it at the same place; rank 0 decides and answers.
+        """Carry out the open request, if there is one. Returns True if the training must end now. Every rank of a
+        torch.distributed job calls this at the same place; rank 0 decides and answers.
         """
         with guarded(lambda error: self._warn_once(f"requests are not carried out: {words_of(error)}")):
             return self._carry_out()
         return False
 
     def saved(self, name: str) -> None:
-        """The trainer has saved a checkpoint, by itself or because its controls were asked to."""
+        """Answer an open save request. Call this whenever the trainer has saved a checkpoint."""
         request, self._saving = self._saving, None
         if request is not None:
             request.done(f"saved {name}")
 
     def _carry_out(self) -> bool:
-        if self._is_on is None:  # agreed once, so that a run that only advises costs no collective
+        if self._is_on is None:  # agreed once: a run with actions="advise" needs no collective per step
             settings = getattr(self._run, "settings", None)
             self._is_on = shared(self._run is not None and getattr(settings, "actions", "act") != "advise")
         if not self._is_on:
@@ -130,7 +130,7 @@ class Actions:
 
 @dataclass(frozen=True, slots=True)
 class LoopControls:
-    """The controls of your own loop. The loop ends itself when `Actions.carry_out` returns True."""
+    """The controls of a user's loop. The loop must end when `Actions.carry_out` returns True."""
 
     optimizer: Any
     scheduler: Any
@@ -160,8 +160,8 @@ class LoopControls:
 
 @contextmanager
 def keeping_rates(optimizer: Any, scheduler: Any = None) -> Iterator[None]:
-    """Whatever a checkpoint brings back in this block, the schedule and the optimizer's settings stay as they are: its
-    learning rate is from before any cut.
+    """Keep the schedule and the optimizer's settings while a checkpoint is loaded in this block. The checkpoint may
+    hold a learning rate from before it was lowered.
     """
     groups = [
         {key: value for key, value in group.items() if key != "params"}
@@ -176,7 +176,7 @@ def keeping_rates(optimizer: Any, scheduler: Any = None) -> Iterator[None]:
 
 
 def learning_rate(optimizer: Any) -> float:
-    """The first group's present rate. Declined where it has none (Adafactor's relative steps)."""
+    """The first group's current rate. Raises Declined if it has none, as with Adafactor's relative steps."""
     groups = getattr(optimizer, "param_groups", None)
     if not groups:
         raise Declined("the optimizer has no parameter groups to set a learning rate in")
@@ -187,10 +187,10 @@ def learning_rate(optimizer: Any) -> float:
 
 
 def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> tuple[float, float]:
-    """Multiply the rate now and in what the scheduler will set; returns the first group's before and after.
+    """Multiply the current rate and the rates that the scheduler uses; returns the first group's rate before and after.
 
-    Most schedulers multiply base rates by a shape (every schedule of transformers is a LambdaLR), some continue from
-    the group's present rate, and some keep several of each. Their state is part of a checkpoint, so that a run resumed
+    Most schedulers multiply base rates by a factor (every schedule of transformers is a LambdaLR), some continue from
+    the group's current rate, and some store several rates. Their state is part of a checkpoint, so a run that resumes
     from a later checkpoint keeps the change.
 
     >>> import torch
@@ -202,7 +202,7 @@ def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> tuple[
     [0.5]
     """
     before = learning_rate(optimizer)
-    _scale(scheduler, factor)  # first: it may refuse
+    _scale(scheduler, factor)  # first, because it may raise Declined
     for group in optimizer.param_groups:
         for key in _GROUP_RATES:
             if group.get(key) is not None:
@@ -229,12 +229,12 @@ def _scale(scheduler: Any, factor: float) -> None:
 
 
 def _times(rate: Any, factor: float) -> Any:
-    """A rate that is a tensor is read where it is by a compiled or fused optimizer: it is changed in place."""
+    """The scaled rate. A tensor is changed in place, because a compiled or fused optimizer reads that tensor."""
     return rate.mul_(factor) if callable(getattr(rate, "mul_", None)) else rate * factor
 
 
 def shared(held: T) -> T:
-    """Rank 0's object on every rank. Every rank of a torch.distributed job calls it at the same place."""
+    """Rank 0's object on every rank. Every rank of a torch.distributed job calls this at the same place."""
     distributed = _distributed()
     if distributed is None:
         return held
@@ -245,13 +245,13 @@ def shared(held: T) -> T:
 
 
 def shared_request(request: Request | None) -> Request | None:
-    """Rank 0's request on every rank; the means to answer it stay on rank 0."""
+    """Rank 0's request on every rank; only rank 0 can answer it."""
     found = shared(None if request is None or _rank() else replace(request, answer=None))
     return found if _rank() else request
 
 
 def _agreed(outcome: RequestOutcome) -> RequestOutcome:
-    """A revert that failed on one rank has failed on all."""
+    """The common outcome of a revert: if it failed on one rank, it failed on all."""
     distributed = _distributed()
     if distributed is None:
         return outcome
@@ -271,7 +271,7 @@ def _rank() -> int:
 
 
 def _distributed() -> Any:
-    """torch.distributed where several ranks use it; else None."""
+    """torch.distributed if several ranks use it, else None."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return None

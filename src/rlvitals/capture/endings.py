@@ -1,7 +1,7 @@
-"""How a recording ends without a call of `finish`: SIGTERM, an exit with a status, the end of the interpreter, a fork.
+"""Ends recordings without a call of `finish`: on SIGTERM, an exit with a status, the end of the interpreter, a fork.
 
-Keeps the runs this process has open. Handlers already installed are called as well: a trainer that saves a checkpoint
-on SIGTERM still does.
+Keeps the list of runs that this process has open. Signal handlers that were installed earlier are called as well, so a
+trainer that saves a checkpoint on SIGTERM still does.
 
 The interpreter does not expose the status a process exits with to exit handlers, so it is recorded here. While runs are
 open, `sys.exit`, `exit` and `quit` record their argument before they raise SystemExit as usual. The program's outermost
@@ -30,28 +30,28 @@ from rlvitals.records import Status
 
 
 class Recording(Protocol):
-    """What an open run must be able to do when the process ends."""
+    """The methods that an open run needs when the process ends."""
 
     def interrupt(self) -> None:
         """Make everything durable and mark the run interrupted; more rows may still come."""
 
     def close_at_exit(self, error: BaseException | None) -> None:
-        """The interpreter ends: finish, as failed where an exception or an exit with a status ended it."""
+        """Finish when the interpreter ends: as failed if an exception or an exit with a status ended it."""
 
     def detach(self) -> None:
-        """The process is a forked child: never write."""
+        """Stop recording: the process is a forked child and must not write."""
 
 
 _open_runs: list[Recording] = []
 _hooks_installed = False
 _earlier_handlers: list[Any] = []
-"""What was installed before us, newest last. More than one where somebody put a handler above ours and another run was
-started after."""
+"""The SIGTERM handlers that ours replaced, newest last. There are several if other code replaced our handler and
+another run was started afterwards."""
 _depth = 0
 
 
 def watch(run: Recording) -> None:
-    """Take care of this run's end until `unwatch`."""
+    """End this run when the process ends, until `unwatch` is called."""
     global _hooks_installed  # noqa: PLW0603 - process-wide hooks are installed once
     _open_runs.append(run)
     if not _hooks_installed:
@@ -69,7 +69,7 @@ def open_runs() -> list[Recording]:
 
 
 def unwatch(run: Recording) -> None:
-    """The run has ended in an orderly way."""
+    """Stop watching a run that has finished."""
     with contextlib.suppress(ValueError):
         _open_runs.remove(run)
     if not _open_runs:
@@ -78,14 +78,14 @@ def unwatch(run: Recording) -> None:
 
 
 def described(error: BaseException | str | None, settings: Mapping[str, Any]) -> str | None:
-    """What ended a run, as its card keeps it: without the secrets of these settings."""
+    """The error that ended a run, as text for its card. Secrets of these settings are masked."""
     if not error:
         return None
     return mask_text(error if isinstance(error, str) else words_of(error), settings)[:2000]
 
 
 def status_after(error: BaseException | str | None) -> Status:
-    """The status of a run that this ended.
+    """The status of a run that ended with this error.
 
     >>> status_after(None), status_after("out of memory"), status_after(KeyboardInterrupt())
     ('finished', 'failed', 'interrupted')
@@ -97,7 +97,7 @@ def status_after(error: BaseException | str | None) -> Status:
 
 def _install_sigterm() -> None:
     if threading.current_thread() is not threading.main_thread():
-        return  # only the main thread may; such a process keeps its own handling
+        return  # only the main thread may install handlers
     current = signal.getsignal(signal.SIGTERM)
     if current is _on_sigterm or current is signal.SIG_IGN or current is None:
         return
@@ -116,7 +116,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
     if _depth == 0:
         for run in list(_open_runs):
             run.interrupt()
-    # A handler above ours may call ours as the one before it: then it is the turn of what was before that.
+    # A handler that replaced ours may call ours. Then the handler that ours replaced is called.
     earlier = _earlier_handlers[-1 - _depth] if _depth < len(_earlier_handlers) else signal.SIG_DFL
     if callable(earlier):
         _depth += 1
@@ -130,7 +130,7 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
 
 
 def _at_exit() -> None:
-    # Set by the interpreter when an exception went uncaught; in a notebook, for any cell that ever failed.
+    # The interpreter sets these for an uncaught exception. A notebook also sets them for any cell that failed.
     error = None if "IPython" in sys.modules else getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = error or _last_exit()
     for run in list(_open_runs):
@@ -147,16 +147,16 @@ def _after_fork() -> None:
 
 
 INTERRUPTED = (130, 143)
-"""What shells, and programs that end on SIGINT or SIGTERM, exit with by convention."""
+"""The conventional exit statuses of programs that end on SIGINT or SIGTERM."""
 
 _noted: SystemExit | None = None
 _main_frame: FrameType | None = None
 _replaced: list[tuple[Any, str, Any, Any]] = []
-"""What was put where: its owner, its name, what was there, and what is there now."""
+"""The replaced functions: owner, name, original and replacement."""
 
 
 def status_of(error: SystemExit) -> int:
-    """The status a process exits with.
+    """The exit status of the process.
 
     >>> [status_of(SystemExit(code)) for code in (None, 0, False, 3, "no such file", "")]
     [0, 0, 0, 3, 1, 1]
@@ -178,7 +178,7 @@ def _note_exits() -> None:
 
 
 def _stop_noting_exits() -> None:
-    """Put everything back, unless somebody else has replaced it since."""
+    """Restore the replaced functions, except those that other code has replaced since."""
     global _main_frame  # noqa: PLW0603
     _main_frame = None
     for owner, name, before, ours in _replaced:
@@ -188,9 +188,9 @@ def _stop_noting_exits() -> None:
 
 
 def _last_exit() -> SystemExit | None:
-    """The exit that ended the program; None where it ran to its end, or ended in a way that nobody noted.
+    """The exit that ended the program; None if it ran to its end or its exit was not recorded.
 
-    For the interpreter's end: only then has the outermost frame been left.
+    Only valid at the end of the interpreter, because the outermost frame must have ended.
     """
     if _main_frame is None or _has_returned(_main_frame):
         return None
@@ -211,7 +211,7 @@ def _noting(leave: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return leave(*arguments)
         except SystemExit as error:
-            if threading.current_thread() is threading.main_thread():  # in any other it ends the thread alone
+            if threading.current_thread() is threading.main_thread():  # in other threads it ends only the thread
                 # Not the exception itself: its traceback would keep the whole program's variables.
                 _noted = SystemExit(
                     error.code
@@ -224,7 +224,7 @@ def _noting(leave: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outermost_frame() -> FrameType | None:
-    """Where the main thread began: the script, or what runs it."""
+    """The first frame of the main thread: the script, or the program that runs it."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back

@@ -1,8 +1,8 @@
-"""Turns what a trainer hands over into the metrics of one row.
+"""Turns the values that a trainer logs into the metrics of one row.
 
-Takes Python and numpy numbers, 0-d arrays, torch scalars (recognised by what they can do, never imported), booleans,
-mergeable values, short texts, and nested mappings of these (joined with `/`). Unsupported values are dropped, reported
-once per name with the fix, and counted.
+Takes Python and numpy numbers, 0-d arrays, torch scalars (recognised by their methods; torch is not imported),
+booleans, mergeable values, short texts, and nested mappings of these (joined with `/`). Unsupported values are dropped
+and counted. A warning names the key once and says how to fix it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_TEXT = 1000
 """Longer texts belong to rollouts and evaluation files, not to a metrics row."""
 
 MAX_DEPTH = 16
-"""Mappings nested deeper than this are a mistake (or refer to themselves)."""
+"""Mappings nested deeper than this are rejected: they are a mistake or contain themselves."""
 
 PLAIN = frozenset({float, int, bool})
 """The types a row can hold as they are."""
@@ -31,7 +31,7 @@ _INT64 = 2**63
 
 
 class Intake:
-    """Checks and flattens metrics, and keeps count of what it had to leave out.
+    """Checks and flattens metrics, and counts the values that it drops.
 
     >>> intake = Intake(print)
     >>> intake.take({"loss": 0.5, "rewards": {"margins": float("nan")}, "step": 3})
@@ -50,13 +50,13 @@ class Intake:
         self.plain_names: list[str] = []
 
     def is_plain(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether a row can be written as it is: vetted names, plain finite numbers. The common case, kept quick."""
-        # It may raise: the sum is too big, or a name cannot be compared.
+        """Whether a row can be written as it is: checked names, plain finite numbers. The common and fast case."""
+        # The check may raise: the sum is too big, or a name cannot be compared.
         return value_or(False, self._is_plain, metrics)
 
     def _is_plain(self, metrics: Mapping[str, Any]) -> bool:
         names = list(metrics)
-        if names != self.plain_names:  # nearly always the same objects in the same order: nothing is hashed
+        if names != self.plain_names:  # usually the same objects in the same order: no hashing
             if not metrics.keys() <= self._clean_names:
                 return False
             self.plain_names = names
@@ -65,7 +65,7 @@ class Intake:
         return PLAIN.issuperset(map(type, values)) and math.isfinite(sum(values))
 
     def whole(self, name: str, value: Any, otherwise: str) -> int | None:
-        """A whole number such as a step; None for anything else, with one warning that says what happens then."""
+        """An integer such as a step; None for anything else, with one warning that ends in `otherwise`."""
         number = value_or(None, _whole, value)
         if number is None:
             if self._strict:
@@ -74,7 +74,7 @@ class Intake:
         return number
 
     def take(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Flatten and check one row's metrics; the result is ready to be written."""
+        """Flatten and check the metrics of one row; the result can be written."""
         row: dict[str, Any] = {}
         moments: dict[str, list[float | str]] = {}
         if not isinstance(metrics, Mapping):
@@ -87,19 +87,19 @@ class Intake:
                 self._leave_out(name, value, str(reason))
                 continue
             key = self._clean(name)
-            moments.pop(key, None)  # a name given twice keeps its last value alone
+            moments.pop(key, None)  # if a name is given twice, its last value counts
             if isinstance(value, Value) and value.count:
-                moments[key] = value.to_list()  # also where it has no number yet: another rank may complete it
+                moments[key] = value.to_list()  # even without a number: another rank may complete it
             if number is not None:
                 row[key] = number
         return stored_metrics(row, moments)
 
     def told(self) -> str:
-        """What was left out, in a line."""
+        """The dropped values, in one line."""
         return ", ".join(f"{name} ({entry['count']}x: {entry['reason']})" for name, entry in self.left_out.items())
 
     def _clean(self, name: str) -> str:
-        """A name rows can carry: text that can be encoded, and none of our own names."""
+        """A valid name for a row: encodable text that is not a reserved name."""
         if name in self._clean_names:
             return name
         if (kept := metric_key(name)) != name:
@@ -123,7 +123,7 @@ class Intake:
 
 
 class CannotTake(Exception):
-    """A value that is not a number; the message says what it is and what to do."""
+    """Raised for a value that is not a number; the message names its type and the fix."""
 
 
 def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[str, Any]]:
@@ -134,7 +134,7 @@ def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[s
         if type(value) in PLAIN or depth >= MAX_DEPTH or not value_or(False, isinstance, value, Mapping):
             found.append((name, value))
             continue
-        # A group that cannot be read costs only itself.
+        # If a nested mapping cannot be read, only that mapping is dropped.
         problem: list[Exception] = []
         found += value_or([], flatten, value, f"{name}/", depth + 1, handle=problem.append)
         found += [(name, _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")) for error in problem]
@@ -142,7 +142,7 @@ def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[s
 
 
 def without_sequences(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an evaluation goes into its row: lists and arrays are in its file alone."""
+    """The values of an evaluation that its row holds. Only its file holds lists and arrays."""
     row: dict[str, Any] = {}
     for key, value in stats.items():
         if not value_or(False, _is_sequence, value):
@@ -156,12 +156,12 @@ def _is_sequence(value: Any) -> bool:
 
 
 def scalar(value: Any) -> float | int | bool | str | None:
-    """One plain value, or None for nothing (None, a mergeable value of nothing). Raises CannotTake alone."""
+    """One plain value; None for None and for a mergeable value without data. Raises only CannotTake."""
     try:
         return _scalar(value)
     except CannotTake:
         raise
-    except Exception as error:  # a user's number may raise anything; only this value is dropped
+    except Exception as error:  # a user's type may raise anything; only this value is dropped
         raise CannotTake(f"{_article(value)} gave no number ({_said(error)})") from error
 
 
@@ -204,17 +204,17 @@ def _from_array(value: Any) -> float | int | bool | str | None:
         raise CannotTake(f"{_article(value)} of {count} elements is not a number. {_FIX}")
     mask = getattr(value, "mask", None)
     if mask is not None and not callable(mask) and bool(mask):
-        return None  # numpy's masked number: there is none, and item() would say 0.0
+        return None  # numpy's masked value has no number, but item() would return 0.0
     item = value.item()
     if isinstance(item, str):
         return _scalar(item)
-    if isinstance(item, numbers.Real):  # numpy's longdouble gives itself
+    if isinstance(item, numbers.Real):  # item() of numpy's longdouble returns a longdouble
         return _scalar(item if isinstance(item, int) else float(item))
     raise CannotTake(f"{_article(value)} holds {_article(item)}, which is not a number")
 
 
 class _Unreadable:
-    """Stands in for a group of metrics that raised when it was looked into."""
+    """Replaces a nested mapping that raised when it was read."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -231,12 +231,12 @@ def _whole(value: Any) -> int | None:
 
 
 def _said(error: BaseException) -> str:
-    """What an exception says, or its name where it says nothing or raises itself."""
+    """The message of an exception, or its type's name if the message is empty or raises."""
     return value_or("", str, error) or type(error).__name__
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it, also where it cannot."""
+    """A value's `repr` for a message, or its type if `repr` raises."""
     return value_or(_article(value), repr, value)
 
 
@@ -251,7 +251,7 @@ def flat_numbers(values: Any) -> list[float]:
     >>> flat_numbers([[1, 2.5], [True]])
     [1.0, 2.5, 1.0]
     """
-    if hasattr(values, "detach"):  # a tensor: half precision has no list of its own everywhere
+    if hasattr(values, "detach"):  # a tensor: tolist() does not support half precision everywhere
         values = values.detach().float().cpu()
     if hasattr(values, "tolist"):
         values = values.tolist()

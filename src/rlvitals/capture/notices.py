@@ -1,8 +1,9 @@
-"""What a run prints about its health: alarms during training, and one line at its end.
+"""Prints a run's alarms during training, and its verdict in one line at the end.
 
-By the display: `alarms`, the default, says every critical finding and the first warning in two lines each; a display of
-rows frames all of them; `none` and `json` are silent. On stderr, above the bars that may be there; in a notebook the
-run's card shows them. A notice is a courtesy: where there is no stream, or a closed one, nothing happens.
+The setting `display` decides. `alarms`, the default, prints each critical finding in two lines, and a warning if it is
+the first finding. Displays that print rows put every finding in a frame. `none` and `json` print nothing. The output
+goes to stderr, above any progress bars; in a notebook the run's card shows the findings instead. A missing or closed
+stream is ignored.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from rlvitals.records import Finding, Status, Verdict
 from rlvitals.terminal import cut_middle, put, visible
 
 MOST_SAID = 10
-"""Findings that are printed; further ones are left to `check`."""
+"""Largest number of printed findings; `rlvitals check` shows the rest."""
 
 MARKS = {"critical": "✖", "warning": "!", "act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?"}
 _IN_ASCII = {"✖": "x", "✔": "ok"}
 
 
 class Notices:
-    """What one recording process has printed, and prints next."""
+    """Prints the findings of one recording process."""
 
     def __init__(self, display: str, run_dir: str) -> None:
         self._display = display
@@ -33,10 +34,10 @@ class Notices:
         self._said = 0
         self._warned = False
         self.card: LiveCard | None = None
-        """What shows findings and the verdict in a notebook instead."""
+        """The card that shows findings and the verdict in a notebook instead."""
 
     def tell(self, finding: Finding) -> None:
-        """Say a finding, if this display does."""
+        """Print a finding if the display shows it."""
         if finding.severity == "info" or self._display in SILENT:
             return
         if self.card is not None:
@@ -57,7 +58,7 @@ class Notices:
             _put(f"rlvitals: what follows is not said here; {self._check_command}")
 
     def tell_end(self, verdict: Verdict, reason: str, findings: Sequence[Finding], status: Status = "finished") -> None:
-        """Say how the run is at its end. `findings` have the most severe first."""
+        """Print the verdict at the end of the run. `findings` are sorted, the most severe first."""
         if self.card is not None:
             self.card.update()
         if self._display in SILENT or self.card is not None:
@@ -69,7 +70,7 @@ class Notices:
             reason = f"{grave[0].title}, since step {grave[0].onset_step}{more}"
         said = cut_middle(visible(reason))
         head = f"{MARKS[verdict]} {verdict}"
-        if status != "finished" and verdict == "healthy":  # a training that failed is not healthy
+        if status != "finished" and verdict == "healthy":  # a failed training is not healthy
             head = f"{MARKS['critical' if status == 'failed' else 'warning']} {status}"
         _put(f"rlvitals {head}: {said}. {self._check_command}")
 

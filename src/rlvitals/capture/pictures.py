@@ -1,5 +1,5 @@
-"""Turns what a trainer hands over as an image into a PNG: bytes of a PNG, arrays and tensors of pixels, lists of these,
-images of PIL and figures of matplotlib. None of these packages is imported: they are recognised by what they can do.
+"""Converts the images that a trainer logs to PNG: bytes of a PNG, arrays, tensors and nested lists of pixels, PIL
+images and matplotlib figures. None of these packages is imported; their objects are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHANNELS = (1, 3, 4)
 
 
 def png_of(image: Any) -> Png:
-    """The PNG of an image. Raises ValueError or TypeError where it is none, or too large."""
+    """The PNG of an image. Raises ValueError or TypeError if it is not an image or is too large."""
     if isinstance(image, bytes | bytearray | memoryview):
         return checked_png(bytes(image))
     if callable(getattr(image, "savefig", None)):
@@ -41,8 +41,8 @@ def _refuse_large(width: int, height: int) -> None:
 
 
 def _of_pixels(image: Any) -> Png:
-    """Height x width, with the channels last or first. Whole numbers are 0 to 255, others 0 to 1."""
-    if hasattr(image, "detach"):  # a tensor: half precision has no list of its own everywhere
+    """Height x width, with the channels last or first. Integers range from 0 to 255, fractions from 0 to 1."""
+    if hasattr(image, "detach"):  # a tensor: tolist() does not support half precision everywhere
         image = image.detach().cpu()
         image = image.float() if image.is_floating_point() else image
     shape = getattr(image, "shape", None)
@@ -74,7 +74,7 @@ def _shape_of_lists(image: Any) -> tuple[int, ...]:
 
 
 def _bytes(numbers: list[Any]) -> bytes:
-    """Samples as bytes: what lies beyond the range is at its end, what is not a number is 0."""
+    """Samples as bytes. Values outside the range are clipped; NaN becomes 0."""
     if all(type(number) is int for number in numbers):
         return bytes(min(max(number, 0), 255) for number in numbers)
     return bytes(

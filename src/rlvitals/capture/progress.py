@@ -1,9 +1,9 @@
-"""Bars for a training's loops: `for batch in run.progress(loader, epoch=3, epochs=10)`.
+"""Progress bars for training loops: `for batch in run.progress(loader, epoch=3, epochs=10)`.
 
-Owns when and where bars are drawn, and the numbers beside them; their form is in `render.progress`. On a terminal the
-open bars are one block of lines above the cursor, redrawn about ten times a second, so whatever else is printed, a
-traceback too, begins on its own line. Elsewhere a plain line comes now and then. A bar is a courtesy: what goes
-wrong with it turns it off and costs the training nothing.
+Owns when and where bars are drawn, and the numbers beside them; `render.progress` formats them. On a terminal the open
+bars are one block of lines above the cursor, redrawn about ten times a second. Other output, such as a traceback,
+therefore starts on its own line. Without a terminal, a plain line is printed from time to time. A bar that fails is
+turned off and never affects the training.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ REDRAW_SECONDS = 0.1
 
 PLAIN_PARTS = 10
 PLAIN_SECONDS = 2.0
-"""Without a terminal a line comes every tenth of the way, but not sooner than this after the one before."""
+"""Without a terminal, a line is printed for every tenth of the loop, with at least this many seconds between lines."""
 
 PLAIN_SECONDS_UNKNOWN = 30.0
-"""And so often where the length is not known."""
+"""Seconds between lines if the length is unknown."""
 
 LIVE = {"loss": "train.loss", "reward": "reward.total.mean", "lr": "optim.lr"}
-"""What is shown of a run's rows: the concepts of the catalogue, whatever the trainer calls them."""
+"""The values of a run's rows that are shown, as concepts of the catalogue. Trainers name them differently."""
 
 
 class Progress(Generic[T]):
-    """An iterable with a bar. Made by `run.progress`; use it as a context manager where a loop may be left early and
-    the terminal should know at once.
+    """An iterable with a progress bar. Created by `run.progress`. Use it as a context manager if the loop may end early
+    and the bar should close at once.
 
-    `set` shows further numbers; `score` counts an evaluation's rewards.
+    `set` shows further numbers; `score` counts the rewards of an evaluation.
     """
 
     def __init__(
@@ -62,13 +62,14 @@ class Progress(Generic[T]):
         stream: TextIO | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`total` is the iterable's length where it has one. `width` is the line's columns (otherwise the bar has a
-        fixed size); `ascii` is chosen by the terminal where it is not given. `disable`: iterate and draw nothing.
+        """`total` defaults to the iterable's length, if it has one. `width` is the width of the line in columns; by
+        default the bar has a fixed size. The default of `ascii` depends on the terminal. With `disable`, nothing is
+        drawn.
         """
         self._iterable = iterable
         self._title = _title(epoch, epochs, evaluating)
         self._is_evaluating = evaluating
-        self._total = value_or(None, len, iterable) if total is None else total  # a loader may raise whatever it likes
+        self._total = value_or(None, len, iterable) if total is None else total  # a loader's len() may raise
         self._total_steps = total_steps
         self._width, self._unit, self._now = width, unit, now
         self._fields: dict[str, str] = {}
@@ -91,7 +92,7 @@ class Progress(Generic[T]):
         try:
             for item in self._iterable:
                 yield item
-                # The common round is this line alone; the clock is asked only about ten times a second.
+                # Most iterations only count; the clock is read about ten times a second.
                 done += 1
                 if is_counting:
                     self._count(item)
@@ -117,9 +118,7 @@ class Progress(Generic[T]):
         self._draw_if_due()
 
     def score(self, rewards: Any) -> None:
-        """Count the rewards of one batch: `processed` and `avg_reward` are of all samples so far, each counting
-        once.
-        """
+        """Add the rewards of one batch. `processed` and `avg_reward` cover all samples so far, with equal weight."""
         values = rewards.tolist() if hasattr(rewards, "tolist") else rewards
         numbers = [float(value) for value in values] if isinstance(values, Iterable) else [float(values)]
         count, total = self._rewards[0] + len(numbers), self._rewards[1] + sum(numbers)
@@ -128,7 +127,7 @@ class Progress(Generic[T]):
             self.set(processed=count, avg_reward=total / count)
 
     def see(self, step: int, row: Mapping[str, Any]) -> None:
-        """A row was logged to the run: its loss, reward and learning rate are shown. Never raises."""
+        """Show the loss, reward and learning rate of a logged row. Never raises."""
         if self._screen is None or self.is_closed or self._is_evaluating:
             return
         with guarded(self._turn_off):
@@ -143,7 +142,7 @@ class Progress(Generic[T]):
             self._draw_if_due()
 
     def close(self) -> None:
-        """Leave the bar as it is. A second call does nothing."""
+        """Draw the bar a last time and close it. A second call does nothing."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -159,7 +158,7 @@ class Progress(Generic[T]):
         self._screen = None
 
     def lines(self, room: int) -> list[str]:
-        """The bar as it stands, for a terminal with so many columns."""
+        """The bar in its current state, for a terminal with `room` columns."""
         bar = bar_line(
             self._title,
             self._done,
@@ -182,11 +181,11 @@ class Progress(Generic[T]):
                 self._screen.add(self)
 
     def _advance(self, done: int) -> int:
-        """Note how far it is; returns the count at which to look again."""
+        """Store the count; returns the count at which to check the clock again."""
         self._done = done
         self._draw_if_due()
         elapsed = self._elapsed()
-        # Never more than twice as far as now: a loop that slows down must not freeze its bar.
+        # At most double the count: otherwise the bar of a loop that slows down would freeze.
         return done + max(1, min(int(done / elapsed * REDRAW_SECONDS) if elapsed > 0 else 1, done))
 
     def _draw_if_due(self) -> None:
@@ -218,7 +217,7 @@ class Progress(Generic[T]):
 
     def _printable(self) -> dict[str, str]:
         encoding = self._screen.encoding if self._screen is not None else "ascii"
-        # In the guide's order, whichever came first: loss, reward, lr, further ones, step.
+        # In the order of the guide, not of arrival: loss, reward, lr, other fields, step.
         ranks = {**{name: place for place, name in enumerate(LIVE)}, "step": len(LIVE) + 1}
         names = sorted(self._fields, key=lambda name: ranks.get(name, len(LIVE)))
         return {printable(name, encoding): printable(self._fields[name], encoding) for name in names}
@@ -233,7 +232,7 @@ class Progress(Generic[T]):
 
 
 class _Screen:
-    """One stream, and the bars that are open on it, the outer ones first."""
+    """One stream and its open bars, the outer ones first."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -245,7 +244,7 @@ class _Screen:
         renew_after_fork(self, "_lock")
         self._bars: list[Progress[Any]] = []
         self._drawn = 0
-        """Lines of the block; where the cursor cannot move, columns of the one line."""
+        """Number of lines in the block; if the cursor cannot move, number of columns in the single line."""
 
     @property
     def is_free(self) -> bool:
@@ -257,7 +256,7 @@ class _Screen:
             self.draw()
 
     def finish(self, bar: Progress[Any]) -> None:
-        """The bar's last state stays, above those that are still open."""
+        """Leave the bar's last state on the screen, above the bars that are still open."""
         with self._lock:
             if bar in self._bars:
                 self._bars.remove(bar)
@@ -280,7 +279,7 @@ class _Screen:
 
     @contextmanager
     def aside(self) -> Generator[None]:
-        """Take the bars off while something else is printed."""
+        """Remove the bars while something else is printed."""
         with self._lock:
             if self._bars:
                 self._move(self._erased())
@@ -290,11 +289,11 @@ class _Screen:
                 self.draw()
 
     def put(self, line: str) -> None:
-        """A line for a stream that is not a terminal."""
+        """Print a line to a stream that is not a terminal."""
         put(visible(line), self._stream)
 
     def _move(self, text: str) -> None:
-        """Lines that are harmless already, with the cursor's moves around them."""
+        """Write lines that are already escaped, together with cursor movements."""
         self._stream.write(text)
         self._stream.flush()
 
@@ -305,7 +304,9 @@ class _Screen:
         return f"\x1b[{drawn}A\r\x1b[J" if drawn else ""
 
     def _room(self) -> int:
-        """Asked each time: terminals are resized. The last column is left free, or some terminals begin a new line."""
+        """Columns for a line, read each time because terminals are resized. The last column stays free: some terminals
+        would begin a new line.
+        """
         try:
             return (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
         except (OSError, ValueError, AttributeError):
@@ -313,11 +314,11 @@ class _Screen:
 
 
 _screens: dict[TextIO, _Screen] = {}
-"""Those with open bars, and the last one used."""
+"""The screens with open bars, and the last one used."""
 
 
 def _screen_of(stream: TextIO) -> _Screen | None:
-    with guarded():  # a closed or a strange stream: no bar
+    with guarded():  # a closed or incompatible stream gets no bar
         if stream not in _screens:
             for other in [other for other, screen in _screens.items() if screen.is_free]:
                 del _screens[other]
@@ -328,7 +329,7 @@ def _screen_of(stream: TextIO) -> _Screen | None:
 
 @contextmanager
 def bars_aside(stream: TextIO) -> Generator[None]:
-    """Print something on a stream that may have bars."""
+    """Remove the bars of a stream, if any, while something else is printed there."""
     screen = _screens.get(stream)
     if screen is None or not screen.is_terminal:
         yield
@@ -346,7 +347,7 @@ def _title(epoch: int | None, epochs: int | None, evaluating: bool) -> str:
 
 
 def _batch_size(item: Any) -> int:
-    """How many samples a batch has: those of its first column where it is a mapping, one where it is not a batch."""
+    """The number of samples in a batch. For a mapping it is the length of the first column; for a single item, 1."""
     if isinstance(item, Mapping):
         item = next(iter(item.values()), None)
     if isinstance(item, str | bytes):
@@ -358,8 +359,8 @@ def _batch_size(item: Any) -> int:
 
 
 def _sources(names: tuple[str, ...]) -> dict[str, str]:
-    """Which of a row's metrics feeds which field."""
-    from rlvitals import catalog  # tens of milliseconds, so not before something is shown
+    """The metric of a row that each field shows."""
+    from rlvitals import catalog  # the import takes tens of milliseconds
 
     columns = catalog.reader(names=names).columns(names)
     found = {field: columns[concept] for field, concept in LIVE.items() if concept in columns}
@@ -375,5 +376,5 @@ def _can_hold(text: str, encoding: str) -> bool:
 
 
 def _is_old_windows() -> bool:
-    """The console before Windows Terminal: no cursor movement, no blocks."""
+    """Whether this is a Windows console older than Windows Terminal: no cursor movement, no block characters."""
     return os.name == "nt" and not any(name in os.environ for name in ("WT_SESSION", "ANSICON", "TERM", "ConEmuANSI"))

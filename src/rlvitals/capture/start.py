@@ -1,4 +1,4 @@
-"""Opening a run: settings checked, directory claimed, attempt counted. What is wrong here raises, with the fix."""
+"""Opens a run: checks settings, locks the directory, starts the attempt. Errors are raised here, with the fix."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Resume = bool | int | str | os.PathLike[str]
 RANK_WAIT_SECONDS = 60.0
 
 _NOT_SETTINGS = {"output_dir", "config", "resume", "overwrite", "unknown"}
-"""What `start` takes beside the settings."""
+"""The parameters of `start` that are not settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TrainerState:
-    """What of a checkpoint's `trainer_state.json` matters here."""
+    """The part of a checkpoint's `trainer_state.json` that is read here."""
 
     global_step: Count
 
@@ -83,15 +83,15 @@ def start(  # noqa: D417 - the settings are described once, in Settings
 ) -> Run:
     """Open a run in a directory and return the recorder.
 
-    Several ranks may call this: rank 0 owns the run, and each of the others writes its own files beside it.
+    Several ranks may call this. Rank 0 owns the run; every other rank writes its own files in the same directory.
 
     Args:
-        output_dir: The run's directory. One that holds a run needs `resume` or `overwrite`.
-        config: The trainer's own settings, kept for the record: a mapping, or the path of a YAML file. Its section
+        output_dir: The run's directory. If it already holds a run, pass `resume` or `overwrite`.
+        config: The trainer's own settings, which are recorded: a mapping, or the path of a YAML file. Its section
             `rlvitals` may hold the settings below.
-        resume: True, or the step or the checkpoint that the weights come from: continue the existing run.
+        resume: Continue the existing run: True, or the step or checkpoint that the weights come from.
         overwrite: Remove the existing run.
-        **unknown: Nothing; a name that is none of the settings is an error with the nearest one.
+        **unknown: Unknown names raise an error that suggests the nearest setting.
 
     The other parameters are the settings of a run. `rlvitals.config.Settings` explains each.
 
@@ -105,7 +105,7 @@ def start(  # noqa: D417 - the settings are described once, in Settings
         print(run.status, run.last_step)  # finished 3
         ```
     """
-    given = dict(locals())  # every setting under its own name
+    given = dict(locals())  # every setting by its name
     settings = resolve(config, {name: given[name] for name in given if name not in _NOT_SETTINGS} | unknown)
     settings = keep_paths(settings)
     trackers = trackers_of(settings)
@@ -116,7 +116,7 @@ def start(  # noqa: D417 - the settings are described once, in Settings
     own_rank = identity.launched().rank if settings.rank is None else settings.rank
     if own_rank > 0:
         return _start_rank(run_dir, settings, own_rank)
-    if settings.notify.get("to"):  # the variables need to be set where rank 0 is, and nowhere else
+    if settings.notify.get("to"):  # only rank 0 needs the environment variables
         from rlvitals.notify.targets import check_targets
 
         check_targets(settings.notify)
@@ -147,9 +147,8 @@ def start(  # noqa: D417 - the settings are described once, in Settings
 
 
 def keep_paths(settings: Settings) -> Settings:
-    """The same settings with every path that is opened later as it is meant now: trackers' files, rule files, files
-    of scanners, the sentinel. The working directory may be another one by then, and so it is for those who read the
-    settings later.
+    """The same settings with absolute paths for files that are opened later: of trackers, rules, scanners, notification
+    targets and the sentinel. The working directory may change before they are opened.
     """
     notify = dict(settings.notify)
     if notify.get("sentinel"):
@@ -167,7 +166,7 @@ def keep_paths(settings: Settings) -> Settings:
 
 
 def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments for a `start` that comes later, perhaps in another process, with their paths as meant now."""
+    """Keyword arguments with absolute paths, for a `start` that is called later, perhaps in another process."""
     wanted = ("rules", "scanners", "notify", "track_with", "tracker_kwargs")
     settings = keep_paths(resolve(None, {key: given[key] for key in wanted if key in given}))
     kept = dict(given)
@@ -177,7 +176,7 @@ def keep_given(given: Mapping[str, Any]) -> dict[str, Any]:
         kept["scanners"] = settings.scanners
     if given.get("tracker_kwargs"):
         kept["tracker_kwargs"] = settings.tracker_kwargs
-    if settings.notify:  # the webhook stays as it was written: it may name a variable of over there
+    if settings.notify:  # the webhook is not resolved: it may name a variable of the other process
         as_given = given["notify"] if isinstance(given["notify"], Mapping) else {}
         meant_now = {key: value for key, value in settings.notify.items() if key in ("sentinel", "to")}
         kept["notify"] = {**as_given, **meant_now}
@@ -194,14 +193,14 @@ def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume
     elif resume is not False:
         expand_logs(run_dir)
     else:
-        refuse_existing(run_dir)  # once more: a run may have come and gone before the lock was ours
+        refuse_existing(run_dir)  # checked again: another run may have started and ended before the lock was acquired
     from_step, checkpoint = _origin(run_dir, resume)
     now = round(time.time(), 3)
     own = this_process()
     old = read_info(run_dir) if run_dir.holds_run else None
     before = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"} if old else {}
     if not settings.config:
-        settings = replace(settings, config=before)  # a resume that says nothing keeps the settings on record
+        settings = replace(settings, config=before)  # a resume without a config keeps the recorded one
     attempt = Attempt(
         number=_next_attempt(run_dir),
         started=now,
@@ -252,14 +251,14 @@ WAYS_OUT = (
 
 
 def refuse_existing(run_dir: RunDir, ways_out: str = WAYS_OUT) -> None:
-    """Raise RunExists where a run is already."""
+    """Raise RunExists if the directory holds a run."""
     if run_dir.holds_run:
         raise RunExists(f"{run_dir.root} holds a run already. {ways_out}")
 
 
 def check_place(output_dir: str | os.PathLike[str]) -> None:
-    """Raise what `start` would raise of the directory itself: another process records there, or nothing can be written.
-    For who starts later and wants to know now.
+    """Raise the errors that `start` would raise for this directory: another process records there, or it cannot be
+    written. For callers that start the run later.
     """
     run_dir = RunDir(kept_folder(output_dir))
     refuse_other_writer(run_dir)
@@ -277,7 +276,7 @@ def free_folder(folder: Path) -> Path:
 
 
 def newest_folder(folder: Path, is_wanted: Callable[[RunDir], bool]) -> Path:
-    """The last of `folder`, `folder-2`, `folder-3` ... that holds a run, of the numbered ones those that are wanted."""
+    """The last of `folder-2`, `folder-3` ... that holds a run and for which `is_wanted` is true; else `folder`."""
     found = folder
     for place in islice(_numbered(folder), 1, None):
         run_dir = RunDir(place)
@@ -289,8 +288,8 @@ def newest_folder(folder: Path, is_wanted: Callable[[RunDir], bool]) -> Path:
 
 
 def folder_of_rank_0(folder: Path) -> Path:
-    """The one of `folder`, `folder-2` ... in which rank 0 records, which is waited for; the folder itself where none
-    is found: `start` tells what is wrong.
+    """Wait for rank 0 and return the one of `folder`, `folder-2` ... in which it records. After the timeout, return
+    `folder`; `start` then raises the error.
     """
     deadline = time.monotonic() + RANK_WAIT_SECONDS
     while time.monotonic() < deadline:
@@ -310,12 +309,12 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 
 def _start_rank(run_dir: LiveRunDir, settings: Settings, rank: int) -> Run:
-    """A rank other than 0: wait until rank 0 has opened the run, then write beside it."""
+    """Start a rank other than 0: wait until rank 0 has opened the run, then write to the same directory."""
     deadline = time.monotonic() + RANK_WAIT_SECONDS
     while True:
         holder = read_holder(run_dir)
         attempts = read_attempts(run_dir)
-        # Rank 0 takes the lock first and records its attempt after: an older attempt is not the one to join.
+        # Rank 0 takes the lock before it records its attempt, so an attempt older than the lock is not the current one.
         if holder is not None and holder.is_live and attempts and attempts[-1].started >= holder.since:
             break
         if time.monotonic() > deadline:
@@ -331,8 +330,8 @@ def _start_rank(run_dir: LiveRunDir, settings: Settings, rank: int) -> Run:
 
 
 def _last_step(run_dir: RunDir, rank: int, from_step: int | None) -> int:
-    """Where counting continues: after the step resumed from, or the highest of the newest attempt (its last row may be
-    a late one).
+    """The step after which counting continues: the step that the run resumes from, or the highest step of the newest
+    attempt. The last row may have a lower step.
     """
     if from_step is not None:
         return from_step
@@ -349,7 +348,7 @@ def _next_attempt(run_dir: RunDir) -> int:
 
 
 def _origin(run_dir: RunDir, resume: Resume) -> tuple[int | None, str | None]:
-    """The step and checkpoint a resume starts from; (None, None) leaves it to the first row."""
+    """The step and checkpoint that a resume starts from; (None, None) if the first row decides."""
     if isinstance(resume, bool):
         return None, None
     if not isinstance(resume, str | os.PathLike):
@@ -382,7 +381,7 @@ def _origin(run_dir: RunDir, resume: Resume) -> tuple[int | None, str | None]:
 
 
 def _changes(before: dict[str, Any], settings: Settings) -> dict[str, list[Any]]:
-    """The trainer's settings that differ from those on record, as both would be stored."""
+    """The trainer's settings that differ from the recorded ones, both in their stored form."""
     kept = json.loads(to_json(resolved(settings)))
     kept.pop("rlvitals")
     old, new = flatten(before), flatten(kept)

@@ -1,6 +1,6 @@
-"""The texts of rollouts that wait to be scanned while a run trains, and the limits on what that may cost.
+"""Scans the texts of rollouts while a run trains, within a time limit.
 
-The background thread scans (`scan`), at most a few hundredths of the time. A step that comes too early is left out;
+The background thread calls `scan` for a small share of the time. Steps that arrive faster than that are skipped;
 `rlvitals scan` reads all of them afterwards.
 """
 
@@ -23,25 +23,23 @@ if TYPE_CHECKING:
     from rlvitals.scan import Scans
 
 MOST_WAITING = 64
-"""Calls of `log_groups` that wait; of more the oldest is left out."""
+"""Largest number of waiting `log_groups` calls; beyond it the oldest is skipped."""
 MOST_OF_A_CALL = 128
-"""Rollouts of one call that are scanned; whole groups, the first ones."""
+"""Largest number of rollouts scanned per call: the first groups, each as a whole."""
 TIME_SHARE, ALLOWANCE = 0.02, 2.0
-"""Share of the time since the first rollouts that scanning may take, and seconds of it that it may take at once."""
+"""Scanning may take this share of the time since the first rollouts, plus this many seconds."""
 WAIT_SECONDS = 2.0
 
 
 class TextScans:
-    """What waits to be scanned. The run's lock guards the queue; scanning is done without it."""
+    """The queue of rollouts to scan. The run's lock guards the queue and is not held while scanning."""
 
     def __init__(self, rulebook: Callable[[], Rulebook], scanners: Sequence[Any] = ()) -> None:
-        """`rulebook` is asked for the rules, and the user's own scanners are opened, when there is something to
-        scan.
-        """
+        """`rulebook` is called and the user's scanners are loaded at the first scan."""
         self.is_used = False
         """Whether any texts were recorded."""
         self.left_out = 0
-        """Rollouts that were not scanned, because there was no time."""
+        """Number of rollouts that were skipped because of the limits."""
         self._rulebook = rulebook
         self._own = scanners
         self._waiting: deque[tuple[int, int, list[Group], float]] = deque()  # step, first number, groups, time
@@ -59,13 +57,13 @@ class TextScans:
         return self._scans.rules.standing if self._scans is not None else self._left_standing
 
     def stand(self, rules: dict[str, Severity]) -> None:
-        """Those that an earlier attempt left in alarm."""
+        """Set the rules that an earlier attempt left in alarm."""
         self._left_standing = rules
         if self._scans is not None:
             self._scans.rules.stand(rules)
 
     def take_groups(self, groups: Sequence[Group], step: int, now: float) -> None:
-        """Rollouts as they were recorded. For a caller that holds the run's lock."""
+        """Queue recorded rollouts. The caller holds the run's lock."""
         if self._is_over or not any(turn.text or turn.calls for g in groups for r in g.rollouts for turn in r.turns):
             return
         if not self.is_used:
@@ -87,7 +85,7 @@ class TextScans:
             self.left_out += sum(len(group.rollouts) for group in dropped[2])
 
     def scanned(self, lock: AbstractContextManager[Any]) -> Iterator[tuple[float, list[HealthEvent]]]:
-        """What each step leads to, with the time of its rollouts. `lock` is the run's."""
+        """Scan the queue; yields the events of each step, with the time of its rollouts. `lock` is the run's lock."""
         from rlvitals.scan import Scans, load_scanners
 
         if not self._lock.acquire(timeout=WAIT_SECONDS):
@@ -112,6 +110,6 @@ class TextScans:
             self._lock.release()
 
     def give_up(self, error: Exception) -> None:
-        """Scan nothing any more."""
+        """Stop scanning."""
         self._scans, self.is_used, self._is_over = None, False, True
         logger.warning("the texts of rollouts are not scanned: %s", words_of(error))

@@ -1,6 +1,6 @@
-"""Recorded tokens beside the rows of their steps, until both are there and the step is over; then they are compared.
+"""Compares recorded tokens with the row of their step, once both are recorded and the step is over.
 
-Rollouts may be recorded before or after the row of their step. A step is over when the row of a later one has come.
+Rollouts may be recorded before or after the row of their step. A step is over when a row of a later step is logged.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from rlvitals.health.rulebook import Rulebook
 
 MOST_STEPS, MOST_WAITING = 32, 400_000
-"""Steps and tokens that wait. Steps that come faster than they are compared are compared by those who record them."""
+"""Largest number of waiting steps and tokens. Beyond it, the thread that records the rollouts compares them."""
 
 
 WAIT_SECONDS = 2.0
 
 
 class TokenChecks:
-    """What waits to be compared. The run's lock guards it, but for the computation."""
+    """The rollouts and rows to compare. The run's lock guards them and is not held during the computation."""
 
     def __init__(self, info: RunInfo, settings: Settings, rulebook: Callable[[], Rulebook]) -> None:
-        """`rulebook` is asked for the rules when there is something to compare."""
+        """`rulebook` is called at the first comparison."""
         self.is_used = False
         """Whether any tokens were recorded."""
         self._info, self._settings = info, settings
         self._groups: dict[int, list[Group]] = {}
         self._rows: dict[int, tuple[dict[str, float], float]] = {}
         self._rulebook = rulebook
-        self._rechecks: Rechecks | None = None  # made with the first comparison: most runs record no tokens
+        self._rechecks: Rechecks | None = None  # created at the first comparison: most runs record no tokens
         self._is_over = False
         self._left_standing: frozenset[str] = frozenset()
-        self._lock = threading.RLock()  # one computes at a time, in order
+        self._lock = threading.RLock()  # one thread compares at a time, in order
         renew_after_fork(self, "_lock")
 
     @property
@@ -51,13 +51,13 @@ class TokenChecks:
         return self._rechecks.standing if self._rechecks is not None else self._left_standing
 
     def stand(self, rules: Iterable[str]) -> None:
-        """Those that an earlier attempt left in alarm."""
+        """Set the rules that an earlier attempt left in alarm."""
         self._left_standing = frozenset(rules)
         if self._rechecks is not None:
             self._rechecks.stand(rules)
 
     def take_row(self, step: int, numbers: Mapping[str, Any], now: float) -> None:
-        """A row, or a part of one. For a caller that holds the run's lock."""
+        """Take a row, or a part of one. The caller holds the run's lock."""
         found = {name: float(number) for name, number in numbers.items() if isinstance(number, int | float)}
         known, _ = self._rows.pop(step, ({}, 0.0))
         self._rows[step] = known | found, now
@@ -65,24 +65,24 @@ class TokenChecks:
             del self._rows[next(iter(self._rows))]
 
     def take_groups(self, groups: Sequence[Group], step: int) -> None:
-        """Rollouts, some of them with tokens. For a caller that holds the run's lock."""
+        """Take rollouts, some of them with tokens. The caller holds the run's lock."""
         self.is_used = not self._is_over
         self._groups.setdefault(step, []).extend(replace(group, step=step) for group in groups)
-        if len(self._groups) > 2 * MOST_STEPS:  # their rows never come
+        if len(self._groups) > 2 * MOST_STEPS:  # rollouts whose rows never come must not pile up
             del self._groups[min(self._groups)]
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits than should."""
+        """Whether more steps or tokens are waiting than allowed."""
         traces = (rollout.trace for groups in self._groups.values() for group in groups for rollout in group.rollouts)
         return len(self._groups) > MOST_STEPS or sum(trace.length for trace in traces if trace) > MOST_WAITING
 
     def checked(self, lock: AbstractContextManager[Any], *, is_last: bool) -> Iterator[tuple[float, list[HealthEvent]]]:
-        """What the comparison of each step that is over leads to, with the time of its row. `lock` is the run's."""
+        """Compare the steps that are over; yields the events of each, with its row's time. `lock` is the run's lock."""
         from rlvitals.compute.recomputation import recheck
         from rlvitals.health.rechecks import Rechecks
 
-        if not self._lock.acquire(timeout=WAIT_SECONDS):  # held by one who waits for a lock that the caller holds
+        if not self._lock.acquire(timeout=WAIT_SECONDS):  # its holder may wait for a lock of the caller
             return
         try:
             config = by_last_name(self._settings.config)
@@ -105,7 +105,7 @@ class TokenChecks:
             self._lock.release()
 
     def give_up(self, error: Exception) -> None:
-        """Compare nothing any more."""
+        """Stop comparing."""
         self._rechecks, self.is_used, self._is_over = None, False, True
         logger.warning("recorded tokens are not compared with what is logged: %s", words_of(error))
 
