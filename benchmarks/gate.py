@@ -1,7 +1,7 @@
 """Does `rlvitals gate` keep its word: false failures of healthy changes, and harm that it finds, with 3 baselines.
 
     python benchmarks/gate.py seeds                   list the trainings, before any of them is run, in gate_seeds.tsv
-    python benchmarks/gate.py train DIR [--cores N] [--seconds S]
+    python benchmarks/gate.py train DIR [--cores N] [--seconds S] [--list NAME]
                                                       train them, N at a time, each on its own core
     python benchmarks/gate.py priors [DIR]            how runs differ beside the noise within them, on design seeds
     python benchmarks/gate.py measure [DIR] [--design] [--baselines N]
@@ -85,7 +85,7 @@ STARTS = {"ppo": ({"max_steps": 1, "warm_up_steps": 45}, "warm_start"),
 """What every training of a trainer starts from is trained once: how, and where it is left."""
 
 PLAN = {
-    "report": (4000, ("ppo", "grpo", "kto") * 4 + ("ppo", "grpo") + ("ppo",) * 3),
+    "report": (7000, ("ppo", "kto", "grpo") * 2 + ("ppo",) * 3 + ("ppo", "kto", "grpo") * 2),
     "design": (6000, ("ppo", "grpo", "kto", *("short-ppo",) * 6)),
     "short": (5000, ("short-ppo",) * 6),
 }
@@ -129,7 +129,7 @@ def planned():
 def listed(kind):
     with open(SEEDS, newline="") as file:
         rows = csv.DictReader(file, delimiter="\t")
-        return [Training(**row | {"seed": int(row["seed"])}) for row in rows if kind in (row["list"], None)]
+        return [Training(**row | {"seed": int(row["seed"])}) for row in rows if row["list"] == kind]
 
 
 def write_seeds():
@@ -141,7 +141,7 @@ def write_seeds():
     print(f"{SEEDS}: {len(rows)} trainings")
 
 
-def train_all(root, cores, seconds):
+def train_all(root, cores, seconds, kind):
     """Train in the order of the list, as many at a time as there are cores, each on one that no other uses. What has
     not begun after so many seconds is left out, and what has not ended is killed.
     """
@@ -149,7 +149,7 @@ def train_all(root, cores, seconds):
     load_libraries()
     write_data(root)
     starts = [Training("start", trainer, "start", trainer, START_SEED) for trainer in STARTS]
-    waiting = [one for one in (*starts, *listed(None)) if not (root / one.folder / ".done").exists()]
+    waiting = [one for one in (*starts, *listed(kind)) if not (root / one.folder / ".done").exists()]
     processors = os.cpu_count()
     free, running = (
         list(range(0, processors, max(processors // cores, 1)))[:cores],
@@ -544,6 +544,7 @@ def main():
         verb.add_argument("folder", type=Path, nargs=None if name == "train" else "?")
         if name == "train":
             verb.add_argument("--cores", type=int, default=1, help="train so many at a time, each on its own core")
+            verb.add_argument("--list", choices=PLAN, default="report", help="which of the lists")
             verb.add_argument("--seconds", type=float, default=math.inf, help="leave out what has not begun by then")
         elif name == "measure":
             verb.add_argument("--design", action="store_true", help="other seeds than those of the report")
@@ -553,7 +554,7 @@ def main():
     if arguments.verb == "seeds":
         write_seeds()
     elif arguments.verb == "train":
-        train_all(arguments.folder, arguments.cores, arguments.seconds)
+        train_all(arguments.folder, arguments.cores, arguments.seconds, arguments.list)
     elif arguments.verb == "priors":
         priors(arguments.folder)
     else:

@@ -228,6 +228,42 @@ def test_runs_of_unlike_length_are_compared_over_common_steps(tmp_path, baseline
     assert by_name(report)["early"].mean == pytest.approx(mean)
 
 
+def waiting(folder, name, seed, waited, speed=1.0):
+    """A run that waited for a processor in such a share of its time and was slower by that much."""
+    rows = rows_of(seed, speed=speed * (1 - waited))
+    return log(folder, name, [row | {"system/cpu_wait": waited} for row in rows])
+
+
+def test_a_busy_machine_is_no_slower_program(tmp_path):
+    baselines = [waiting(tmp_path, f"on-time{seed}", seed, waited) for seed, waited in enumerate((0.0, 0.3, 0.1))]
+    busy = judged(waiting(tmp_path, "busy", 8, 0.45), baselines)["speed"]
+    assert busy.state == "pass"
+    assert busy.candidate == pytest.approx(1000, rel=0.03)
+    assert busy.limit < 0.12  # the baselines' waiting does not widen it
+    assert any("waited for a processor in 45% of its time, the baselines in 13%" in note for note in busy.notes)
+    slower = judged(waiting(tmp_path, "slower", 8, 0.0, speed=0.82), baselines)["speed"]
+    assert slower.state == "fail"
+    assert slower.change == pytest.approx(-0.18, abs=0.03)
+
+
+def test_waiting_that_not_every_run_logs_corrects_none(tmp_path, baselines):
+    found = judged(waiting(tmp_path, "busy", 8, 0.45), baselines)["speed"]
+    assert found.state == "fail"
+    assert found.notes == []
+
+
+def test_a_speed_that_falls_in_all_runs_alike_is_no_noise(tmp_path):
+    def falling(name, seed, speed=1.0):
+        rows = rows_of(seed, speed=speed)
+        for at, row in enumerate(rows):
+            row["system/tps"] *= math.exp(-2.0 * at / POINTS)
+        return log(tmp_path, name, rows)
+
+    baselines = [falling(f"longer{seed}", seed) for seed in range(3)]
+    assert judged(falling("alike", 8), baselines)["speed"].state == "pass"
+    assert judged(falling("slower", 8, speed=0.82), baselines)["speed"].state == "fail"
+
+
 def test_without_a_logged_speed_the_times_of_the_rows_tell_it(tmp_path):
     def clocked(name, seconds):
         rng, now, rows = np.random.default_rng(len(name)), 1.7e9, []

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlvitals.capture.counters import Rates, Throughput, amount
+from rlvitals.capture.counters import WINDOW_ROWS, Rates, Throughput, amount
+from rlvitals.capture.processor_wait import ProcessorWait
 from rlvitals.capture.pulse import Pulse
 from rlvitals.config import Settings
 from rlvitals.errors import BadValue
@@ -69,6 +70,7 @@ class Measurements:
         renew_after_fork(self, "_lock")
         self._warn_once = Once()
         self._throughput = Throughput(begun=clock())
+        self._wait = ProcessorWait(WINDOW_ROWS)
         self._phases: Phases  # made by the first measurement
         seconds = run.settings.hardware
         self._sampler = Sampler(self._take_sample, seconds) if seconds and is_sampled_here(run.rank) else None
@@ -99,6 +101,8 @@ class Measurements:
         measured = self._phases.take(now)
         with self._lock:
             measured |= self._throughput.take(now)
+            if measured and (share := self._wait.take(now)) is not None:
+                measured["system/cpu_wait"] = share
         return {**measured, **metrics} if measured and isinstance(metrics, Mapping) else metrics
 
     def open_phases(self) -> list[OpenPhase]:
@@ -107,6 +111,8 @@ class Measurements:
 
     def stop(self) -> None:
         """The run ends: no more samples of the machine."""
+        with self._lock:
+            self._wait.close()
         if self._sampler is not None:
             self._sampler.stop()
 
@@ -125,6 +131,7 @@ class Measurements:
                 self._throughput.begun = now
             if self._attempt.number > 1:
                 self._throughput.samples = _samples_before(self._dir, self._run.rank, self._run.last_step)
+            self._wait.begin(self._clock())
             self._run.is_measuring = True
 
     def _record(self, phase: Phase) -> None:

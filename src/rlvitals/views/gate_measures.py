@@ -40,6 +40,15 @@ SPEEDS = (
 )  # fmt: skip
 """Metrics of a run's speed, the most informative first. The first that all runs log is used."""
 
+WAITING = "sys.cpu_wait"
+"""The share of its time in which a training waited for a processor."""
+
+LEAST_RUNNING = 0.05
+"""The least share of the time that counts as spent on a processor."""
+
+NOTED_WAIT = 0.05
+"""The share of waiting from which a note gives it."""
+
 MEMORIES = ("mem.gpu.max_allocated", "mem.gpu.max_reserved", "sys.gpu_memory_used", "mem.process.rss")
 SPIKY = ("optim.grad_norm", "train.loss", "policy.loss")
 """Series in which an unstable training has single extreme points."""
@@ -470,30 +479,84 @@ def _common(views: Sequence[RunView], concepts: Sequence[str], *, slices: bool =
 
 def _speed(views: Sequence[RunView], found: Measured) -> None:
     names = _common(views, SPEEDS)
-    unit, title, direction = "steps/s", "Steps a second", "up"
+    unit, title, good = "steps/s", "Steps a second", "up"
     if names is not None:
         meaning = views[0].meaning(names[0])
         assert meaning is not None
-        unit, title, direction = meaning.metric.unit, meaning.metric.title, meaning.metric.direction
+        unit, title, good = meaning.metric.unit, meaning.metric.title, meaning.metric.direction
         curves = [_until(curve_of(view, name), found.horizon) for view, name in zip(views, names, strict=True)]
-        values = [curve.values[curve.values > 0] for curve in curves]
     else:
-        values = [_step_rates(view, found.horizon) for view in views]
-    values = [own[int(SETTLING * len(own)) :] for own in values]
-    if any(len(own) < FEWEST_POINTS for own in values):
+        curves = [_step_rates(view, found.horizon) for view in views]
+    direction: Direction = "up" if good == "up" else "down"
+    waits = _common(views, (WAITING,))
+    notes = []
+    if waits is not None:
+        waited = [curve_of(view, name) for view, name in zip(views, waits, strict=True)]
+        curves = [_undisturbed(curve, wait, direction) for curve, wait in zip(curves, waited, strict=True)]
+        notes = _waiting_notes([float(np.mean(wait.values)) for wait in waited])
+    curves = [_positive_logs(curve) for curve in curves]
+    if any(len(curve.values) < FEWEST_POINTS for curve in curves):
         found.missing["speed"] = "no speed, step time or timestamps that all runs log"
         return
-    good: Direction = "up" if direction == "up" else "down"
-    logs = [np.log(own) for own in values]
-    errors = [_OF_MEDIAN * mean_error(_without_outliers(own)) for own in logs]
-    share = FAST if good == "up" else 100.0 - FAST
+    errors = _speed_errors(curves)
+    share = FAST if direction == "up" else 100.0 - FAST
     for name, what, percentile in (("speed", "typical", 50.0), ("speed_best", "fastest tenth", share)):
         samples = [
-            MeasureSample(float(np.exp(np.percentile(own, percentile))), error)
-            for own, error in zip(logs, errors, strict=True)
+            MeasureSample(float(np.exp(np.percentile(curve.values, percentile))), error)
+            for curve, error in zip(curves, errors, strict=True)
         ]
         metric = names[0] if names else "timestamp"
-        found.measures.append(Measure(name, f"{title}, {what}", "speed", good, metric, unit, samples[0], samples[1:]))
+        found.measures.append(
+            Measure(name, f"{title}, {what}", "speed", direction, metric, unit, samples[0], samples[1:], notes=notes)
+        )
+
+
+def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: Direction) -> MetricCurve:
+    """A speed without the time in which the training waited for a processor, at the steps that have both."""
+    steps, own, other = np.intersect1d(curve.steps, wait.steps, return_indices=True)
+    running = np.maximum(1.0 - wait.values[other], LEAST_RUNNING)
+    values = curve.values[own]
+    return MetricCurve(steps, values / running if direction == "up" else values * running, curve.dropped)
+
+
+def _waiting_notes(shares: Sequence[float]) -> list[str]:
+    """Say that the speeds are corrected, and by how much where it matters."""
+    candidate, *others = shares
+    most = max(shares)
+    notes = ["without the time in which the training waited for a processor"]
+    if most >= NOTED_WAIT:
+        notes.append(
+            f"the candidate waited for a processor in {candidate:.0%} of its time, "
+            f"the baselines in {float(np.mean(others)):.0%}"
+        )
+    return notes
+
+
+def _positive_logs(curve: MetricCurve) -> MetricCurve:
+    """The logarithms of a speed, without the start of the run."""
+    kept = curve.values > 0
+    steps, values = curve.steps[kept], np.log(curve.values[kept])
+    first = int(SETTLING * len(values))
+    return MetricCurve(steps[first:], values[first:], curve.dropped)
+
+
+def _speed_errors(curves: Sequence[MetricCurve]) -> list[float]:
+    """The standard error of each run's median speed.
+
+    In many trainings all runs become slower together as their answers become longer. That is no noise, so the mean
+    curve of the baselines is subtracted first, if there are several and the runs have logged the same steps.
+    """
+    candidate, *others = curves
+    is_same = all(np.array_equal(curve.steps, candidate.steps) for curve in others)
+    if not is_same or len(others) < 2:
+        return [_OF_MEDIAN * mean_error(_without_outliers(curve.values)) for curve in curves]
+    common = np.mean([curve.values for curve in others], axis=0)
+    # A baseline is part of the mean that is subtracted from it, which makes its residuals smaller.
+    shrunk = math.sqrt(len(others) / (len(others) - 1))
+    return [
+        _OF_MEDIAN * (1.0 if curve is candidate else shrunk) * mean_error(_without_outliers(curve.values - common))
+        for curve in curves
+    ]
 
 
 def _without_outliers(values: Array) -> Array:
@@ -504,19 +567,18 @@ def _without_outliers(values: Array) -> Array:
     return kept
 
 
-def _step_rates(view: RunView, horizon: int) -> Array:
+def _step_rates(view: RunView, horizon: int) -> MetricCurve:
     """Steps per second between rows, from their timestamps."""
     clock = clock_of(view)
     if not clock.measured_by:
-        return np.zeros(0)
+        return MetricCurve(np.zeros(0), np.zeros(0), 0)
     kept = clock.steps <= horizon
     steps, times = clock.steps[kept], clock.times[kept]
     passed, taken = np.diff(steps), np.diff(times)
     known = (passed > 0) & (taken > 0)
     if not known.any() or float(np.median(taken[known])) < SHORTEST:
-        return np.zeros(0)
-    rates: Array = passed[known] / taken[known]
-    return rates
+        return MetricCurve(np.zeros(0), np.zeros(0), 0)
+    return MetricCurve(steps[1:][known], passed[known] / taken[known], 0)
 
 
 def _memory(views: Sequence[RunView], found: Measured) -> None:
