@@ -308,7 +308,7 @@ def _telling(items: list[Item]) -> list[Item]:
             for name in item.numbers
             if name in again or (item.said and item.is_strict and (is_short or name in telling))
         }
-        if item.is_block and in_lines:  # of lines without a step, those that come with the lines that say one
+        if item.is_block and in_lines:  # names that occur about as often as the lines with a step, or evaluations
             names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines) or is_evaluation_name(name)}
         is_row = bool(names & telling) if telling else bool(item.said and names & again)
         if is_row and (item.said or names & again & telling):

@@ -36,10 +36,10 @@ from rlvitals.importers.steps import STEP_NAMES, StepFinder, count_epochs, resta
 from rlvitals.importers.table import NOTHING, ROW_NUMBERS, TableImporter, is_table
 
 FEWEST_PRINTED = 3
-"""Fewer rows that a trainer printed are a result rather than a training."""
+"""If a trainer printed fewer rows, they are a result rather than a training."""
 
 MOST_NAMED = 8
-"""Other trainings that the notes name."""
+"""The most other trainings that the notes name."""
 
 _BEGINS = re.compile(r'\{\s*"(?:cells|metadata|nbformat|nbformat_minor|worksheets)"\s*:')
 _POINTER = "version https://git-lfs"
@@ -47,19 +47,19 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 _OBJECT = re.compile(r"<[\w.]+ .*>$|<[\w.]+>$|Figure\(")
 _ENDED = re.compile(r"TrainOutput\(global_step=(\d+)")
 _BAR = re.compile(r"(\d{1,3}%) (?=\d+/\d+ \[)")
-"""A progress bar as Colab shows that of a program: without the bar."""
+"""A program's progress bar as Colab shows it, without the bar itself."""
 _TRUNCATED = "Buffered data was truncated after reaching the output size limit"
 _TABLE_NAMES = {"Training Loss": "loss", "Validation Loss": "eval_loss", "Step": "step", "Epoch": "epoch"}
 _TRAINERS = frozenset(
     {"loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl", "rewards/margins", "train_loss"}
 )
-"""Names of which three make a table without steps a training's."""
+"""A table without steps shows a training if it has three of these names."""
 _MAY_BE_ZERO = ("beta", "temperature")
 _ELSEWHERE = "pass the log of the training (trainer_state.json in the trainer's output folder)"
 
 
 class NotebookImporter(Importer):
-    """A notebook with the outputs that were saved with it."""
+    """A notebook with its saved outputs."""
 
     name = "notebook"
     description = "Jupyter notebooks (.ipynb) with their saved outputs"
@@ -99,7 +99,9 @@ class NotebookImporter(Importer):
         return chosen
 
     def _keep_facts(self, chosen: Training, book: Book) -> None:
-        """What code, banners and progress bars say of the training, and what went wrong in its cells."""
+        """Store the settings from code, banners and progress bars. Note errors and cut outputs in the training's
+        cells.
+        """
         if chosen.trainer is not None:
             self.algorithm = chosen.algorithm
             self.framework = "trl" if chosen.algorithm else None
@@ -127,7 +129,7 @@ class NotebookImporter(Importer):
 
 
 def _cells(path: Path) -> list[dict[str, Any]]:
-    """The cells, of any version of the format."""
+    """The cells of a notebook, in any version of the format."""
     text = text_of(path)
     if text.startswith(_POINTER):
         raise NotALog(path, "it is a pointer of Git LFS, not the notebook: fetch the file with `git lfs pull`")
@@ -153,7 +155,7 @@ class CellOutput(NamedTuple):
 
 
 def _pieces(outputs: object) -> Iterator[CellOutput]:
-    """A cell's outputs, each in the richest form that is read. Images and widgets are skipped."""
+    """A cell's outputs, each in its richest supported form. Images and widgets are skipped."""
     for output in outputs if isinstance(outputs, list) else ():
         if not isinstance(output, dict):
             continue
@@ -165,7 +167,7 @@ def _pieces(outputs: object) -> Iterator[CellOutput]:
             yield CellOutput("error", f"{output.get('ename')}: {output.get('evalue')}")
         else:
             data = output.get("data")
-            if not isinstance(data, dict):  # before version 4 the forms were beside the type
+            if not isinstance(data, dict):  # before version 4 the forms were next to the type
                 data = {"text/html": output.get("html"), "text/plain": output.get("text")}
             html, plain = _text(data.get("text/html")), _text(data.get("text/plain"))
             if _WIDGET in data:
@@ -177,7 +179,7 @@ def _pieces(outputs: object) -> Iterator[CellOutput]:
 
 
 def _text(value: object) -> str:
-    """Text of the format: one text, or a list of its lines."""
+    """A text in the notebook format: one string, or a list of lines."""
     if isinstance(value, str):
         return value
     return "".join(line for line in value if isinstance(line, str)) if isinstance(value, list) else ""
@@ -194,15 +196,15 @@ class Book:
         self.errors: dict[int, str] = {}
         """By cell, the error it ended with."""
         self.cut: set[int] = set()
-        """Cells whose output a notebook service has cut."""
+        """Cells whose output the notebook service truncated."""
         self._cells = cells
         self._outputs = 0
         self._said: dict[str, Any] = {}
-        """What the texts of the cell say of the settings: a banner before the table."""
+        """Settings from the current cell's texts, such as a banner before the table."""
         self._unlogged: NotebookTable | None = None
         """A trainer's table that ends before its first row."""
         self._other_columns: dict[str, None] = {}
-        """Those of tables that are not training's."""
+        """The columns of tables that show no training."""
         code, results = CodeReader(), list[Training]()
         for number, cell in enumerate(cells, 1):
             if cell.get("cell_type") == "code":
@@ -213,7 +215,7 @@ class Book:
         self.trainings = self.trainings or results
 
     def why_empty(self) -> str:
-        """What was seen, and what to do."""
+        """Why the notebook shows no training, and what to do."""
         seen = f"{_counted(len(self._cells), 'cell')}, {_counted(self._outputs, 'output')}"
         if not self._outputs:
             return f"the notebook was saved without outputs ({seen}): run it and save it, or {_ELSEWHERE}"
@@ -231,8 +233,8 @@ class Book:
         self, parts: list[OutputPart], started: list[CodedTrainer], code: CodeReader, results: list[Training]
     ) -> None:
         """Add the parts of a cell to the trainings they belong to, or begin new ones. `started` are the trainers that
-        the cell starts; a table in a cell that starts none is of the one that was made last. What is too short for a
-        training goes to the results.
+        the cell starts. If it starts none, a trainer's output belongs to the trainer created last. Parts that are too
+        short for a training are added to `results`.
         """
         begun = 0
         for part in parts:
@@ -318,14 +320,14 @@ def _are_metrics(rows: list[Fields]) -> bool:
 
 
 def _lines(pieces: list[CellOutput]) -> Iterator[str]:
-    """Lines in the order they were ended; a line of standard output may continue after what standard error says."""
+    """Lines in the order they ended. A line on standard output may continue after text on standard error."""
     begun = {"stdout": "", "stderr": ""}
     for piece in pieces:
         kind = "stderr" if piece.kind == "stderr" else "stdout"
         *whole, begun[kind] = (begun[kind] + piece.text).split("\n")
         for line in whole:
             yield f"{_with_bar(line)}\n"
-        if kind == "stderr" and begun[kind]:  # a progress bar: it is drawn again, and never ended
+        if kind == "stderr" and begun[kind]:  # a progress bar, which is redrawn without ending its line
             yield f"{_with_bar(begun[kind])}\n"
             begun[kind] = ""
     if begun["stdout"]:
@@ -337,7 +339,7 @@ def _with_bar(line: str) -> str:
 
 
 def _read_table(cell: int, table: NotebookTable) -> OutputPart | None:
-    """The training that a table shows; None where it shows something else."""
+    """The training that a table shows; None if it shows something else."""
     is_evaluated = {"Training Loss", "Validation Loss"} <= set(table.names)
     names = [logged_name(name, is_evaluated=is_evaluated) for name in table.names]
     if not ({*STEP_NAMES, "epoch"} & set(names) or len(_TRAINERS & set(names)) >= 3):
@@ -347,7 +349,7 @@ def _read_table(cell: int, table: NotebookTable) -> OutputPart | None:
     rows: list[Fields] = []
     has_gaps = False
     for cells in table.rows:
-        # In a trainer's table the rows from before a column came are shorter.
+        # In a trainer's table, rows logged before a column was added are shorter.
         texts = cells + [""] * (len(names) - len(cells)) if table.total is not None else cells
         if len(texts) != len(names):
             notes.count(
@@ -364,8 +366,8 @@ def _read_table(cell: int, table: NotebookTable) -> OutputPart | None:
         placed = steps.place(row)
         rows += [placed] if len(placed) > 1 else []
     if not _are_metrics(rows):
-        return None  # of texts, or without rows
-    if table.total is None and not has_gaps:  # a frame of pandas pads with nan, a trainer's table does not
+        return None  # a table of texts, or without rows
+    if table.total is None and not has_gaps:  # a pandas frame pads with nan, a trainer's table does not
         drop_padding(rows)
     if table.is_elided:
         of = f" of {table.length}" if table.length else ""
@@ -382,17 +384,17 @@ def _read_table(cell: int, table: NotebookTable) -> OutputPart | None:
 
 
 def _at_ends_of_epochs(rows: list[Fields], table: NotebookTable) -> list[Fields]:
-    """Rows of epochs, at the steps at which those ended where the table tells how many there are."""
+    """Moves rows of epochs to the steps at which the epochs ended, if the table states the number of epochs."""
     if not table.epochs or not table.total:
         return rows
-    late = 1 if rows[0]["step"] == 0 else 0  # the first ended a little before 1 and was cut to 0
+    late = 1 if rows[0]["step"] == 0 else 0  # the table shows 0 if the first epoch ended slightly before 1
     share = table.total / table.epochs
     return [{**row, "step": min(table.total, round((row["step"] + late) * share))} for row in rows]
 
 
 def logged_name(name: str, *, is_evaluated: bool = False) -> str:
-    """What the trainer logged under the name that a notebook's table shows. `is_evaluated` says that the table is one
-    of evaluations: its capitalised names are theirs.
+    """The name under which the trainer logged a column of a notebook's table. In a table with evaluations
+    (`is_evaluated`), capitalised names are evaluation metrics.
 
     >>> logged_name("Training Loss"), logged_name("completions / mean_length"), logged_name("Step")
     ('loss', 'completions/mean_length', 'step')

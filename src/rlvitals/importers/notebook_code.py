@@ -1,6 +1,6 @@
-"""What a notebook's code says of the trainings it starts: the trainer's class and the literal settings given to it.
+"""Reads from a notebook's code which trainings it starts: the trainer's class and its literal settings.
 
-The code is parsed and never run. A value that is not a literal, nor made of literals by plain arithmetic, is not known.
+The code is parsed and never run. A setting is known only if it is a literal, or plain arithmetic on literals.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ _OPERATIONS: dict[type[ast.operator], Callable[[_Number, _Number], _Number]] = {
 
 @dataclass(frozen=True, slots=True)
 class CodedTrainer:
-    """A trainer that the code makes."""
+    """A trainer that the code creates."""
 
     algorithm: str | None = None
-    """As the catalogue spells it; None where the class does not tell."""
+    """The catalogue's name; None if the class does not imply an algorithm."""
     settings: dict[str, _Number] = field(default_factory=dict)
 
 
 class CodeReader(ast.NodeVisitor):
-    """Reads cells in their order and remembers what they assign."""
+    """Reads cells in order and remembers their assignments."""
 
     def __init__(self) -> None:
         self.latest: CodedTrainer | None = None
-        """The trainer made last."""
+        """The trainer created last."""
         self._started: list[CodedTrainer] = []
         self._numbers: dict[str, _Number] = {}
         self._mappings: dict[str, dict[str, _Number]] = {}
         self._arguments: dict[str, dict[str, _Number]] = {}
         self._trainers: dict[str, CodedTrainer] = {}
         self._classes: dict[str, str | None] = {}
-        """Classes of the notebook that are trainers, and their algorithm."""
+        """Trainer classes defined in the notebook, and their algorithm."""
         self._last_arguments: dict[str, _Number] = {}
 
     def read(self, source: str) -> list[CodedTrainer]:
-        """The trainings that a cell starts with `.train()`, or with `.step()` in a loop, in order. A cell that is no
-        Python is skipped.
+        """The trainings that a cell starts with `.train()` or `.step()`, in order. A cell that is not Python is
+        skipped.
         """
         self._started = []
         parsed = _parsed(source) if len(source) <= MAX_SOURCE else None
@@ -82,7 +82,7 @@ class CodeReader(ast.NodeVisitor):
         return self._started
 
     def _without_magics(self, source: str) -> str:
-        """The lines that are Python; a script that is run with settings is a trainer too."""
+        """Replaces lines that are not Python. A script started with settings also counts as a trainer."""
         lines = source.splitlines()
         for position, line in enumerate(lines):
             magic = _MAGIC.match(line)
@@ -161,7 +161,7 @@ class CodeReader(ast.NodeVisitor):
         return self._classes.get(name)
 
     def _trainer(self, node: ast.Call, name: str) -> CodedTrainer:
-        settings = self._last_arguments  # those made in the call itself are the last
+        settings = self._last_arguments  # arguments created inside the call are the last ones
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             settings = self._arguments.get(_dotted(argument), settings)
         return CodedTrainer(self._algorithm(name), settings | self._settings(node))
@@ -185,7 +185,7 @@ class CodeReader(ast.NodeVisitor):
         return found
 
     def _number(self, node: ast.expr) -> _Number | None:
-        """The number an expression plainly is."""
+        """The number that an expression evaluates to; None if it is not known."""
         found: _Number | None = None
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             found = node.value  # type: ignore[assignment]
@@ -211,7 +211,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def _dotted(node: ast.expr) -> str:
-    """`a.b.c` as a text; empty where it is more than names."""
+    """`a.b.c` as a text; empty if the expression has other parts than names."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

@@ -1,6 +1,7 @@
-"""Tables as a notebook's outputs show them: HTML of a trainer's progress or of pandas, and the text that pandas prints.
+"""Parses the tables in a notebook's outputs: HTML of a trainer's progress or of pandas, and the text that pandas
+prints.
 
-A table is names and texts; what they mean is decided elsewhere.
+A table is names and texts. `notebook` interprets them.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ _WORDS = frozenset({"nan", "none", "nat", "<na>", "inf", "-inf"})
 
 @dataclass(slots=True)
 class NotebookTable:
-    """One table, as it is shown."""
+    """One table as shown."""
 
     names: list[str]
     rows: list[list[str]] = field(default_factory=list)
     done: int | None = None
     total: int | None = None
-    """How far the progress bar above the table is: only a trainer's own table has one."""
+    """The position of the progress bar above the table. Only a trainer's table has one."""
     epochs: float | None = None
-    """How many there will be, where the line of the progress bar states it."""
+    """The planned epochs, if the progress bar's line states them."""
     is_elided: bool = False
-    """Whether an ellipsis stands for rows that are not shown."""
+    """Whether an ellipsis replaces some rows."""
     length: int | None = None
-    """How many rows there were, where the table states it."""
+    """How many rows the table has in total, if it states that."""
     lines: list[str] = field(default_factory=list)
-    """Those of the text it was in."""
+    """The lines of text that it was read from."""
 
 
 def html_tables(html: str) -> list[NotebookTable]:
-    """The tables in a piece of HTML, however broken it is: what can be read before the damage is read."""
+    """The tables in a piece of HTML. Damaged HTML is read up to the damage."""
     if "<table" not in html and "<TABLE" not in html:
         return []
     parser = _TableParser()
-    with contextlib.suppress(AssertionError):  # html.parser's answer to some declarations that are none
-        parser.feed(html)  # never closed: what has no end is not touched
+    with contextlib.suppress(AssertionError):  # html.parser raises it on some malformed declarations
+        parser.feed(html)  # close() is not called: it would parse an unfinished tag at the end as text
     return parser.finished()
 
 
@@ -70,12 +71,12 @@ class _TableParser(HTMLParser):
         super().__init__()
         self._tables: list[_Raw] = []
         self._progress = _Raw()
-        """The text above the next table."""
+        """The progress bar above the next table."""
         self._depth = 0
         self._is_head = False
         self._row: list[str] | None = None
         self._are_heads = True
-        """Whether all cells of the row are those of a head."""
+        """Whether all cells of the row are header cells."""
         self._cell: list[str] | None = None
         self._span = 1
 
@@ -94,7 +95,7 @@ class _TableParser(HTMLParser):
             given = dict(attrs)
             self._progress = _Raw(done=_whole(given.get("value")), total=_whole(given.get("max")))
         elif self._depth != 1:
-            return  # a table inside a cell is none of ours
+            return  # a table inside a cell is ignored
         elif tag in ("thead", "tbody"):
             self._end_row()
             self._is_head = tag == "thead"
@@ -151,7 +152,7 @@ def _table(raw: _Raw) -> NotebookTable | None:
     width = max(map(len, heads), default=0)
     if width == 0:
         return None
-    # pandas names the index in a second row of the head, and the levels of columns in several.
+    # pandas puts the index name in a second header row, and column levels in several rows.
     levels = ([head[column] for head in heads if column < len(head)] for column in range(width))
     names = ["/".join(dict.fromkeys(filter(None, level))) for level in levels]
     shown = [row for row in rows if not _is_ellipsis(row)]
@@ -175,8 +176,8 @@ def _whole(text: str | None) -> int | None:
 
 
 def text_tables(text: str) -> list[NotebookTable]:
-    r"""The tables of pandas in a text, with or without row numbers; one that is too wide comes in blocks, which are
-    joined.
+    r"""The tables that pandas printed in a text, with or without row numbers. pandas splits a wide table into blocks,
+    which are joined.
 
     >>> (table,) = text_tables("   step  Training Loss\n0    10         0.6931\n1    20         0.5210")
     >>> table.names, table.rows
@@ -202,7 +203,7 @@ def text_tables(text: str) -> list[NotebookTable]:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[NotebookTable, bool]]:
-    """Heads with the rows below them that have as many cells, and whether pandas says that columns follow."""
+    """Header lines with the rows below that have as many cells, and whether pandas marks that more columns follow."""
     position = 0
     while position + 2 < len(lines):
         head = lines[position]
@@ -226,7 +227,7 @@ def _may_be_head(line: str) -> bool:
 
 
 def _names_over(head: str, first: str) -> list[str]:
-    """The names that stand over the cells of the first row; both end at the same place."""
+    """The column names above the first row's cells. A name ends at the same position as its cell."""
     if len(first) >= MAX_TEXT_ROW or not _cells_in(first, None):
         return []
     names: list[str] = []
@@ -242,7 +243,7 @@ def _names_over(head: str, first: str) -> list[str]:
 
 
 def _cells_in(line: str, width: int | None) -> list[str]:
-    """A row's cells; none where it is not a row of numbers."""
+    """A row's cells; empty if it is not a row of numbers."""
     if len(line) >= MAX_TEXT_ROW or not _LABEL.match(line):
         return []
     cells = line.rstrip(" \\\r").split()

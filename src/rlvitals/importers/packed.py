@@ -1,7 +1,7 @@
 """Packed logs: one file packed with gzip, bzip2, xz or zstd, and archives (zip, tar) that hold a log.
 
-They are unpacked into a temporary folder, which is removed afterwards, and only up to a size. What leads out of an
-archive's folder, is not a plain file, or is a model's weights, is left out.
+They are unpacked into a temporary folder, up to a size limit. Skipped are paths that lead out of the archive's folder,
+entries that are not regular files, and model weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lzma import LZMAFile
 
 MOST_BYTES = 2**30
-"""Of everything that one packed log may become; a larger one is unpacked by hand."""
+"""The most bytes that a packed log may unpack to. The user has to unpack a larger one."""
 
 MOST_FILES = 10_000
 MOST_LAYERS = 3
@@ -48,19 +48,19 @@ _ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (
 
 
 class Stream(Protocol):
-    """Bytes that come unpacked, a piece at a time."""
+    """Unpacked bytes, read in pieces."""
 
     def read(self, size: int, /) -> bytes: ...
     def close(self) -> None: ...
 
 
 class Packing(NamedTuple):
-    """A way in which a single file is packed."""
+    """A compression format of single files."""
 
     mark: bytes
     endings: tuple[str, ...]
     archive: str
-    """The ending of a tar in it, where the two have a common one."""
+    """The combined ending of a tar in this format."""
 
 
 GZIP = Packing(b"\x1f\x8b", (".gz", ".gzip"), ".tgz")
@@ -71,13 +71,13 @@ PACKINGS = (GZIP, BZIP2, XZ, ZSTD)
 
 
 def is_packed(head: bytes) -> bool:
-    """Whether a file that begins so is to be unpacked first."""
+    """Whether a file that begins with these bytes must be unpacked first."""
     return _packing_of(head) is not None or _is_archive(head)
 
 
 @contextlib.contextmanager
 def unpacked(path: Path, notes: Notes) -> Iterator[Path]:
-    """The file in a packed file, or the folder that an archive is. Raises NotALog where it cannot be had."""
+    """The unpacked file, or the folder of an archive's files. Raises NotALog if it cannot be unpacked."""
     with tempfile.TemporaryDirectory(prefix="rlvitals-") as folder:
         place, budget = path, _Budget(path)
         for layer in range(MOST_LAYERS):
@@ -95,14 +95,16 @@ def unpacked(path: Path, notes: Notes) -> Iterator[Path]:
 
 
 class _Budget:
-    """What may still be unpacked."""
+    """The bytes that may still be unpacked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.left = MOST_BYTES
 
     def copy(self, source: Stream, target: Path) -> str:
-        """Write a stream to a file as long as there is room; why it ended before its end, or nothing."""
+        """Write a stream to a file, within the budget. Returns the reason if the stream is damaged, otherwise an empty
+        text.
+        """
         damage = _DAMAGE + _damage_of_packages()
         with open(target, "wb") as out:
             while True:
@@ -131,7 +133,7 @@ def _is_archive(head: bytes) -> bool:
 
 
 def _unpack(path: Path, folder: Path, packing: Packing, budget: _Budget, notes: Notes) -> Path:
-    """The file inside, under the name it had: importers may look at it."""
+    """Unpack a file under its original name, because importers may look at the name."""
     name = path.name
     for ending in (*packing.endings, packing.archive):
         name = name.removesuffix(ending)
@@ -144,7 +146,7 @@ def _unpack(path: Path, folder: Path, packing: Packing, budget: _Budget, notes: 
 
 
 class _Pieces:
-    """A stream of the standard library read so that nothing before a damage is lost: no read continues over it."""
+    """Reads a standard-library stream with `read1`, so that no data before a damaged place is lost."""
 
     def __init__(self, stream: gzip.GzipFile | BZ2File | LZMAFile) -> None:
         self._stream = stream
@@ -155,12 +157,12 @@ class _Pieces:
 
 
 def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
-    """All streams of a file one after the other, as loggers leave them that append."""
+    """A stream over all compressed parts of a file. A logger that appends writes several."""
     if packing is GZIP:
         return _Pieces(gzip.GzipFile(fileobj=file))
     if packing is ZSTD:
         return zstd_stream(file)
-    try:  # a Python may be built without them
+    try:  # Python may be built without them
         from bz2 import BZ2File
         from lzma import LZMAFile
     except ImportError as error:
@@ -171,7 +173,7 @@ def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
 
 
 def zstd_stream(file: BinaryIO) -> Stream:
-    """What zstd packed: by Python's own since 3.14, or one of the packages that have it."""
+    """A zstd stream, from Python's own module (since 3.14) or an installed package."""
     stream: Stream
     with contextlib.suppress(ImportError):
         stream = importlib.import_module("compression.zstd").ZstdFile(file)
@@ -187,7 +189,7 @@ def zstd_stream(file: BinaryIO) -> Stream:
 
 
 def _damage_of_packages() -> tuple[type[Exception], ...]:
-    """What those raise that are not imported here, where they are loaded."""
+    """The error types of the compression modules that are loaded."""
     kinds = [
         getattr(sys.modules.get(module), name, None)
         for module, name in (
@@ -201,7 +203,7 @@ def _damage_of_packages() -> tuple[type[Exception], ...]:
 
 
 def _extract(path: Path, folder: Path, budget: _Budget, notes: Notes) -> Path:
-    """The plain files of an archive, in their folders."""
+    """Extract the regular files of an archive into their folders."""
     left_out = 0
     try:
         for number, (name, stream) in enumerate(_members(path)):
@@ -220,7 +222,7 @@ def _extract(path: Path, folder: Path, budget: _Budget, notes: Notes) -> Path:
 
 
 def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The plain files of an archive, each open until the next is asked for."""
+    """The regular files of an archive, each open until the next is requested."""
     with open_foreign(path) as file:
         if head_of(path).startswith(_ZIP):
             with zipfile.ZipFile(file) as archive:
@@ -236,7 +238,7 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _target(name: str, folder: Path) -> Path | None:
-    """Where a file of an archive goes; None for what leads elsewhere, and for weights, which are not logs."""
+    """Where to write a file of an archive; None for paths that lead out of the folder and for model weights."""
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or ":" in name or parts.suffix.lower() in WEIGHTS:
         return None

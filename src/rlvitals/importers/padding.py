@@ -1,8 +1,8 @@
-"""Tells the nan that a table pads with from the nan that a training logged.
+"""Distinguishes nan that pads a table from nan that a training logged.
 
-Tables whose rows come from rows of different kinds (training, evaluation, the summary at the end) or cadence hold nan
-where nothing was logged. Such a hole is one of a family that is missing as a whole, again and again; a training that
-breaks is nan beside numbers, or from some row on for good.
+A table that merges rows of several kinds (training, evaluation, the final summary) or of several logging intervals
+holds nan where nothing was logged. Padding affects a whole family of metrics and recurs. A failing training logs nan
+next to numbers, or nan in every row from some row on.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rlvitals.importers.base import Fields
 SUMMARY = frozenset({"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
 _EVAL = re.compile(
     r"evals?(?:uation)?(?:[_/.-]|$)|validation(?:[ _/.-]|$)|val[_-]|valid/|valid_(?:loss|acc)|tests?[_/]|"
-    r"val/(?!ratio|clip|num_eos|error|vpred|mean|var)"  # what TRL's PPO says of values, not of validation
+    r"val/(?!ratio|clip|num_eos|error|vpred|mean|var)"  # TRL's PPO: value function, not validation
 )
 _AXES = frozenset({"step", "timestamp", "epoch", "global_step", "iteration", "index", "time"})
 
 
 @cache
 def family(name: str) -> str:
-    """Training, evaluation or the summary at the end: what is logged in its own rows.
+    """The kind of rows in which a metric is logged: training, evaluation or the final summary; "axis" for positions.
 
     >>> [family(name) for name in ("valid_action_ratio", "eval_loss", "val-core/acc", "val/ratio", "train_runtime")]
     ['train', 'eval', 'eval', 'train', 'summary']
@@ -39,7 +39,7 @@ def family(name: str) -> str:
 
 
 def _drop_other_families(row: Fields, keep: frozenset[str]) -> int:
-    """Remove the nan of families this row is not about; returns how many. A row of nothing but nan keeps them."""
+    """Remove the nan of families without any number in this row; returns how many. A row with only nan keeps them."""
     kinds: dict[str, list[bool]] = {}
     for name, value in row.items():
         kinds.setdefault(family(name), []).append(is_nan(value))
@@ -54,9 +54,9 @@ def _drop_other_families(row: Fields, keep: frozenset[str]) -> int:
 
 
 def drop_padding(rows: list[Fields]) -> int:
-    """Remove a whole table's padding; returns how many nan that were."""
+    """Remove the padding of a table; returns how many nan were removed."""
     are_merged = any(_has_numbers(row, "train") and _has_numbers(row, "eval") for row in rows)
-    # Where training and evaluation share rows, a training that is nan in one of them really was.
+    # If training and evaluation share rows, the nan of a training metric was really logged.
     keep = frozenset({"train"}) if are_merged else frozenset()
     removed = sum(_drop_other_families(row, keep) for row in rows)
     return removed + _drop_empty_rows(rows) + _drop_sparse_columns(rows)
@@ -72,7 +72,7 @@ def _has_numbers(row: Fields, kind: str) -> bool:
 
 
 def _drop_empty_rows(rows: list[Fields]) -> int:
-    """Rows of nothing but nan that come again and again: a table that was put on another's steps."""
+    """Remove rows with only nan if they recur: the table was aligned to the steps of another."""
     empty = [
         position
         for position, row in enumerate(rows)
@@ -87,7 +87,9 @@ def _drop_empty_rows(rows: list[Fields]) -> int:
 
 
 def _drop_sparse_columns(rows: list[Fields]) -> int:
-    """Columns that come and go together, some of them under one prefix: logged every so many rows."""
+    """Remove the nan of columns that are nan in the same rows, at least two with the same prefix: they were logged only
+    every few rows.
+    """
     holes: dict[str, list[int]] = {}
     for position, row in enumerate(rows):
         for name, value in row.items():
@@ -108,6 +110,6 @@ def _drop_sparse_columns(rows: list[Fields]) -> int:
 
 
 def _come_and_go(positions: Sequence[int], rows: int) -> bool:
-    """Whether holes are a habit: in a quarter of the rows or more, with numbers between them twice or more."""
+    """Whether gaps recur: they make up at least a quarter of the rows, and other rows interrupt them at least twice."""
     gaps = sum(after - before > 1 for before, after in itertools.pairwise(positions))
     return gaps >= 2 and len(positions) * 4 >= rows

@@ -1,9 +1,9 @@
-"""The grammar of what loops print: names and numbers in one line, whatever stands between them.
+"""Parses the lines that training loops print: names and numbers, with any separators.
 
-A number's name is the text between it and the number before, from the last separator on: `step=10 | reward 0.3`,
+A number's name is the text between the previous number and this one, after the last separator: `step=10 | reward 0.3`,
 `Step 10: reward=0.31 kl=0.02`, `iter 10/500 - loss 0.5`, `[step 10] loss 0.5`, `奖励: 0.35, 步数: 10`.
-What a logger puts in front (times, levels, ranks, places in the source) is skipped. Whether a line is a row or prose is
-not decided here; `LineReading` says how much of it was words.
+Prefixes of loggers (times, levels, ranks, source locations) are skipped. This module does not decide whether a line is
+a row or prose; `LineReading` counts the words that are not names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlvitals.importers.cells import number_in
 from rlvitals.splits import held_out_name
 
 MAX_LINE = 8000
-"""Characters; a longer line is a text."""
+"""In characters. A longer line is a text."""
 MAX_NAME = 80
 MAX_PREFIXES = 10
 
@@ -114,52 +114,52 @@ _RANKS = (
     re.compile(r"batch|батч|批次", re.IGNORECASE),
 )
 EPOCHS = len(_RANKS) + 1
-"""The rank of a count of epochs; smaller ones count finer."""
+"""The rank of a count of epochs. A smaller rank counts in smaller units."""
 
 
 class NumberLabel(NamedTuple):
     """The text before a number."""
 
     name: str | None
-    """None where it is not a name."""
+    """None if the text is not a name."""
     words: int
     """Words before the name."""
     has_mark: bool
     """Whether an equals sign or a colon follows the name."""
     about: str = ""
-    """What a later number is: `loss` of `loss in epoch 1 iteration 0: 0.5`."""
+    """The name of a later number: `loss` in `loss in epoch 1 iteration 0: 0.5`."""
     group: str = ""
-    """What the names up to a closing bracket are parts of: `Adv` of `Adv(mean=0.0, std=1.0)`."""
+    """The prefix of the names up to a closing bracket: `Adv` in `Adv(mean=0.0, std=1.0)`."""
 
 
 class Count(NamedTuple):
-    """A count of steps, of whatever kind."""
+    """A count of steps of any kind."""
 
     number: int
     total: int | None
 
 
 class LineReading(NamedTuple):
-    """What one line says."""
+    """The content of one line."""
 
     counts: dict[str, Count]
     numbers: Fields
     words: int
-    """Words that name nothing."""
+    """How many words are not part of a name."""
     percents: int
-    """Numbers that were percentages: they are shares now."""
+    """How many numbers were percentages. They are converted to shares."""
     is_explicit: bool
-    """Whether an equals sign or a colon stands before every number that is not a count."""
+    """Whether every number that is not a count follows an equals sign or a colon."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether the line is little but names and numbers."""
+        """Whether the line has few words besides names and numbers."""
         return self.words <= 2 + len(self.counts) + len(self.numbers)
 
 
 @lru_cache(maxsize=4096)
 def rank_of(name: str) -> int | None:
-    """How finely a name counts steps: 0 for steps and iterations, `EPOCHS` for epochs; None where it counts none.
+    """The unit that a name counts: 0 for steps and iterations, up to `EPOCHS` for epochs; None if it is not a count.
 
     >>> [rank_of(name) for name in ("global_step", "Iteration", "episode", "", "Epoch", "Micro Step", "loss")]
     [0, 0, 2, 4, 5, None, None]
@@ -174,12 +174,12 @@ def rank_of(name: str) -> int | None:
 
 
 def is_evaluation_name(name: str) -> bool:
-    """Whether a printed name has a word for held-out data in it: `valid loss`."""
+    """Whether a printed name contains a word for held-out data: `valid loss`."""
     return _HELD_OUT.search(name) is not None
 
 
 def without_prefix(text: str) -> str:
-    """A line without what loggers and launchers put in front of it.
+    """A line without the prefixes of loggers and launchers.
 
     >>> without_prefix("(W pid=7) INFO:root:2025-01-01 12:00:00,123 | train.py:10 - step 5 loss 0.5")
     'step 5 loss 0.5'
@@ -194,7 +194,7 @@ def without_prefix(text: str) -> str:
 
 
 def read_pairs(text: str) -> LineReading | None:
-    """The counts and the named numbers in a line; None where it has none.
+    """The counts and the named numbers in a line; None if it has none.
 
     >>> read_pairs("Epoch:[1/1](20/4292), loss: 0.66, acc: 43.2%, 1.2k tok/s")[:2]
     ({'Epoch': Count(number=1, total=1), '': Count(number=20, total=4292)}, {'loss': 0.66, 'acc': 0.432})
@@ -217,7 +217,7 @@ def read_pairs(text: str) -> LineReading | None:
 
 
 def _plain(line: str) -> str:
-    """A line without what is drawn, and with numbers as such."""
+    """A line without drawn rules, and with numbers such as `tensor(0.5)` as plain numbers."""
     if "=" in line or "-" in line or "─" in line or "━" in line:
         line = _RULES.sub("  ", line)
     if "第" in line:
@@ -237,13 +237,13 @@ class _Line:
         self.words = self.percents = self.end = 0
         self.is_explicit = True
         self.begin: int | None = None
-        """Where the first number is that counts no steps."""
+        """The position of the first number that is not a step count."""
         self.about = ""
         self._group = ""
         self._last = ""
 
     def take(self, found: re.Match[str]) -> None:
-        """The next number, with what stands before it."""
+        """Process the next number and the text before it."""
         before = self.text[self.end : found.start()]
         label = _label(before)
         is_first, self.end = self.end == 0, found.end()
@@ -270,7 +270,7 @@ class _Line:
             self.numbers.setdefault(self._whole(name), _scaled(number, found["scale"], unit))
 
     def _whole(self, name: str) -> str:
-        """A name with what it is a part of."""
+        """A name with the prefix of its group."""
         if self._group and not name.startswith(f"{self._group}/"):
             name = f"{self._group}/{name}"
         if name.lower() in _STATISTICS and self._last:
@@ -281,7 +281,7 @@ class _Line:
 
 
 def _held_out(numbers: Fields, lead: str) -> Fields:
-    """The names of an evaluation's line, unless it was a name that sounded like one."""
+    """Marks the names of an evaluation's line as held-out, unless only the first name suggested an evaluation."""
     first = next(iter(numbers))
     before = lead.rstrip(_EDGES)
     said = before[: -len(first)] if before.endswith(first) else before
@@ -289,7 +289,7 @@ def _held_out(numbers: Fields, lead: str) -> Fields:
 
 
 def _label(text: str) -> NumberLabel:
-    """What the text before a number says of it."""
+    """The label in the text before a number."""
     bare = text.rstrip(_EDGES)
     has_mark = any(mark in ":=\uff1a" for mark in text[len(bare) :])
     start = 0
@@ -325,7 +325,7 @@ def _words_in(text: str) -> int:
 
 
 def _scaled(number: int | float, scale: str | None, unit: str) -> int | float:
-    """A number with its unit carried out: shares for percentages, seconds for durations."""
+    """A number converted from its unit: percentages to shares, durations to seconds."""
     if scale:
         return number * _SCALE[scale.lower()]
     if not unit:

@@ -1,4 +1,4 @@
-"""Parquet tables: exports of W&B's history and of Trackio, pandas frames. Read with pyarrow, a piece at a time."""
+"""Parquet tables: exports of W&B's history and of Trackio, pandas frames. Read with pyarrow in batches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MAGIC = b"PAR1"
 MOST_CELLS = 100_000_000
 BATCH_ROWS = 10_000
 RUN_COLUMNS = ("run_id", "run_name")
-"""What tells apart the runs of one table, as Trackio writes it."""
+"""Columns that identify the run of a row, as Trackio writes them."""
 
 _TRACKIO = {"step": "_step"}
-"""Its own counter, unless the training gave it the step."""
+"""Trackio's `step` is its own counter unless the training passed a step. A logged step takes precedence over it."""
 
 
 class ParquetImporter(Importer):
-    """A table with a row a step."""
+    """A table with one row per step."""
 
     name = "parquet"
     description = "Parquet tables"
@@ -54,7 +54,9 @@ class ParquetImporter(Importer):
         return count_epochs(rows, reader.steps)
 
     def _is_padded(self, rows: list[Fields]) -> bool:
-        """Whether nan may be missing values: a table that has all cells of all rows has no other way to say it."""
+        """Whether nan may mark missing values: every row has every column, so the table has no other way to mark
+        them.
+        """
         names = {name for row in rows for name in row}
         return all(len(row) == len(names) for row in rows) and any(
             map(is_nan, (v for row in rows for v in row.values()))
@@ -82,7 +84,7 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
     with needs("Reading Parquet files", "parquet"):
         from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
     met: list[Exception] = []
-    with guarded(met.append, but=(NotALog,)), open_foreign(path) as file:  # arrow raises its own, of several kinds
+    with guarded(met.append, but=(NotALog,)), open_foreign(path) as file:  # pyarrow has several error types of its own
         table = parquet.ParquetFile(file)
         cells = table.metadata.num_rows * table.metadata.num_columns
         if cells > MOST_CELLS:

@@ -1,4 +1,4 @@
-"""From single points, as trackers keep them, to rows: the values of one step together."""
+"""Combines the single points that trackers store into rows with all values of a step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Point(NamedTuple):
 
     step: int
     time: float
-    """Unix seconds; 0 where it is not known."""
+    """Unix seconds; 0 if unknown."""
     name: str
     value: float
 
 
 def rows_of_points(writers: Iterable[Iterable[Point]], notes: Notes) -> list[Fields]:
-    """Rows by step, of one or several writers beside each other."""
+    """Rows by step, merged from one or several writers."""
     merged: dict[tuple[int, int], Fields] = {}
     times: dict[tuple[int, int], float] = {}
     for points in writers:
@@ -45,7 +45,9 @@ def rows_of_points(writers: Iterable[Iterable[Point]], notes: Notes) -> list[Fie
 
 
 def numbered(points: list[Point], notes: Notes) -> list[Point]:
-    """The points, or where all have one step although metrics have several points: counted for each metric."""
+    """The points. If all have the same step although a metric has several points, the points of each metric are
+    numbered from 1.
+    """
     names = {point.name for point in points}
     if len({point.step for point in points}) != 1 or len(points) <= len(names):
         return points
@@ -59,7 +61,7 @@ def numbered(points: list[Point], notes: Notes) -> list[Point]:
 
 
 def _segments(points: Iterable[Point], notes: Notes) -> Iterator[list[Point]]:
-    """Points in order; another segment begins where a metric's steps go back, or come again."""
+    """Points in order. A new segment begins when a metric's step decreases or repeats."""
     segment: list[Point] = []
     newest: dict[str, int] = {}
     for point in points:
@@ -75,9 +77,9 @@ def _segments(points: Iterable[Point], notes: Notes) -> Iterator[list[Point]]:
 
 
 class PointColumns:
-    """The points of a run by metric, in 24 bytes each: what a tracker gives that keeps no rows.
+    """The points of a run by metric, at 24 bytes each, for trackers that store series instead of rows.
 
-    `rows` gives one row a step, as `rows_of_points` does; an evaluation of a step is its own row.
+    `rows` returns one row per step, like `rows_of_points`, but evaluations of a step get a separate row.
     """
 
     def __init__(self, notes: Notes) -> None:
@@ -85,7 +87,7 @@ class PointColumns:
         self._columns: dict[str, tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = {}
 
     def add(self, name: str, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> None:
-        """All points of a metric; times in Unix seconds, 0 where they are not known."""
+        """Add all points of a metric; times in Unix seconds, 0 if unknown."""
         import numpy as np
 
         kept = [
@@ -102,7 +104,7 @@ class PointColumns:
         self._columns[metric_key(name)] = tuple(one[possible][order] for one in kept)  # type: ignore[assignment]
 
     def number(self) -> None:
-        """Where all points have one step although metrics have several: count them for each metric."""
+        """If all points have the same step although a metric has several, number the points of each metric from 1."""
         import numpy as np
 
         steps = {int(step) for column, _, _ in self._columns.values() for step in np.unique(column)[:2]}
@@ -112,7 +114,7 @@ class PointColumns:
                 self._columns[name] = (np.arange(1, len(column) + 1, dtype=np.int64), times, values)
 
     def rows(self) -> Iterator[Row]:
-        """The rows, by step; where metrics start again, another series of steps follows."""
+        """The rows by step. If metrics start over, another series of steps follows."""
         import numpy as np
 
         if not self._columns:
@@ -139,7 +141,7 @@ class PointColumns:
             yield Row(int(steps[begin]), time, 1, {names[place]: value for place, value in cells})
 
     def _segments(self, which: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The number of the series each point is of; another begins where a metric's steps go back, or come again."""
+        """The segment number of each point. A new segment begins when a metric's step decreases or repeats."""
         import numpy as np
 
         found = np.zeros(len(steps), dtype=np.int32)

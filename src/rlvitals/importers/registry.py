@@ -402,8 +402,8 @@ def failures_named(importer: Importer, path: Path) -> Iterator[None]:
 
 
 def _let_pass(importer: type[Importer]) -> tuple[type[Exception], ...]:
-    """The exceptions that are not converted: rlvitals' own errors, and any exception of a shipped importer, so that
-    bugs stay visible.
+    """The exceptions that are not converted: rlvitals' own errors and OSError. A shipped importer's exceptions are
+    never converted, so bugs stay visible.
     """
     return (Exception,) if importer in shipped() else (RlvitalsError, OSError)
 

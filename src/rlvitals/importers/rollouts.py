@@ -1,6 +1,6 @@
-"""Rollouts that other frameworks wrote, as groups: a whole dump at once, or a single row of it.
+"""Reads rollouts that other frameworks wrote, as groups: a whole dump at once, or a single row of it.
 
-`importers/dumps` has the forms. Who looks at a dump on a screen reads it piece by piece: `views/rollouts`.
+`importers/dumps` has the forms. `views/rollouts` reads dumps piece by piece for the screens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvitals.store.rollout_forms import group_of
 
 @dataclass(frozen=True, slots=True)
 class RolloutDump:
-    """What was read."""
+    """The rollouts of a dump."""
 
     groups: list[Group]
     format: str
@@ -31,9 +31,9 @@ class RolloutDump:
 
 
 def read_rollouts(path: str | Path, split: Split | None = None) -> RolloutDump:
-    """The rollouts of a file, or of a folder of them, all in memory. Raises NotALog where there are none.
+    """Read the rollouts of a file, or of a folder of such files, into memory. Raises NotALog if there are none.
 
-    The rows of one step and one prompt are a group. `split` takes those of training or of validation alone.
+    The rows of one step and one prompt form a group. `split` selects only training or only validation.
     """
     place, notes, skipped = Path(path), Notes(), list[str]()
     groups: dict[tuple[int, str, str], Group] = {}
@@ -62,7 +62,7 @@ def read_rollouts(path: str | Path, split: Split | None = None) -> RolloutDump:
 
 
 def group_of_row(form: str, row: Mapping[str, Any], step: int = 0) -> Group | None:
-    """A row as a framework hands it over, as a group; None where it holds no rollout. `form` is a name of `FORMS`.
+    """Converts a framework's row to a group; None if it holds no rollout. `form` is a name of `FORMS`.
 
     >>> group_of_row("openrlhf", {"text": "2 + 2 = 4", "reward": 1.0}, step=3).rollouts[0].reward
     1.0

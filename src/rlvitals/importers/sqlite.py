@@ -1,4 +1,4 @@
-"""SQLite files of trackers, opened to be read and never changed, also while a training writes them."""
+"""Opens trackers' SQLite files read-only, also while a training writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAGIC = b"SQLite format 3\x00"
 BUSY_SECONDS = 5.0
 MOST_STEPS = 1_000_000
-"""Thousands of SQLite's instructions that one reading may take: a table can be made that has no end."""
+"""The most SQLite instructions of one read, in thousands. A crafted file may define an endless table."""
 
 _WRITE_VERSION, _WAL = 18, 2
 
@@ -29,14 +29,14 @@ class RunInDatabase(NamedTuple):
     id: str
     name: str
     begun: float
-    """Unix seconds; for the order alone."""
+    """Unix seconds; only used to sort."""
     width: int
-    """How many metrics it has, or how long a row of it is; compared with that of the other runs alone."""
+    """How many metrics it has, or how long its rows are. Only compared with other runs of the same database."""
     points: int
 
 
 class DatabaseImporter(Importer):
-    """A database of another kind. Asked after those of the trackers: its message says which tables it has."""
+    """Any other SQLite database. Tried after the trackers' importers; its error lists the tables."""
 
     name = "sqlite"
     description = "SQLite databases of MLflow and Trackio"
@@ -56,7 +56,7 @@ class DatabaseImporter(Importer):
 
 
 def columns_in(head: bytes, path: Path) -> dict[str, frozenset[str]]:
-    """The columns of each table, where a file is an SQLite database; nothing where it is none."""
+    """The columns of each table of an SQLite database; empty if the file is not one."""
     if not head.startswith(MAGIC):
         return {}
     try:
@@ -68,7 +68,7 @@ def columns_in(head: bytes, path: Path) -> dict[str, frozenset[str]]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write. What SQLite says of the file is raised as NotALog."""
+    """A read-only connection. SQLite's errors are raised as NotALog."""
     try:
         import sqlite3
     except ImportError as error:
@@ -82,7 +82,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         database.execute("PRAGMA query_only = ON")
         database.execute("PRAGMA trusted_schema = OFF")
         yield database
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second where its message quotes a damaged schema
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if a message quotes a damaged schema
         raise NotALog(path, f"SQLite cannot read it ({error})") from error
     finally:
         if database is not None:
@@ -94,14 +94,16 @@ def _text(stored: bytes) -> str:
 
 
 def _address(path: Path) -> str:
-    """Read-only; where it keeps a write-ahead log that nobody has open, without the files that opening one makes."""
+    """A read-only URI. If the database uses a write-ahead log that is not in use, it is opened as immutable, which
+    creates no files next to it.
+    """
     head = head_of(path)
     is_idle = head[_WRITE_VERSION : _WRITE_VERSION + 1] == bytes([_WAL]) and not os.path.exists(f"{path}-wal")
     return f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if is_idle else ''}"
 
 
 def tables_of(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    """The columns of each real table; views and virtual tables are not read."""
+    """The columns of each table, without views and virtual tables."""
     listed = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
     names = [
         name
@@ -115,8 +117,8 @@ def tables_of(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def choose(runs: list[RunInDatabase], choice: str, path: Path, notes: Notes) -> RunInDatabase:
-    """The run to read: the one that is named, or the newest of those with most metrics; the others are named in a
-    note.
+    """The run to read: the one that `choice` names, or the newest of those with at least half of the most metrics. A
+    note names the others.
     """
     with_points = [run for run in runs if run.points]
     if choice:

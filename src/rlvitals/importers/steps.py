@@ -1,4 +1,4 @@
-"""Which step a row belongs to, when it was logged, and where a file holds a second start."""
+"""Finds the step and time of each row, and the rows at which a file starts over."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ STEP_NAMES = (
     "round", "episode", "episodes", "episode_num", "steps", "total_timesteps", "time/total_timesteps", "num_timesteps",
     "timestep", "timesteps",
 )  # fmt: skip
-"""By precedence: what counts optimizer steps comes before what counts log calls."""
+"""By precedence: names that count optimizer steps come before names that count log calls."""
 
 TIME_NAMES = ("timestamp", "_timestamp", "wall_time", "Wall time", "time", "datetime", "date")
 
 NUMBERED = "no row says its step: rows are numbered from 1"
 
 AXES = frozenset({*STEP_NAMES, *TIME_NAMES, "epoch"})
-"""Names that say where a row is, not what was measured."""
+"""Names that give a row's position, not a metric."""
 
 SAMPLES = 2
-"""Rows a step, at least, of a table of samples."""
+"""A table with at least this many rows per step, on average, is a table of samples."""
 
 _AXES = frozenset({"step", "timestamp", "epoch", "attempt"})
 
 
 class StepFinder:
-    """Gives every row an integer "step" and, where the row tells, a "timestamp"."""
+    """Gives every row an integer "step" and, if the row has a time, a "timestamp"."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
         self.is_numbered = False
-        """Whether a row came before any had said its step."""
+        """Whether a row arrived before any row had stated its step."""
         self._rows = 0
         self._name = ""
         self._differing: set[str] = set()
@@ -48,20 +48,20 @@ class StepFinder:
         self._offset = 0
 
     def memory(self) -> dict[str, Any]:
-        """What `recall` needs to continue with the rows that follow, as JSON holds it."""
+        """The state that `recall` needs to continue with the following rows, as JSON values."""
         epoch = self._epoch if math.isfinite(self._epoch) else None
         kept = {"rows": self._rows, "name": self._name, "differing": sorted(self._differing), "last": self._last}
         return {**kept, "epoch": epoch, "offset": self._offset, "is_numbered": self.is_numbered}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Continue where another finder ended."""
+        """Continue from another finder's state."""
         self._rows, self._name, self._last = memory["rows"], memory["name"], memory["last"]
         self._differing, self._offset = set(memory["differing"]), memory["offset"]
         self._epoch = -math.inf if memory["epoch"] is None else memory["epoch"]
         self.is_numbered = memory["is_numbered"]
 
     def place(self, row: Fields, raw: dict[str, Any] | None = None) -> Fields:
-        """The row with its step first and its time second; `raw` is what it was before texts were dropped."""
+        """The row with its step first and its time second; `raw` is the row before texts were dropped."""
         self._rows += 1
         found = self._step(row)
         placed: Fields = {"step": self._last if found is None else found}
@@ -72,7 +72,7 @@ class StepFinder:
                 placed["timestamp"] = moment
                 row.pop(name, None)
                 break
-        if "timestamp" in row:  # seconds since something: a number like any other
+        if "timestamp" in row:  # an elapsed time: stored like any other metric
             row["metric/timestamp"] = row.pop("timestamp")
         placed.update(row)
         return placed
@@ -85,7 +85,7 @@ class StepFinder:
                 del row[name]
         if not whole:
             if self._name:
-                return None  # a row between others that do say their step
+                return None  # a row without a step among rows that state it
             self.is_numbered = True
             self.notes.say(NUMBERED)
             self._last = self._rows
@@ -101,7 +101,7 @@ class StepFinder:
         return self._last
 
     def _continued(self, step: int, row: Fields) -> int:
-        """The step, or where steps count again in each epoch, the count over all of them."""
+        """The step. If steps start over in each epoch, it is counted across epochs."""
         epoch = row.get("epoch", row.get("train/epoch", row.get("progress/epoch")))
         if not isinstance(epoch, int | float):
             return step + self._offset
@@ -115,7 +115,7 @@ class StepFinder:
 
 
 class RestartWatch:
-    """Tells the row at which a file starts again: most of its metrics were logged at a later step already."""
+    """Detects the row at which a file starts over: most of its metrics were already logged at a later step."""
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
@@ -123,20 +123,20 @@ class RestartWatch:
         self._before: Fields = {}
 
     def memory(self) -> dict[str, Any]:
-        """What `recall` needs to continue with the rows that follow, as JSON holds it. The last row is not part of
-        it.
+        """The state that `recall` needs to continue with the following rows, as JSON values. It does not include the
+        last row.
         """
         return {"newest": self._newest, "first": self._first}
 
     def recall(self, memory: dict[str, Any]) -> None:
-        """Continue where another watch ended."""
+        """Continue from another watch's state."""
         self._newest, self._first = dict(memory["newest"]), memory["first"]
 
     def is_restart(self, row: Fields) -> bool:
         step: int = row["step"]
         names = [name for name in row if name not in _AXES]
         again = sum(self._newest.get(name, step - 1) > step for name in names)
-        if step == self._first and row != self._before:  # begun, given up and begun again
+        if step == self._first and row != self._before:  # started, aborted and started again
             again = sum(self._newest.get(name, step - 1) >= step for name in names)
         found = again * 2 > len(names)
         if found or self._first is None:
@@ -149,13 +149,13 @@ class RestartWatch:
 
 
 def restarts(rows: list[Fields]) -> list[int]:
-    """The positions of the rows at which a file starts again."""
+    """The positions of the rows at which a file starts over."""
     watch = RestartWatch()
     return [position for position, row in enumerate(rows) if watch.is_restart(row)]
 
 
 def count_epochs(rows: list[Fields], steps: StepFinder) -> list[Fields]:
-    """Rows that say an epoch and no step are one an epoch: the epoch is their step."""
+    """If rows state an epoch and no step, and there is one row per epoch, the epoch becomes the step."""
     epochs = [row.get("epoch") for row in rows] if steps.is_numbered else []
     whole = [int(epoch) for epoch in epochs if isinstance(epoch, int | float) and float(epoch).is_integer()]
     if not whole or len(whole) < len(rows) or whole != sorted(set(whole)):
@@ -165,7 +165,7 @@ def count_epochs(rows: list[Fields], steps: StepFinder) -> list[Fields]:
 
 
 def averaged(rows: list[Fields], notes: Notes) -> list[Fields]:
-    """A row a step, where a table has a row for each sample: the mean of what they say."""
+    """If a table has one row per sample, returns the mean row of each step; otherwise the rows unchanged."""
     said = "several rows a step are samples of it: their means are read"
     notes.take_back(said)
     groups = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["step"])]
@@ -183,7 +183,9 @@ def averaged(rows: list[Fields], notes: Notes) -> list[Fields]:
 
 
 def joined(rows: list[Fields]) -> list[Fields]:
-    """The rows of a long table, a metric each, as one row a step; as they are where a step says a metric twice."""
+    """Merges the rows of a long table (one metric each) into one row per step. If a step has a metric twice, the rows
+    are returned unchanged.
+    """
     found: dict[int, Fields] = {}
     for row in rows:
         whole = found.setdefault(row["step"], {"step": row["step"]})
@@ -206,7 +208,7 @@ def _mean_of(group: list[Fields]) -> Fields:
 
 @cache
 def _plain(name: str) -> str:
-    """One of STEP_NAMES as it may be spelled, or nothing."""
+    """The entry of STEP_NAMES that matches a name, ignoring case and spaces; empty if there is none."""
     plain = name.lower().replace(" ", "_")
     return plain if plain in STEP_NAMES else ""
 

@@ -1,7 +1,7 @@
-"""SwanLab: the file of a run (`run-ID.swanlab`, earlier `backup.swanlab`), and the logs of its older local runs.
+"""SwanLab: the file of a run (`run-ID.swanlab`, earlier `backup.swanlab`), and the logs of older local runs.
 
-The file is seven bytes of header and a LevelDB log: of protobuf records since its version 2, of JSON before. Older
-local runs keep a folder for each metric, named after it, with JSON lines.
+The file has seven bytes of header and a LevelDB log, with protobuf records since version 2 and JSON before. Older local
+runs have one folder per metric, named after it, with JSON lines.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SwanLabImporter(Importer):
         steps = StepFinder(self.notes)
         rows = []
         for row in rows_of_points([points], self.notes):
-            row["_step"] = row.pop("step")  # SwanLab's own counter, unless the training gave it the step
+            row["_step"] = row.pop("step")  # SwanLab's own counter, unless the training passed the step
             rows.append(steps.place(row))
         if not rows:
             raise NotALog(path, "the SwanLab run holds no numbers")
@@ -87,7 +87,7 @@ class SwanLabImporter(Importer):
 
 
 def _is_record_file(file: Path) -> bool:
-    """Not the database of the same ending that older local runs have."""
+    """Whether it is a record file, not the database with the same ending in older local runs."""
     try:
         return head_of(file)[: len(MAGIC)] in (MAGIC, b"")
     except (NotALog, OSError):
@@ -95,7 +95,7 @@ def _is_record_file(file: Path) -> bool:
 
 
 def _named_logs(folder: Path) -> list[Path]:
-    """The folders of metrics that say their names. Newer runs number them, and have a .swanlab file."""
+    """The metric folders, if they have the metrics' names. Newer runs number them and have a .swanlab file."""
     logs = sorted({file.parent for file in folder.glob(LINES) if file.stem.isdigit()})
     return [] if all(metric.name.isdigit() for metric in logs) else logs
 
@@ -115,7 +115,7 @@ def _record_points(data: bytes) -> list[Point | None]:
 
 
 def _json_point(data: bytes) -> Point | None:
-    """A record of version 1: of kind SCALAR, with the metric as its local log has it."""
+    """A scalar record of version 1. Its metric has the same form as in local logs."""
     record = object_in(data.decode("utf-8", "replace")) or {}
     inside = record.get("data")
     if isinstance(inside, str):
@@ -136,5 +136,5 @@ def _metric_point(name: str, metric: dict[str, Any]) -> Point | None:
 
 
 def _slice(file: Path) -> tuple[int, str]:
-    """Logs are cut into files of 1000 lines, named by their last."""
+    """A sort key. SwanLab splits logs into files of 1000 lines, each named after its last line number."""
     return (int(file.stem) if file.stem.isdigit() else 0, file.name)

@@ -1,8 +1,8 @@
-"""CSV and TSV tables: pandas and Lightning exports, notebook tables, W&B's exports, with or without a column of row
-numbers, with lines before the header, several in one file.
+"""CSV and TSV tables: exports of pandas, Lightning and W&B, and notebook tables. A file may have a column of row
+numbers, lines before the header, and several tables.
 
-An empty cell is a value that was not logged. A cell that says nan is one that was, unless the table has no empty cell
-and pads with nan instead; `padding` tells.
+An empty cell is a value that was not logged. A nan cell was logged, unless the table has no empty cell and pads with
+nan instead; `padding` decides.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TITLE = re.compile(r"(?:\b|_)(?:eval(?:uation)?|val(?:idation)?|test|held[-_ ]?
 
 
 def delimiter_of(line: str) -> str | None:
-    """What separates a header's names; None where the line is not a header."""
+    """The delimiter of a header line; None if the line is not a header."""
     best = max(DELIMITERS, key=line.count)
     cells = split(line, best)
     names = [cell.strip() for cell in cells if cell.strip()]
@@ -63,7 +63,9 @@ def split(line: str, delimiter: str) -> list[str]:
 
 
 def is_table(text: str) -> bool:
-    """Whether a header is followed by a line of as many cells with a number among them. Quoted cells may hold lines."""
+    """Whether a header is followed by a line with as many cells, one of them a number. Quoted cells may contain line
+    breaks.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return False
@@ -82,7 +84,7 @@ def _fits(header: str, lines: list[str]) -> bool:
 
 
 def _is_header(lines: list[str], at: int) -> bool:
-    """Whether the table begins at a later line: what follows are its rows, nearly all, and mostly numbers."""
+    """Whether a later line is the header: most lines below have as many cells, and most cells are numbers."""
     header = _COMMENT.sub("", lines[at], count=1)
     delimiter = delimiter_of(header)
     below = [split(line, delimiter) for line in lines[at + 1 :][:JUDGED_LINES]] if delimiter else []
@@ -99,7 +101,7 @@ def _has_number(cells: list[str], delimiter: str) -> bool:
 
 
 def _number(cell: str, delimiter: str) -> int | float | None:
-    """A cell's number; a comma in it is decimal where it does not separate cells."""
+    """A cell's number. If the comma is not the delimiter, it may be a decimal comma."""
     cell = cell.strip()
     number = number_in(cell)
     if number is None and delimiter != "," and _DECIMAL_COMMA.fullmatch(cell):
@@ -117,7 +119,7 @@ class Header(NamedTuple):
 
 
 class TableImporter(LineImporter):
-    """A header, then a row a line."""
+    """A header, then one row per line."""
 
     name = "csv"
     description = "CSV or TSV"
@@ -127,16 +129,16 @@ class TableImporter(LineImporter):
         super().__init__()
         self._header: Header | None = None
         self._columns: list[str | None] = []
-        """The metric of each column; None for those that are left out."""
+        """The metric of each column; None for columns that are skipped."""
         self._next: tuple[Header, str] | None = None
-        """A line that may be the header of another table, as the line after it tells."""
+        """A line that may be the header of another table. The next line decides."""
         self._title = ""
         self._steps = StepFinder(self.notes)
         self._begun: list[str] = []
         self._has_empty_cells = False
         self._has_nan = False
         self._is_long = False
-        """Whether each row is one metric."""
+        """Whether each row holds one metric."""
         self._texts: set[str] = set()
 
     @classmethod
@@ -160,7 +162,7 @@ class TableImporter(LineImporter):
                 self._skip(said)
         cells = _cells(whole, self._header.delimiter)
         if cells == self._header.names:
-            return []  # the header once more: a restart that appended
+            return []  # the header again: a restarted process appended to the file
         if len(cells) != len(self._header.names) or not _has_number(cells, self._header.delimiter):
             other = self._other_header(whole)
             if other is not None:
@@ -179,7 +181,7 @@ class TableImporter(LineImporter):
         return []
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
-        """Without the padding, with epochs as steps where there are no others, and one row a step."""
+        """The rows without padding, one per step. Epochs are the steps if there are no others."""
         if self._is_other_table(rows):
             return []
         removed = 0
@@ -195,8 +197,8 @@ class TableImporter(LineImporter):
         return f"a table with the columns {columns} and no metrics in them: " if columns else ""
 
     def _is_other_table(self, rows: list[Fields]) -> bool:
-        """Whether no column is a series of a training: none has a name that trainings log, and there is no step, or the
-        columns are mostly texts and what is called a step goes up and down (an index of runs).
+        """Whether the table shows no training: no column has a name that trainings log, and either there is no step, or
+        most columns are texts and the step column goes up and down, as in an index of runs.
         """
         numbers = [name for name in self._columns if name is not None and name not in self._texts]
         if self._is_long or any(map(TELLING.search, numbers)):
@@ -218,7 +220,7 @@ class TableImporter(LineImporter):
         self._title = ""
 
     def _other_header(self, line: str) -> Header | None:
-        """The header of another table that a line may be."""
+        """The header in a line that may begin another table."""
         delimiter = delimiter_of(line)
         names = _cells(line, delimiter) if delimiter else []
         return Header(names, delimiter, self._is_evaluation()) if delimiter else None
@@ -234,7 +236,7 @@ class TableImporter(LineImporter):
         )
 
     def _whole_line(self, line: str) -> str | None:
-        """A line, with those before it when a quoted cell continues over several."""
+        """A complete line. If a quoted cell spans several lines, they are joined; None until it ends."""
         if self._begun or line.count('"') % 2:
             self._begun.append(line)
             line = "\n".join(self._begun)
@@ -270,7 +272,7 @@ class TableImporter(LineImporter):
 
 
 def _falls(rows: list[Fields]) -> bool:
-    """Whether the steps fall at least a quarter as often as they rise. Those of a training fall only at a restart."""
+    """Whether the steps fall at least a quarter as often as they rise. In a training they fall only at a restart."""
     pairs = list(pairwise(float(row["step"]) for row in rows))
     return 4 * sum(later < earlier for earlier, later in pairs) >= sum(later > earlier for earlier, later in pairs)
 
@@ -285,7 +287,7 @@ def _fits_header(line: str, header: Header) -> bool:
 
 
 def _metrics(names: list[str], notes: Notes) -> list[str | None]:
-    """Each column's metric. W&B's exports put the run before it, and say each metric's extremes beside it."""
+    """The metric of each column. W&B's exports prefix it with the run and add columns for its minimum and maximum."""
     metrics: list[str | None] = [None if name.lower() in ROW_NUMBERS else name for name in names]
     others = [name for name in metrics if name is not None and not _EXPORTED_AXES.fullmatch(name)]
     runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in others))
@@ -300,7 +302,7 @@ def _metrics(names: list[str], notes: Notes) -> list[str | None]:
 
 
 def _exported(name: str | None, run: str, names: set[str]) -> str | None:
-    """The metric of an exported column; None for another run's, and for extremes."""
+    """The metric of an exported column; None for another run's, and for minimum and maximum columns."""
     base, _, part = (name or "").rpartition("__")
     if name is None or not name.startswith(f"{run} - ") or (part in ("MIN", "MAX") and base in names):
         return None

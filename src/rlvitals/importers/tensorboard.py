@@ -1,10 +1,9 @@
-"""TensorBoard event files: scalars of all tags, merged by step, histograms, and images that are PNGs. Numbers are
-float32, as TensorBoard keeps them. PyTorch writes histograms and images in their own fields, TensorFlow 2 in
-tensors.
+"""TensorBoard event files: the scalars of all tags, merged by step; histograms; and PNG images. Numbers are float32, as
+TensorBoard stores them. PyTorch writes histograms and images in separate fields, TensorFlow 2 in tensors.
 
-A run is a folder with event files. Those of its folders are parts of it: `train` and `validation`, or the folder that
-`add_scalars` makes for each of its lines. A folder of runs of which each continues where the one before ended is one
-run too: a trainer that is resumed begins another folder.
+A run is a folder with event files. Event files in its subfolders belong to it: `train` and `validation`, or the folders
+that `add_scalars` creates, one per line. A folder of runs is also one run if each run continues where the previous one
+ended, because a resumed trainer starts a new folder.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "v
 EVENTS = "*tfevents*"
 MAX_EVENT = 2**30
 MOST_RESUMED = 20
-"""Folders that one run may have, each of a time that it was resumed."""
+"""The most folders of one resumed run."""
 
 MOST_HISTOGRAMS = 20_000
-"""Histograms of one log that are kept: those of every layer's gradients at every step would fill the memory."""
+"""The most histograms kept per log. Those of every layer's gradients at every step would fill the memory."""
 
 MOST_IMAGES, MOST_IMAGE_BYTES = 100, 16 * 2**20
-"""Images of one log that are kept, and their bytes."""
+"""The most images kept per log, and their total size."""
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 10: "<?", 19: "<e"}
-"""TensorFlow's numbers for types of tensors, as `struct` calls them."""
+"""The `struct` formats of TensorFlow's tensor types, by number."""
 
 
 class TensorBoardImporter(Importer):
@@ -96,7 +95,9 @@ class TensorBoardImporter(Importer):
 
 
 def _writers(path: Path) -> list[tuple[str, list[Path]]]:
-    """The event files of each folder, in the order they were begun, with the folder's name where there are several."""
+    """The event files of each folder, oldest first, with the folder's name. The name is empty for the run's folder
+    itself and for an only folder.
+    """
     if os.path.isfile(path):
         return [("", [path])]
     resumed = _resumed(path)
@@ -116,7 +117,7 @@ def _writers(path: Path) -> list[tuple[str, list[Path]]]:
 
 
 def _resumed(path: Path) -> list[Path]:
-    """The folders of a run that was resumed, in order; nothing where those of a folder are their own runs."""
+    """The folders of a resumed run, in order; empty if the subfolders are separate runs."""
     if any(path.glob(EVENTS)):
         return []
     folders = sorted({file.parent for file in path.glob(f"*/{EVENTS}")}, key=TensorBoardImporter.begun)
@@ -138,15 +139,15 @@ class _Span(NamedTuple):
     last: int
 
     def goes_on_from(self, other: _Span) -> bool:
-        """Whether a training that wrote the other was resumed: what begins again has its first step after one
-        stride.
+        """Whether this file continues the training of the other: it starts more than one stride after the other's first
+        step, and at most one stride after its last. A new training starts at the same first step.
         """
         stride = self.second - self.first
         return stride > 0 and other.first < self.first - stride and self.first <= other.last + stride
 
 
 def _span(file: Path) -> _Span | None:
-    """As the file is now; files are read whole for this once."""
+    """The steps of a file at its current size. Cached, because the whole file is read."""
     try:
         return _span_of(file, os.stat(file).st_size)
     except (OSError, NotALog):
@@ -174,16 +175,16 @@ def _named(tag: str, folder: str) -> str:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is read beside the scalars."""
+    """The histograms and images read along with the scalars."""
 
     distributions: list[Logged]
     images: list[Image]
     image_bytes: int = 0
     other_images: int = 0
-    """Images that are not kept."""
+    """How many images are not kept."""
 
     def add(self, values: list[Message], step: int, folder: str) -> None:
-        """The histograms and images of one event. Raises ValueError where they are damaged."""
+        """Add the histograms and images of one event. Raises ValueError if they are damaged."""
         if abs(step) > MAX_STEP:
             return
         for value in values:
@@ -205,7 +206,7 @@ class _Kept:
 
 
 def _points(file: Path, folder: str, notes: Notes, kept: _Kept | None = None) -> Iterator[Point]:
-    """Every scalar; histograms and images are kept, where these are wanted."""
+    """Every scalar of a file. Histograms and images are added to `kept`, if given."""
     for data in _records(file, notes):
         try:
             event = message(data)
@@ -222,7 +223,7 @@ def _points(file: Path, folder: str, notes: Notes, kept: _Kept | None = None) ->
 
 
 def _records(file: Path, notes: Notes) -> Iterator[bytes]:
-    """Length, checksum, data, checksum; a record that is not whole ends the file."""
+    """The records of a file: length, checksum, data, checksum. Reading stops at an incomplete record."""
     with open_foreign(file) as source:
         while head := source.read(_LENGTH.size + _CHECKSUM):
             length = _LENGTH.unpack_from(head)[0] if len(head) == _LENGTH.size + _CHECKSUM else MAX_EVENT + 1
@@ -242,14 +243,14 @@ def _number(value: Message) -> float | None:
 
 
 def _plugin(value: Message) -> str:
-    """Which of TensorBoard's pages a summary is for; not known where it says nothing."""
+    """The TensorBoard plugin that a summary is for; empty if it names none."""
     plugins = [text_at(plugin, 1) for metadata in inner(value, 9) for plugin in inner(metadata, 1)]
     return plugins[-1] if plugins else ""
 
 
 def _histograms(value: Message) -> Iterator[Sketch]:
-    """What PyTorch's `add_histogram` writes, the upper bounds of buckets and how many values each holds, or the tensor
-    of TensorFlow 2.
+    """The histograms of a summary: from PyTorch's `add_histogram`, with upper bounds and counts of buckets, or from a
+    TensorFlow 2 tensor.
     """
     for told in inner(value, 5):
         least, most, total, added = ((doubles_at(told, field) or [0.0])[-1] for field in (1, 2, 3, 4))
@@ -263,16 +264,16 @@ def _histograms(value: Message) -> Iterator[Sketch]:
 
 
 def _buckets(tensor: Message) -> list[tuple[float, float, float]]:
-    """A tensor of n x 3 doubles: where each bucket begins and ends, and how many values it holds."""
+    """The buckets in a tensor of n x 3 numbers: start, end and count of each."""
     sizes = [whole_at(size, 1) for shape in inner(tensor, 2) for size in inner(shape, 2)]
     numbers = _doubles(tensor)
     if sizes[1:] != [3] or len(numbers) != 3 * sizes[0]:
-        return []  # a histogram of nothing has no rows
+        return []  # an empty histogram has no rows
     return [(low, high, count) for low, high, count in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)]
 
 
 def _doubles(tensor: Message) -> list[float]:
-    """The numbers of a tensor of floats, however they are packed."""
+    """The numbers of a float or double tensor, in any of its encodings."""
     kind = {1: "f", 2: "d"}.get(whole_at(tensor, 1))
     if kind is None:
         return []
@@ -284,7 +285,9 @@ def _doubles(tensor: Message) -> list[float]:
 
 
 def _pictures(value: Message) -> list[bytes]:
-    """The encoded images of a summary: PyTorch's one, or those of TensorFlow 2, after their width and height."""
+    """The encoded images of a summary: PyTorch's image, or those of TensorFlow 2, which follow their width and
+    height.
+    """
     if 4 in value:
         return [raw_of(encoded) for image in inner(value, 4) for encoded in image.get(4, ())]
     if 8 not in value or _plugin(value) != "images":
@@ -311,6 +314,6 @@ def _scalar(tensor: Message) -> float | None:
 
 
 def _written(file: Path) -> tuple[int, str]:
-    """When an event file was begun: its name says it."""
+    """A sort key: when an event file was started, from its name."""
     match = re.search(r"tfevents\.(\d+)", file.name)
     return (int(match[1]) if match else 0, file.name)

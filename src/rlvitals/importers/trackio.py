@@ -31,7 +31,7 @@ class TrackioImporter(Importer):
         rows: list[Fields] = []
         with opened(path) as database:
             tables = tables_of(database)
-            key = "run_id" if "run_id" in tables["metrics"] else "run_name"  # older files have names alone
+            key = "run_id" if "run_id" in tables["metrics"] else "run_name"  # older files have only names
             chosen = choose(_runs(database, key), self.choice, path, self.notes)
             found = database.execute(
                 f"SELECT step, timestamp, metrics FROM metrics WHERE {key} = ? ORDER BY id", (chosen.id,)
@@ -66,7 +66,7 @@ def _runs(database: sqlite3.Connection, key: str) -> list[RunInDatabase]:
 
 
 def _settings(stored: object) -> dict[str, Any]:
-    """Without what Trackio adds."""
+    """A run's settings, without the entries that Trackio adds."""
     found = object_in(_text(stored)) or {}
     return {name: value for name, value in found.items() if not name.startswith("_")}
 

@@ -1,6 +1,7 @@
-"""Weights & Biases: the file of a run (`run-ID.wandb`), and what lies beside it where that has no history.
+"""Weights & Biases: the file of a run (`run-ID.wandb`), or the console output or summary next to it if it has no
+history.
 
-The file is seven bytes of header and a LevelDB log of protobuf records.
+The file has seven bytes of header and a LevelDB log of protobuf records.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from rlvitals.store.lines import metric_key
 SUMMARY, LINES = "wandb-summary.json", "wandb-history.jsonl"
 ONLY_LAST = "a W&B summary holds the last value of each metric and no history"
 MOST_HISTOGRAMS = 20_000
-"""Histograms of one log that are kept, as of TensorBoard's."""
+"""The most histograms kept per log, the same as for TensorBoard."""
 
 MOST_PARTS = 50
-"""Times that one run may have been resumed."""
+"""The most earlier files of a resumed run that are read."""
 
 _OWN = frozenset({"_runtime", "_wandb"})
 
@@ -67,7 +68,7 @@ class WandbImporter(Importer):
         if found is not None:
             return found
         if os.path.exists(folder / cls.beside[0]):
-            return None  # the console's output says more than the summary
+            return None  # the console output holds more than the summary
         summaries = (folder / cls.beside[1], folder / SUMMARY)
         return next((path for path in summaries if os.path.isfile(path)), None)
 
@@ -85,7 +86,7 @@ class WandbImporter(Importer):
         return rows
 
     def _rows(self, path: Path) -> list[Fields]:
-        """The history; where there is none, what the console printed, or the last values."""
+        """The history. Without one, the rows of the console output, or the last values."""
         if path.name == SUMMARY:
             return self._last_values(path)
         try:
@@ -122,7 +123,7 @@ class WandbImporter(Importer):
         return rows
 
     def _rows_beside(self, output: Path, summary: Path, why: str) -> list[Fields]:
-        """Those of the console's output, or of the summary, with a note."""
+        """The rows of the console output, or of the summary, with a note."""
         console = ConsoleImporter()
         with contextlib.suppress(NotALog, FileNotFoundError):
             rows = console.rows(output)
@@ -145,7 +146,7 @@ class WandbImporter(Importer):
 
 
 def without_media(found: dict[str, Any]) -> dict[str, Any]:
-    """A row of W&B's without pictures, histograms and its own counters; flat or nested."""
+    """A W&B row, flat or nested, without images, histograms and W&B's own counters."""
     media = tuple(name.removesuffix("_type") for name in found if name.endswith("/_type"))
     return {
         name: value
@@ -157,7 +158,7 @@ def without_media(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def histograms_in(found: dict[str, Any], step: Any) -> Iterator[Logged]:
-    """The histograms of a row of W&B's, flat or nested."""
+    """The histograms of a W&B row, flat or nested."""
     if type(step) is not int or abs(step) > MAX_STEP:
         return
     nested = {name: value for name, value in found.items() if isinstance(value, dict)}
@@ -178,7 +179,9 @@ def _packed_of(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _buckets(told: dict[str, Any]) -> list[tuple[float, float, float]]:
-    """The edges of bins, one more than there are counts; or where even ones begin, how wide and how many they are."""
+    """The buckets of a histogram: from its bin edges, one more than there are counts, or from the start, width and
+    number of equal bins.
+    """
     counts = [float(count) for count in told.get("values") or ()]
     edges = told.get("bins")
     packed = told.get("packedBins")
@@ -190,7 +193,7 @@ def _buckets(told: dict[str, Any]) -> list[tuple[float, float, float]]:
 
 
 def _earlier_parts(path: Path) -> list[Path]:
-    """The files of the same run from before it was resumed: its id is in their names, the time in their folders'."""
+    """The earlier files of a resumed run: the id is in their names, the time in the folder names."""
     own, known = begun_by_name(path), glob.escape(path.name)
     folders = f"*run-*-{glob.escape(path.stem.removeprefix('run-'))}"
     files = path.absolute().parent.parent.glob(f"{folders}/{known}") if own and path.suffix == ".wandb" else ()
@@ -198,12 +201,12 @@ def _earlier_parts(path: Path) -> list[Path]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The history as older versions wrote it beside the run."""
+    """The history file that older versions wrote next to the run."""
     return (found for line in lines_of(path) if (found := object_in(line)) is not None)
 
 
 def _records(path: Path, config: dict[str, Any], notes: Notes) -> Iterator[dict[str, Any]]:
-    """The history of a run's file; settings are put into `config` as they come."""
+    """The history in a run's file. Settings are added to `config` as they are read."""
     for data in leveldb_records(path):
         try:
             record = message(data)

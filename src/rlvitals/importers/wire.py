@@ -1,7 +1,7 @@
-"""Records of trackers' own files: protobuf's wire format, and the LevelDB log that W&B and SwanLab write them in.
+"""Reads the records in trackers' files: protobuf's wire format, and the LevelDB log of W&B and SwanLab.
 
-Only what is asked for is decoded, by field numbers, which protobuf's rules keep for ever. So no tracker's package is
-needed to read its files.
+Only requested fields are decoded, by field number. Protobuf keeps field numbers stable, so a tracker's files can be
+read without its package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from rlvitals.importers.base import open_foreign
 
 Value = int | bytes
-"""A varint as a number; what has a length, and fixed 32 and 64 bits, as bytes."""
+"""An int for a varint; bytes for length-delimited and fixed 32- and 64-bit values."""
 
 Message = dict[int, list[Value]]
 """The fields of a message by number, each with all its values in order."""
@@ -27,7 +27,7 @@ _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 
 
 def message(data: bytes) -> Message:
-    r"""The fields of one message. Raises ValueError where the bytes are none.
+    r"""The fields of one message. Raises ValueError if the bytes are not a message.
 
     >>> message(b"\x08\x96\x01\x12\x02hi")
     {1: [150], 2: [b'hi']}
@@ -35,7 +35,7 @@ def message(data: bytes) -> Message:
     found: Message = {}
     position, end = 0, len(data)
     while position < end:
-        key = data[position]  # most keys and lengths are one byte: this loop is where long logs spend their time
+        key = data[position]  # most keys and lengths are one byte: reading long logs spends its time in this loop
         position += 1
         if key >= 0x80:
             key, position = _varint(data, position - 1)
@@ -79,18 +79,18 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def inner(fields: Message, number: int) -> list[Message]:
-    """The messages of a field. Raises ValueError where it holds something else."""
+    """The messages of a field. Raises ValueError if it holds something else."""
     return [message(raw_of(value)) for value in fields.get(number, ())]
 
 
 def text_at(fields: Message, number: int) -> str:
-    """The last text of a field; empty where there is none."""
+    """The last text of a field; empty if there is none."""
     values = fields.get(number)
     return raw_of(values[-1]).decode("utf-8", "replace") if values else ""
 
 
 def whole_at(fields: Message, number: int) -> int:
-    """The last signed number of a field; 0, as protobuf has it, where there is none."""
+    """The last signed number of a field; 0, protobuf's default, if there is none."""
     values = fields.get(number)
     value = values[-1] if values else 0
     if isinstance(value, bytes):
@@ -100,7 +100,7 @@ def whole_at(fields: Message, number: int) -> int:
 
 
 def double_of(value: Value) -> float:
-    """The float that 8 bytes are, or 4."""
+    """The float in 8 or 4 bytes."""
     raw = raw_of(value)
     if len(raw) not in (_DOUBLE.size, _FLOAT.size):
         raise ValueError("a float was expected")
@@ -109,7 +109,7 @@ def double_of(value: Value) -> float:
 
 
 def doubles_at(fields: Message, number: int) -> list[float]:
-    """The doubles of a field, packed into one value or each of its own."""
+    """The doubles of a field, packed into one value or stored as one value each."""
     raw = b"".join(raw_of(value) for value in fields.get(number, ()))
     if len(raw) % _DOUBLE.size:
         raise ValueError("doubles were expected")
@@ -117,14 +117,14 @@ def doubles_at(fields: Message, number: int) -> list[float]:
 
 
 def raw_of(value: Value) -> bytes:
-    """The bytes of a field. Raises ValueError where it is a number."""
+    """The bytes of a field. Raises ValueError if it is a number."""
     if isinstance(value, int):
         raise ValueError("bytes were expected")
     return value
 
 
 def time_at(fields: Message, number: int) -> float:
-    """The last google.protobuf.Timestamp of a field, as Unix seconds; 0 where there is none."""
+    """The last google.protobuf.Timestamp of a field, as Unix seconds; 0 if there is none."""
     values = fields.get(number)
     if not values:
         return 0.0
@@ -133,7 +133,7 @@ def time_at(fields: Message, number: int) -> float:
 
 
 def leveldb_records(path: Path) -> Iterator[bytes]:
-    """Every whole record of a LevelDB log with seven bytes of header; one that the file's end cuts is not there yet."""
+    """Every complete record of a LevelDB log with seven bytes of header. An incomplete last record is ignored."""
     begun = b""
     with open_foreign(path) as file:
         position = len(file.read(HEADER))
