@@ -1,4 +1,7 @@
-"""`rlvitals ask RUN stop|checkpoint|reduce_lr|revert`: a request of yours on a live run, and the trainer's answer."""
+"""`rlvitals ask RUN stop|checkpoint|reduce_lr|revert`: sends a request to a live run's trainer.
+
+It waits for the trainer's answer. Without an action, it lists the requests that people have sent.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _must_listen(view: StoredRun) -> None:
-    """Raise RunError, with what to do, if no trainer would take the request."""
+    """Raise RunError if no trainer would take the request. The message says what to do."""
     if view.status != "running":
         raise RunError(f"{view.path} is {view.status}: there is no trainer to ask")
     here = [event for event in view.health_events if event.type == "monitor" and event.attempt == view.info.attempt]

@@ -184,7 +184,7 @@ def _refuse_following_options(arguments: argparse.Namespace) -> None:
 
 
 def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
-    """Watch until the run ends, no more rows come, or Ctrl-C. Returns the report after the last row."""
+    """Watch until the run ends, `--until-idle` is reached, or Ctrl-C. Returns the report after the last row."""
     if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
         raise ConfigError("--interval and --until-idle are seconds above 0")
     watch = _Watch(arguments, config)
@@ -267,7 +267,7 @@ class _Watch:
                 self._judge.take(row)
         if news.rows:
             self._heard = time.monotonic()
-            if not self._judge.points:  # the log's own settings are known from its first rows on
+            if not self._judge.points:  # the log's settings are known only after its first rows
                 self._judge = self._new_judge(is_known=True)
         for row in news.rows:
             found = self._judge.take(row)

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_at_rest(path: str, done: str) -> RunDir:
-    """A run on this machine that nobody records; raises RunError for any other. `done` is what is to be done to it."""
+    """A local run that is not being recorded. Raises RunError for any other; `done` is the verb of its message."""
     if is_url(path):
         raise RunError(f"only a run on this machine can be {done}: do it before you upload the run")
     if open_run(path).status == "running":

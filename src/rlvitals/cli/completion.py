@@ -1,4 +1,4 @@
-"""`rlvitals completion SHELL`: a script that completes verbs, flags and paths, made from the verbs' own parsers."""
+"""`rlvitals completion SHELL`: prints a completion script for verbs, flags and paths, made from the verbs' parsers."""
 
 from __future__ import annotations
 

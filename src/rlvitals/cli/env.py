@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def packages() -> dict[str, dict[str, str | None]]:
-    """Extra -> the packages it asks for with the versions there are; what always comes with rlvitals is `base`."""
+    """Extra -> its packages -> the installed version, or None. `base` holds the packages that rlvitals always needs."""
     found: dict[str, dict[str, str | None]] = {}
     for line in metadata.requires("rlvitals") or []:
         requirement, _, condition = line.partition(";")

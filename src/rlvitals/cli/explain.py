@@ -1,4 +1,4 @@
-"""`rlvitals explain NAME`: a metric, or one of the doctor's rules or kinds."""
+"""`rlvitals explain NAME`: explains a metric, a rule or a kind of trouble."""
 
 from __future__ import annotations
 

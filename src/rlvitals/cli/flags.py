@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_judge_flags(parser: argparse.ArgumentParser) -> None:
-    """`--rules` and `--algorithm`: what a run is judged by."""
+    """`--rules` and `--algorithm`, which choose the rules that judge a run."""
     parser.add_argument(
         "--rules", action="append", metavar="RULES",
         help="a preset, a rule file, or a rule such as 'kl > 0.5 for 5: warning' (repeatable; default: those "

@@ -1,7 +1,8 @@
 """`rlvitals VERB ...`: finds the verb's module, runs it, and turns errors into one line and an exit code.
 
 Exit codes: 0 done; 1 the answer is no (an unknown metric, runs that do not compare); 64 wrong usage or an unreadable
-run. `check` and `scan` have their own: 0 healthy, 1 watch, 2 act, 3 cannot judge. `train`: 1 the training failed.
+run. `check` and `scan` have their own: 0 healthy, 1 watch, 2 act, 3 cannot judge. `gate`: 2 the runs cannot be compared
+or read. `train`: 1 the training failed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rlvitals.version import __version__
 EXIT_NO = 1
 EXIT_USAGE = 64
 EXIT_DEFECT = 1
-"""The same as Python's for an uncaught exception."""
+"""The same as Python's exit code for an uncaught exception."""
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
 """With Python's default of 700, garbage collection during the imports takes 0.07 s of the dashboard's start."""
@@ -71,7 +72,7 @@ MODULES = {"audit-judge": "audit_judge", "import": "import_log", "eval": "text_s
 
 
 class Verb(Protocol):
-    """What a verb's module offers."""
+    """The functions of a verb's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, arguments: argparse.Namespace) -> int: ...

@@ -16,7 +16,7 @@ from rlvitals.terminal import cut_middle, put_json, visible
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    """The flag every verb has."""
+    """Add `--json`."""
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
 
 
@@ -31,7 +31,7 @@ def print_json_line(facts: Any) -> None:
 
 
 def printable(facts: Any) -> Any:
-    """The same facts with every name and text on one line of bounded length: a table is laid out for what is shown."""
+    """The same facts with every text on one line of bounded length. Tables are laid out for the shortened texts."""
     if isinstance(facts, dict):
         return {printable(key): printable(value) for key, value in facts.items()}
     if isinstance(facts, list | tuple):

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_dir(root: Path, name: str) -> RunDir | None:
-    """The run of a mark; None, with a warning, if it cannot be removed."""
+    """The run that a mark names. None, with a warning, if it cannot be removed."""
     path = (root / name).resolve()
     if not path.is_relative_to(root) or not RunDir(path).holds_run:
         warn(f"{name}: there is no run of rlvitals here; nothing is removed")
@@ -77,7 +77,7 @@ def _size(run_dir: RunDir) -> int:
 
 
 def _remove(run_dir: RunDir) -> None:
-    """What rlvitals wrote; checkpoints and other files stay, and so does the folder unless it is empty."""
+    """Remove the files that rlvitals wrote. Checkpoints and other files stay. The folder is removed only if empty."""
     try:
         remove_paths([*run_dir.written_paths, run_dir.heartbeat, run_dir.lock])
         for folder in (run_dir.logs, run_dir.eval_logs, run_dir.epochs.plots, run_dir.epochs.folder, run_dir.root):

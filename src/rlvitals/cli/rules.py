@@ -1,4 +1,4 @@
-"""`rlvitals rules [NAME ...]`: the rules of the doctor."""
+"""`rlvitals rules [NAME ...]`: lists all rules, or shows the named ones in full."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from rlvitals.views.run import RunView, open_run
 
 EXIT_BEHIND = 1
 LINGER_SECONDS = 20.0
-"""A tracker without progress for this long is given up and reported. With --follow, not while the run is recorded."""
+"""A tracker without progress for this long is given up and reported. With --follow, this applies after the run ends."""
 SLOWEST_CALL_SECONDS = 120.0
 """The time limit of one call of a tracker. On a busy machine MLflow needs half a minute to create a database."""
 

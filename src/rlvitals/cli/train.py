@@ -30,7 +30,7 @@ TRAINERS = {
 
 
 class _Flags(Parser):
-    """Flags without abbreviations; what is wrong is raised, and becomes one line and exit code 64."""
+    """Flags without abbreviations. A wrong flag raises ConfigError: one line and exit code 64."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
