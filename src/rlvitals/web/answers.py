@@ -20,7 +20,7 @@ LONGEST_NAME = 4096
 
 
 class Query:
-    """The parameters of a request, read strictly: a value that should be a number and is not raises ConfigError."""
+    """The parameters of a request. A value of the wrong type raises ConfigError."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = list(pairs)

@@ -1,7 +1,7 @@
-"""What each address under `/api` answers: a folder and a question in, facts out. No HTTP here.
+"""The answers to the addresses under `/api`. Each function takes a folder and a query and returns facts. No HTTP here.
 
-The types of the answers are in `rlvitals.contract`. What a first page does not need is imported when it is asked for:
-a server should be there at once.
+The types of the answers are in `rlvitals.contract`. Modules that the first page does not need are imported on demand,
+so that the server starts quickly.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
 from rlvitals.web.folder import Folder, Open
 
 PAGE_SIZE = 50
-"""Groups or hits of one answer."""
+"""Number of groups or hits in one answer."""
 
 MOST_PAGES = 20
-"""Pages of hits."""
+"""Maximum number of pages of hits."""
 
 MOST_SWEPT = 500
-"""Runs of a sweep: of each, its settings and one number are read."""
+"""Maximum number of runs in a sweep, which reads the settings and one number of each."""
 
 MOST_COLUMNS = 60
-"""Columns of a table."""
+"""Maximum number of columns in a table."""
 
 PROMPT_LENGTH = 300
-"""Characters of a prompt in a list."""
+"""Maximum number of characters of a prompt in a list."""
 
 
 def runs(folder: Folder, query: Query) -> contract.Runs:
-    """Every run in a line, but for those that were archived or deleted, unless they are asked for."""
+    """One line per run. Archived and deleted runs are included only with `hidden=1`."""
     return folder.runs(hidden=query.text("hidden") == "1")
 
 
 def table(folder: Folder, query: Query) -> contract.Table:
-    """Every run with the columns that are asked for."""
+    """Every run with the requested columns."""
     columns = query.all("column", MOST_COLUMNS)
     return folder.table(columns, hidden=query.text("hidden") == "1", choices=query.text("choices") == "1")
 
@@ -60,12 +60,12 @@ def run(folder: Folder, query: Query) -> contract.Vitals:
 
 
 def metrics(folder: Folder, query: Query) -> contract.Metrics:
-    """The metrics there are."""
+    """The metrics of one run."""
     return folder.remembered(_run(query), "metrics", lambda run: metric_list(run.view, run.view.vital_signs))
 
 
 def series(folder: Folder, query: Query) -> contract.Lines:
-    """Lines to draw."""
+    """The lines of a run's charts."""
     names = query.all("name", MOST_NAMES)
     if not names:
         raise ConfigError("the question needs 'name'")
@@ -74,21 +74,21 @@ def series(folder: Folder, query: Query) -> contract.Lines:
 
 
 def distributed(folder: Folder, query: Query) -> contract.Distributions:
-    """How values are spread over the steps, and the texts that were logged."""
+    """The distributions of values at each step, and the logged texts."""
     from rlvitals.views.distributions import distributions
 
     return folder.remembered(_run(query), "distributions", lambda run: distributions(run.view))
 
 
 def images(folder: Folder, query: Query) -> contract.Images:
-    """Which images were logged."""
+    """The list of logged images."""
     from rlvitals.views.images import image_list
 
     return folder.remembered(_run(query), "images", lambda run: image_list(run.view))
 
 
 def image(folder: Folder, query: Query) -> contract.ImageFacts:
-    """One image. It travels as text in JSON: a browser is never handed foreign bytes under an address."""
+    """One image, as text in JSON, so that no address serves a file that came from a run."""
     from rlvitals.views.images import one_image
 
     step = query.whole("step")
@@ -98,7 +98,7 @@ def image(folder: Folder, query: Query) -> contract.ImageFacts:
 
 
 def explain(folder: Folder, query: Query) -> contract.Explained:
-    """The catalogue's entry for a name, in the run's framework where one is named."""
+    """The catalogue's entry for a name. With `run`, the name is read as one of that run's framework."""
     name = query.needed("name")
     run_name = query.text("run")
     reader = folder.view(run_name).reader if run_name is not None else catalog.reader()
@@ -107,7 +107,7 @@ def explain(folder: Folder, query: Query) -> contract.Explained:
 
 
 def findings(folder: Folder, query: Query) -> contract.Findings:
-    """What the doctor said."""
+    """The findings of one run."""
 
     def told(run: Open) -> contract.Findings:
         return findings_told(run.view, run.diagnosed(), has_rollouts=bool(run.view.rollout_log.steps))
@@ -116,7 +116,7 @@ def findings(folder: Folder, query: Query) -> contract.Findings:
 
 
 def in_hindsight(folder: Folder, query: Query) -> contract.HindsightAnswer:
-    """What continuing has cost a run that went wrong, and which checkpoint to revert to."""
+    """The cost of continuing a run after it went wrong, and the checkpoint to revert to."""
     from rlvitals.views.hindsight import Neighbours, hindsight
 
     def told(run: Open) -> contract.HindsightAnswer:
@@ -124,7 +124,7 @@ def in_hindsight(folder: Folder, query: Query) -> contract.HindsightAnswer:
         if diagnosis.is_pending:
             return {"judging": True, "hindsight": None}
         found = hindsight(run.view, diagnosis.findings, Neighbours(folder.recorded()))
-        if found is not None:  # a page is not told where things are on the disk
+        if found is not None:  # pages get paths relative to the folder
             if (checkpoint := found["checkpoint"]) is not None:
                 checkpoint["path"] = folder.shown(checkpoint["path"])
             if (nearest := found["nearest"]) is not None:
@@ -142,7 +142,7 @@ def speed(folder: Folder, query: Query) -> contract.Performance:
 
 
 def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
-    """Without a step: which steps there are. With outcome, search or worst: hits. With a group: whole transcripts."""
+    """The steps with rollouts. With `step`: its groups. With `group` too: its transcripts. With a filter: hits."""
     from rlvitals.views.rollouts import pick
 
     log = folder.view(_run(query)).rollout_log
@@ -178,7 +178,7 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
 
 
 def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
-    """The evaluations over the steps, and the epochs where the rows say where they end."""
+    """The evaluations over the steps. The epochs too, if the rows show where they end."""
     from rlvitals.views.evaluations import evaluated_slices, numbers_of, read_trend, trend_of_log
 
     view = folder.view(_run(query))
@@ -200,7 +200,7 @@ def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
 
 
 def compare(folder: Folder, query: Query) -> contract.Compared:
-    """Runs beside the first one named; with `signs` its vital signs alone."""
+    """Compare runs with the first one. With `signs=1`, only its vital signs are compared."""
     from rlvitals.views.compare import compare_runs
 
     names = query.all("run", MOST_RUNS)
@@ -227,7 +227,7 @@ def compare(folder: Folder, query: Query) -> contract.Compared:
 
 
 def swept(folder: Folder, query: Query) -> contract.Sweep:
-    """The settings that vary among runs, and what they have to do with a target."""
+    """The settings that vary among runs, and their relation to a target."""
     from rlvitals.views.sweep import sweep
 
     names = query.all("run", MOST_SWEPT)
@@ -239,7 +239,7 @@ def swept(folder: Folder, query: Query) -> contract.Sweep:
 
 
 def _outcome(view: RunView) -> str:
-    """What a run is for, as a column: its reward or margin, or else its first vital sign."""
+    """The column of a run's outcome: its reward or margin, otherwise its first vital sign."""
     return f"{view.outcome or [*view.vital_signs, 'reward'][0]}.last"
 
 
@@ -267,7 +267,7 @@ def all_overlaid(folder: Folder, query: Query) -> contract.Overlays:
 
 
 def others(folder: Folder, query: Query) -> contract.Others:
-    """The metrics that only the runs over the first one log. A run that cannot be read has none."""
+    """Metrics that the other runs log and the first one does not. Other runs that cannot be read are skipped."""
     from rlvitals.views.overlay import MOST_OTHERS, others
 
     views: dict[str, RunView] = {}
@@ -285,12 +285,12 @@ def others(folder: Folder, query: Query) -> contract.Others:
 
 
 def marks(folder: Folder, query: Query) -> contract.Marks:
-    """Names, tags and notes of runs, which are archived or deleted, and boards; whether they may be changed."""
+    """Names, tags and notes of runs, archived and deleted runs, boards, and whether pages may change them."""
     return _marks(folder, folder.marks.read)
 
 
 def change_marks(folder: Folder, body: bytes) -> contract.Marks:
-    """What `POST /api/marks` does: `{"run": RUN, "set": {...}}` or `{"board": NAME, "set": {...} or null}`."""
+    """`POST /api/marks`. The body is `{"run": RUN, "set": {...}}` or `{"board": NAME, "set": {...} or null}`."""
     try:
         asked = parse_shallow(body)
     except ValueError as error:
@@ -353,12 +353,12 @@ def _window(query: Query) -> Window:
 def _epochs(view: RunView) -> contract.EpochsFacts | None:
     try:
         return view.epochs().to_dict() if view.rows else None
-    except RlvitalsError:  # nothing says where an epoch ends
+    except RlvitalsError:  # the rows do not show where an epoch ends
         return None
 
 
 def _group(number: int, group: Group, tokens: int | None) -> contract.GroupFacts:
-    """A group whole, but for tokens: these are of the rollout with that number alone."""
+    """A whole group. Tokens are included only for the rollout with the number `tokens`."""
     from rlvitals.views.rollouts import outcomes
 
     read = tuple(
@@ -373,7 +373,7 @@ def _group(number: int, group: Group, tokens: int | None) -> contract.GroupFacts
 
 
 def _listed(number: int, group: Group) -> contract.ListedGroup:
-    """A group for the list: its rollouts in a line each, without their texts."""
+    """A group for the list: its rewards and counts, without the texts of its rollouts."""
     from rlvitals.views.rollouts import outcomes
 
     return {

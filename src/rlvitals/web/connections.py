@@ -1,9 +1,9 @@
-"""A browser's connection: what a stranger may send, how long it may take, and how many may be open.
+"""A browser's connection: limits on the size of requests, on their duration, and on the number of connections.
 
-uvicorn reads heads of any size for any time, and its limit of connections refuses whoever comes next, which is the
-browser. Here a head is checked before it is parsed (the parser needs 15 seconds for 64 KiB of spaces before a bad
-character), a request has no body but at a door that takes one, and when all places are taken, the connection that
-waits is closed for the new one.
+uvicorn reads heads of any size for any time. At its limit of connections it refuses new ones, such as the user's
+browser. `Connection` checks a head before it is parsed, because the parser needs 15 seconds for 64 KiB of spaces before
+a bad character. It accepts a body only at the addresses in `doors`. When all connections are in use, it closes an idle
+one for the new one.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r?\n", re.IGNOREC
 
 
 def fault_of(head: bytes, doors: Mapping[bytes, int] | None = None) -> tuple[int, str] | None:
-    r"""The status and the sentence by which a head is refused; None where the parser may have it. `doors` take bodies:
-    paths that may be posted to, each with the most bytes.
+    r"""The status and the message with which a head is refused, or None if it is passed to the parser. `doors` are the
+    paths that accept a body, each with its maximum size in bytes.
 
     >>> fault_of(b"POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
     (413, 'nothing here takes a body')
@@ -94,7 +94,7 @@ def fault_of(head: bytes, doors: Mapping[bytes, int] | None = None) -> tuple[int
 
 
 def body_length(head: bytes) -> int | None:
-    r"""The bytes that follow a head; None where it does not state them in exactly one way.
+    r"""The number of bytes after a head, or None if the head does not state it exactly once.
 
     >>> body_length(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), body_length(b"GET / HTTP/1.1\r\n\r\n")
     (5, 0)

@@ -1,9 +1,9 @@
-"""`rlvitals push`: a run's files sent to a server that accepts pushes, while it is written or afterwards.
+"""`rlvitals push`: sends a run's files to a server that accepts pushes, while the run is recorded or afterwards.
 
-Logs are sent from where the server says its copy ends, so that a piece is written once whoever was killed in between.
-On every new connection, and at the end, sizes and hashes are compared; a copy that is not the beginning of the log is
-sent again. Files that are replaced whole are sent when they have changed, the identity card after the rows it
-counts.
+The server reports where its copy of a log ends, and sending continues there. A piece is therefore written only once,
+even if one side was killed in between. Sizes and hashes are compared on every new connection and at the end. If a copy
+is not the beginning of the log, the log is sent again. Files that are replaced whole are sent when they have changed.
+The identity card is sent after the rows that it counts.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class PushServer:
 
 @dataclass(slots=True)
 class Sent:
-    """What the server is known to have stored."""
+    """The files that the server is known to have."""
 
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the logs."""
@@ -139,8 +139,8 @@ class Delivery:
     _most_piece: int = FIRST_PIECE
 
     def send(self, *, follow: bool = False, patience: float = PATIENCE) -> None:
-        """Send what there is; with `follow`, until the run is over. Raises RunError where the server refuses, or does
-        not answer for too long.
+        """Send the run; with `follow`, until it has ended. Raises RunError if the server refuses it or does not answer
+        for `patience` seconds.
         """
         if not self.run.holds_run:
             raise RunNotFound(f"there is no run in {self.run.root}")
@@ -214,8 +214,9 @@ class Delivery:
         return known
 
     def _send_changes(self, known: Sent) -> None:
-        """One round. The identity card is read before the logs and sent after them: where it says that the run is over,
-        its rows are there. The first time it goes ahead, because rows without a card are another recorder's.
+        """One round. The identity card is sent after the logs, so that a card that says that the run has ended comes
+        after all rows. The first time it is also sent before them: without a card, they would be read as the rows of
+        another recorder.
         """
         card = self.run.info.name
         if card not in known.stamps:
@@ -227,7 +228,7 @@ class Delivery:
         if before == stamp(self.run.info):
             self._send_whole(card, known)
         for name in [name for name in (*known.sizes, *known.stamps) if name != card and name not in names]:
-            if not os.path.lexists(self.run.root / name):  # a lock that was given back, a log that was packed
+            if not os.path.lexists(self.run.root / name):  # such as a released lock or a compacted log
                 self._ask("remove", file=name)
                 known.sizes.pop(name, None)
                 known.stamps.pop(name, None)
@@ -238,7 +239,7 @@ class Delivery:
         try:
             with open_regular(path) as file:
                 size = file.seek(0, 2)
-                if sent < 0 or size < sent:  # another beginning, or cut off
+                if sent < 0 or size < sent:  # the copy differs, or the log was cut
                     sent = _count(self._ask("append", file=name, offset=0, cut=True, data="").get("size"), 0)
                 if sent == size and name not in known.sizes and size == 0:
                     self._ask("append", file=name, offset=0, data="")

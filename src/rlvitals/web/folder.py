@@ -1,7 +1,7 @@
-"""The folder that is served: which runs and dumps may be read, and the views of those that are looked at.
+"""The served folder: which runs, dumps and logs may be read, and the cached views of those that were opened.
 
-Nothing outside the folder is ever opened: a run's path is resolved first, and a run that holds a symbolic link to the
-outside is refused whole.
+Nothing outside the folder is ever opened. The path of a run is resolved first, and a run that contains a symbolic link
+to the outside is refused.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ MOST_ENTRIES = 50_000
 
 
 class Served(NamedTuple):
-    """One entry: a run's directory, one split of a dump, or what is judged for the list: a log of another tool, or a
-    training whose processes record a run each.
+    """One entry of the list: a run's directory, one split of a dump, or a log. A log is a log of another tool, or a
+    training with one run per process.
     """
 
     path: Path
@@ -98,7 +98,7 @@ class Served(NamedTuple):
         return view
 
     def tail(self, place: str, root: Path) -> RunTail | DumpTail | RawTail:
-        """Reads what is added to the entry from now on, or from a given position."""
+        """Reads data that is added to the entry after now, or after a given position."""
         if self.is_log:
             return RawTail(self.path, place)
         if self.split is not None:
@@ -258,7 +258,7 @@ class Folder:
         return self.root.name
 
     def runs(self, *, hidden: bool = False) -> Runs:
-        """What `/api/runs` answers: the newest first; with `hidden` also those that were archived or deleted."""
+        """The response of `/api/runs`, newest first. With `hidden`, archived and deleted runs are included."""
         gone = set() if hidden else self.marks.put_away()
         with self._listing:
             entries = [entry for entry in self._entries() if not gone or self._named(entry) not in gone]
@@ -278,7 +278,7 @@ class Folder:
         }
 
     def table(self, columns: Sequence[str], *, hidden: bool = False, choices: bool = False) -> Table:
-        """What `/api/table` answers."""
+        """The response of `/api/table`."""
         listed = self.runs(hidden=hidden)
         cells: dict[str, list[Any]] = {}
         pending, offered = 0, None
@@ -322,14 +322,14 @@ class Folder:
                     continue
 
     def recorded_places(self) -> dict[str, Path]:
-        """Where the recorded runs are, by their names in the list; without those that were archived or deleted."""
+        """The directories of the recorded runs by their names in the list, without archived and deleted runs."""
         gone = self.marks.put_away()
         with self._listing:
             places = {self._named(entry): entry.path for entry in self._entries() if entry.is_run}
         return {run: path for run, path in places.items() if run not in gone}
 
     def shown(self, path: str) -> str:
-        """A path of the folder as pages know it; nothing of one outside."""
+        """A path relative to the folder, or an empty string if it is outside."""
         try:
             return Path(path).resolve().relative_to(self.root).as_posix() if path else ""
         except (OSError, ValueError, RuntimeError):
@@ -396,11 +396,11 @@ class Folder:
         return Served(path, wanted)
 
     def listed_name(self, run: str) -> str:
-        """The name under which a run is listed, whichever path leads to it. Raises RunNotFound."""
+        """The name under which a run is listed, for any path of it. Raises RunNotFound."""
         return self._named(self.served(run))
 
     def tail(self, run: str, place: str) -> RunTail | DumpTail | RawTail:
-        """What is added to a run or dump from now on, or from a place on."""
+        """Reads data that is added to a run, dump or log after now, or after a given position."""
         return self.served(run).tail(place, self.root)
 
     def view(self, run: str) -> RunView:
@@ -427,7 +427,7 @@ class Folder:
                 if known is not None:
                     fresh.take_over(known)
                 for stream in STREAMS:
-                    fresh.view.columns(stream)  # reads the logs, once for all who ask
+                    fresh.view.columns(stream)  # reads the logs, once for all requests
                 known = fresh
             with self._lock:
                 self._open[entry] = known
@@ -449,7 +449,7 @@ class Folder:
             found = [path for path in islice(find_places(self.root), MOST_RUNS) if not self._is_refused(path)]
             self._listed = [entry for path in found for entry in _entries_of(path)]
             ended = time.monotonic()
-            # A home directory takes long to search: most of the time is not to go into searching it.
+            # A search of a home directory takes long. It must not take most of the server's time.
             self._list_until = ended + max(LIST_SECONDS, 10 * (ended - began))
         return self._listed
 
@@ -465,7 +465,7 @@ class Folder:
             return self._dump_line(entry)
         try:
             leads_outside(path, self.root, deep=False)
-        except OSError as error:  # what cannot be looked through is not opened
+        except OSError as error:  # not opened, because its links cannot be checked
             return unreadable_line(path, str(unreadable(path, error)))
         return self._headlines.of(path)
 

@@ -1,12 +1,12 @@
-"""What every request passes before it is answered: who may ask, from which page, and what a browser may do with the
-answer.
+"""Checks every request before it is answered, and adds security headers to every answer.
 
-- `Host` must name this machine. A foreign site that lets its own name resolve to 127.0.0.1 (DNS rebinding) sends its
-  own name there.
-- `Origin`, and a browser's `Sec-Fetch-Site`, must be this page's: other sites get nothing.
-- Beyond the loopback address a token is needed: from the address once, from a cookie afterwards.
-- GET and HEAD only, but for the doors a server was started with: there a page of this server may POST JSON.
-- The door for pushes has its own token, which opens nothing else; the tokens for looking do not open it.
+- `Host` must be a name of this machine. With DNS rebinding, the name of a foreign site resolves to 127.0.0.1, but
+  `Host` still holds that site's name.
+- `Origin`, and `Sec-Fetch-Site` of a browser, must be those of this page. Requests from other sites are refused.
+- If the server listens on more than the loopback address, a token is required. The URL contains it once; afterwards a
+  cookie replaces it.
+- Only GET and HEAD are accepted. Exceptions are the `doors`: paths to which a page of this server may POST JSON.
+- Pushes have a separate token. It is not valid for anything else, and other tokens are not valid for pushes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rlvitals.web.answers import as_json
 from rlvitals.web.people import OneToken, People, check_token, ticket_of
 
 LONGEST_ADDRESS = 32 * 1024
-"""Characters of a path and its query together."""
+"""Maximum number of characters of a path and its query together."""
 
 PUSH = "/push"
-"""Where runs are pushed to."""
+"""The path that runs are pushed to."""
 
 MAY_LOOK = "rlvitals.may_look"
 """Key in a request's scope: a function that returns whether the token is still valid. A stream ends when it is not."""
@@ -64,9 +64,9 @@ class Guard:
         seen: Callable[[str, Any, int], None] = lambda name, scope, status: None,
         how: str = "open the address that 'rlvitals serve' printed",
     ) -> None:
-        """`doors` are the paths that may be posted to. `people` have their own tokens, instead of the one `token`.
-        `push_token` opens the door for pushes. `seen` is called for every answer: who asked, what, and its status.
-        `how` says to whom comes without a token how one is given.
+        """`doors` are the paths that accept POST. `people` have their own tokens and replace the single `token`.
+        `push_token` is required for pushes. `seen` is called for every answer with a name, the request and the status.
+        `how` tells a user without a token how to get one.
         """
         self._how = how
         self._app = app
@@ -144,9 +144,9 @@ class Guard:
         ]
 
     async def _welcome(self, scope: Any, send: Any, query: list[tuple[str, str]], ticket: str) -> None:
-        """Take the token out of the address bar and the history, and leave a cookie."""
+        """Set a cookie, and redirect to the address without the token, so that it is not in the browser's history."""
         kept = urlencode([(key, value) for key, value in query if key != "token"])
-        # Relative to where the browser is: never another site, and right behind a proxy that adds a prefix.
+        # A relative address never leads to another site, and is correct behind a proxy that adds a prefix.
         where = "./" + quote(scope["path"].rpartition("/")[2], safe="") + (f"?{kept}" if kept else "")
         name = self._people.cookie if self._people else ""
         cookie = f"{name}={ticket}; HttpOnly; SameSite=Lax; Path=/; Max-Age=2592000"
@@ -155,7 +155,7 @@ class Guard:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header, without its port; None where it is none.
+    """The name in a Host header, without its port, or None if it is not valid.
 
     >>> host_name("localhost:8642"), host_name("[::1]:80"), host_name("a b"), host_name("x@localhost")
     ('localhost', '::1', None, None)
@@ -171,7 +171,7 @@ def host_name(host: str) -> str | None:
 
 
 def cookies_named(name: str, header: str) -> list[str]:
-    """The values of a cookie in a Cookie header. Not `http.cookies`, whose time grows with the square of the length.
+    """The values of a cookie in a Cookie header. `http.cookies` is not used: its time is quadratic in the length.
 
     >>> cookies_named("a", 'b=1; a=2;a="3" ; aa=4; a')
     ['2', '3', '']
@@ -181,9 +181,9 @@ def cookies_named(name: str, header: str) -> list[str]:
 
 
 def known_hosts(address: str, extra: Iterable[str] = ()) -> tuple[set[str], bool]:
-    """The host names of a server on an address, and whether every literal address is one (it listens on all).
+    """The host names of a server, and whether any literal IP address is accepted too (if it listens on all addresses).
 
-    A literal address cannot be rebound: only names resolve.
+    DNS rebinding needs a name, so a literal address is safe.
     """
     names = {"localhost", "127.0.0.1", "::1", *extra}
     if is_loopback(address):
@@ -194,7 +194,7 @@ def known_hosts(address: str, extra: Iterable[str] = ()) -> tuple[set[str], bool
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it.
+    """Whether only this machine can reach the address.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, True, False, False)
@@ -208,7 +208,7 @@ def is_loopback(address: str) -> bool:
 
 
 def choose_token(address: str, given: str | None) -> str | None:
-    """The required token: the given one, a new one beyond loopback, none on loopback."""
+    """The required token: the given one; otherwise none on a loopback address, and a new one on any other."""
     if given is not None:
         return check_token(given)
     return None if is_loopback(address) else secrets.token_urlsafe(24)
@@ -223,7 +223,7 @@ def _is_own_page(headers: dict[str, str]) -> bool:
             return False
         if parts.scheme not in ("http", "https") or parts.netloc.casefold() != headers["host"].casefold():
             return False
-    # 'none' is the address bar; a link from elsewhere to the page itself is a navigation, which shows it and no more.
+    # 'none' is the address bar. A link from another site is a navigation: it opens the page but cannot read it.
     site = headers.get("sec-fetch-site", "same-origin")
     return site in ("same-origin", "none") or headers.get("sec-fetch-mode") == "navigate"
 

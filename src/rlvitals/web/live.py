@@ -1,7 +1,7 @@
-"""`/api/live`: what is new in a run, as server-sent events, while somebody looks.
+"""`/api/live`: sends new rows, findings and status of a run to open pages, as server-sent events.
 
-Each event's id is the place in the run's files it reaches, so a browser that reconnects misses nothing and a server
-that was restarted knows where to continue. The trainer is not asked: only its files are looked at.
+The id of an event is the position in the run's files up to which they were read. A browser that reconnects sends it, so
+it misses nothing, even if the server was restarted. The server only reads files and does not contact the trainer.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def events(tail: RunTail | DumpTail | RawTail, is_ending: Callable[[], boo
                 told = heard = now
         if now - looked >= STATUS_SECONDS:
             looked = now
-            if await run_sync(tail.look_at_dumps):  # no row, but the screens that show rollouts ask again
+            if await run_sync(tail.look_at_dumps):  # an event without rows: screens with rollouts reload them
                 news: NewRows = {"step": None, "updated": time.time(), "rows": 0, "values": {}}
                 yield event("rows", news, tail.place)
                 told = heard = now

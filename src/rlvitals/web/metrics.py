@@ -1,4 +1,4 @@
-"""`/metrics`: the recorded runs of the served folder for Prometheus, each as `gauges` reads it."""
+"""`/metrics`: the recorded runs of the served folder for Prometheus. `gauges` reads each run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rlvitals.web.answers import Query
 from rlvitals.web.folder import Folder
 
 RUNS, MOST_RUNS = 500, 5_000
-"""Runs that are shown, unless a scraper asks for another number, and the most it may ask for."""
+"""Default and maximum number of runs on the page. A scraper chooses with `runs`."""
 
 HOURS, MOST_HOURS = 24, 24 * 366
-"""Hours for which a run is shown after its last sign of life."""
+"""Default and maximum number of hours for which a run is shown after its last write."""
 
 GOOD_SECONDS = 1.0
 """Seconds for which a page is reused, so that several scrapers cost no more than one."""
@@ -30,7 +30,7 @@ LEFT_OUT = ("limit", "age", "unreadable")
 
 
 class MetricsPage:
-    """The page, and what is known of each run. Safe to ask from several threads."""
+    """The page, and the gauges of each run on it. Safe to use from several threads."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class MetricsPage:
         self._page: tuple[float, tuple[int, int], str] = (0.0, (0, 0), "")
 
     def text(self, query: Query) -> str:
-        """The page; `runs` and `hours` in the address say how many runs and how old ones. Raises ConfigError."""
+        """The page. The parameters `runs` and `hours` limit the number and the age of its runs. Raises ConfigError."""
         runs = _within(query, "runs", RUNS, MOST_RUNS)
         hours = _within(query, "hours", HOURS, MOST_HOURS)
         with self._lock:
@@ -80,14 +80,14 @@ def _within(query: Query, key: str, default: int, most: int) -> int:
 
 
 def _last_sign(path: Path) -> float:
-    """When something of a run was last written. The heartbeat is written every few seconds while the run is."""
+    """When a run was last written. While it is being recorded, the heartbeat is written every few seconds."""
     heartbeat, log, info = _signs_of_life(path)
     return _modified(heartbeat) or max(_modified(log), _modified(info))
 
 
 @lru_cache(maxsize=MOST_RUNS)
 def _signs_of_life(path: Path) -> tuple[str, str, str]:
-    """Cached: making the paths costs more than reading the files' times."""
+    """Cached, because creating the paths takes longer than reading the modification times."""
     run_dir = RunDir(path)
     return str(run_dir.heartbeat), str(run_dir.train_log), str(run_dir.info)
 

@@ -1,8 +1,8 @@
-"""Who may look: one token for everybody, or a file with one token a person.
+"""Access to the dashboard: one token for everybody, or a file with one token per person.
 
-A line of the file is a name and a token, or a name and `proof:` with what `rlvitals serve --new-token` printed. The
-proof is a hash of a hash of the token: whoever reads the file can make neither the token of it nor the cookie, which is
-the hash in between. The file is read again when it changes; who is no longer in it is shut out at once.
+A line of the file is a name and a token, or a name and `proof:` with a hash, as `rlvitals serve --new-token` prints it.
+The cookie (the ticket) is a hash of the token, and the proof is a hash of the ticket. Neither the token nor the cookie
+can be computed from the proof. The file is read again when it changes. A person who was removed loses access at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class People(Protocol):
 
     @property
     def cookie(self) -> str:
-        """The cookie's name: cookies know no ports, and two servers on one machine must not overwrite each other's."""
+        """The cookie's name, different for each server: cookies are shared by all ports of a machine."""
         ...
 
     def name_of(self, ticket: str) -> str | None:
@@ -46,7 +46,7 @@ class People(Protocol):
 
 
 def ticket_of(token: str) -> str:
-    """What a cookie holds: made from the token, and not the token itself."""
+    """The value of the cookie: a hash of the token."""
     return hmac.new(token.encode(), b"rlvitals cookie", hashlib.sha256).hexdigest()
 
 
@@ -56,14 +56,14 @@ def proof_of(ticket: str) -> str:
 
 
 def check_token(token: str) -> str:
-    """Raises ConfigError if a token is too short to be a secret."""
+    """Return the token. Raises ConfigError if it is too short, or has other characters than printable ASCII."""
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"a token has at least {SHORTEST_TOKEN} printable characters and no space")
     return token
 
 
 def new_token(name: str) -> tuple[str, str]:
-    """A token, and the line of the file for it."""
+    """A new token, and its line for the file."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name[:80]!r} is not a name for a token: letters, digits and .@+- are")
     token = secrets.token_urlsafe(24)
@@ -115,7 +115,7 @@ class TokenFile:
 
 
 def parse_tokens(text: str) -> Mapping[str, str]:
-    r"""Names and proofs of a file of tokens. Raises ConfigError that names the line, and never the token.
+    r"""The names and proofs in a file of tokens. Raises ConfigError with the number of a wrong line, never the token.
 
     >>> list(parse_tokens("# the team\nann 0123456789abcdef\n"))
     ['ann']
@@ -143,7 +143,7 @@ def parse_tokens(text: str) -> Mapping[str, str]:
 
 
 def push_token(file: str | None) -> str:
-    """The token for pushes from a file or the environment: never from the command line, which others can read."""
+    """The token for pushes, from a file or the environment. Other users could read it on the command line."""
     if file:
         try:
             token = read_whole(Path(file)).decode().strip()

@@ -1,8 +1,8 @@
-"""The dashboard's server: addresses, errors as sentences, and the process that listens.
+"""The dashboard's server: the addresses, the error responses, and the listening process.
 
-The application keeps no state but caches: a finished run and a live one open the same way, and any number of servers
-may look at one folder. It writes nothing, unless it was started to be edited, then marks in one file of the folder, or
-to accept pushes.
+The application's only state is caches. Finished and live runs are opened in the same way, and any number of servers may
+serve one folder. By default it writes nothing. With editing enabled, it writes marks to one file of the folder; if it
+accepts pushes, it writes the pushed runs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def make_app(
     """
     folder.is_editable = edit
     team = team or Team()
-    mimetypes.add_type("text/javascript", ".js")  # a machine's own table may say text/plain, which no module may be
+    mimetypes.add_type("text/javascript", ".js")  # the system may say text/plain, and browsers refuse such modules
     routes = [
         Route("/", _index),
         *(Route(f"/api/{name}", _endpoint(folder, answer)) for name, answer in ANSWERS.items()),
@@ -127,7 +127,7 @@ def serve(
     team: Team | None = None,
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve a folder until Ctrl-C. `ready` is called with the address, token included, when it can be opened."""
+    """Serve a folder until Ctrl-C. `ready` is called with the URL, including the token, when it can be opened."""
     chosen = None if team and team.people else choose_token(address, token)
     server = Server(Folder(directory), address, chosen, allow_hosts, edit=edit, team=team)
     listening = listen(address, port)
@@ -156,7 +156,7 @@ class GuardedServer(uvicorn.Server):
         connection = type("Connection", (Connection,), {"doors": taking, "keys": keys or {}})
         # No access log: addresses may hold a token. No warnings: any client can cause any number of them.
         # No logging configuration: uvicorn's own closes every handler of the process, and absl's handlers then close
-        # their streams. The loop and the parser are those that are always there, whatever else is installed.
+        # their streams. The event loop and the parser are those that are always installed.
         config = uvicorn.Config(
             app, http=connection, loop="asyncio", backlog=TURN, log_level="error", log_config=None, access_log=False,
             server_header=False, proxy_headers=False, lifespan="on", ws="none", timeout_graceful_shutdown=2,
@@ -236,7 +236,7 @@ def _changes(folder: Folder) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _body(request: Request, most: int) -> bytes | None:
-    """A request's body; None where it is longer than it may be: another parser than ours may let it pass."""
+    """A request's body, or None if it is too long. `Connection` checks the length too, but other servers do not."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -313,7 +313,7 @@ async def _index(request: Request) -> Response:
 
 
 class _Static(StaticFiles):
-    """Files of the package alone; a browser asks each time whether they changed, which costs nothing here."""
+    """Serves the package's static files. A browser checks on each load whether they changed, which is cheap here."""
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         response = super().file_response(*arguments, **named)

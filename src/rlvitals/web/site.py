@@ -1,17 +1,17 @@
-"""`rlvitals share`: the same pages over files, for places without a server.
+"""`rlvitals share`: writes the dashboard as a static site, which needs no server.
 
-The answers are those of `web/api.py`, asked of a folder of redacted copies (`store/redaction.py`) and written to
-files. `SHARED` says for each address which questions are answered; a page that asks another one gets a text that
-explains it. A new address of the server is one line there.
+The answers come from `web/api.py`, which reads a folder of redacted copies (`store/redaction.py`), and are written to
+files. `SHARED` defines for each address which questions are answered. A page that asks another question gets an
+explanation. Each new address of the server needs an entry there.
 
     index.html, static/     the pages, with their policy as a meta tag
-    site.json               when and by what it was made, and the file of each address and run
+    site.json               the time, the version of rlvitals, and the file of each address and run
     data/HASH.gz            answers by question, and the long lists that they share
-    README.md               what a Hugging Face Space needs
+    README.md               the card of a Hugging Face Space
 
-Lists of numbers are written once and referred to as `{"=": [file, place]}`: a curve over steps and the same curve over
-time share their values, and a comparison shares those of its runs. Files are named by their content, so that equal ones
-are one, and a second share into the same place writes what has changed.
+Each list of numbers is stored once and referenced as `{"=": [file, place]}`. A curve over steps and the same curve over
+time share their values, and a comparison shares the values of its runs. Files are named by a hash of their content.
+Equal files are therefore stored once, and a second share into the same place writes only changed files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MARK = "site.json"
 FORMAT = 1
 
 POINTS_OF_A_RUN = 24_000
-"""Points of all curves of a run together. Each curve has at most MOST_POINTS and at least LEAST_POINTS."""
+"""Points of all curves of a run together. The limit of each curve is between LEAST_POINTS and MOST_POINTS."""
 MOST_POINTS, LEAST_POINTS = 400, 60
 
 DIGITS = 5
@@ -62,21 +62,21 @@ OF_A_STEP = 8
 """Maximum number of rollouts per step, if there are enough steps."""
 
 LONGEST_NAME = 60
-"""Characters of a run's name in a site: a file system takes 255 bytes."""
+"""Maximum number of characters of a run's name in a site. File systems allow 255 bytes."""
 
 MOST_METRICS = 1_000
 """Maximum number of metrics of a run, and of a comparison."""
 
 SIDE_BY_SIDE = 12
-"""Runs that a page compares in curves and tables. In a copy of more, two runs can be compared if the first of the list
-is one of them.
+"""Maximum number of runs that a page compares in curves and tables. In a site with more runs, two can be compared only
+if one of them is the first of the list.
 """
 
 MOST_GROUPINGS = 4
-"""Settings by which runs can be grouped."""
+"""Maximum number of settings by which runs can be grouped."""
 
 MOST_COLUMNS = 200
-"""Metrics and settings that are columns of the list of runs."""
+"""Maximum number of metrics, and of settings, that can be columns of the list of runs."""
 
 MOST_ARRANGED = 3
 """Up to this many runs, every selection in every order can be compared. With more runs: any two, or all."""
@@ -109,7 +109,7 @@ class Sources:
         return list(dict.fromkeys(line["name"] for line in self._metrics[run]))[:MOST_METRICS]
 
     def points(self, run: str) -> int:
-        """Points of each curve of a run."""
+        """The limit of points of each curve of a run."""
         return min(MOST_POINTS, max(LEAST_POINTS, POINTS_OF_A_RUN // max(1, len(self.metrics(run)))))
 
     def axes(self, run: str) -> list[str]:
@@ -208,7 +208,7 @@ def _comparisons(sources: Sources) -> Iterator[Question]:
 
 
 def _overlays(sources: Sources) -> Iterator[Question]:
-    """Every metric of all runs, beginning with each of them: what is compared is compared with the first."""
+    """Every metric of all runs, once with each run in the first place, because runs are compared with the first one."""
     runs = sources.runs
     if len(runs) < 2:
         return
@@ -216,7 +216,7 @@ def _overlays(sources: Sources) -> Iterator[Question]:
     for run in runs:
         for name in sources.metrics(run):
             counts[name] = counts.get(name, 0) + 1
-    names = sorted(counts, key=lambda name: counts[name] < 2)[:MOST_METRICS]  # what several runs log comes first
+    names = sorted(counts, key=lambda name: counts[name] < 2)[:MOST_METRICS]  # metrics of several runs come first
     points = str(min(map(sources.points, runs)))
     for base in runs:
         order = [("run", run) for run in [base, *(other for other in runs if other != base)]]
@@ -225,13 +225,13 @@ def _overlays(sources: Sources) -> Iterator[Question]:
 
 
 def _everyone(sources: Sources) -> Iterator[Question]:
-    """All runs, beginning with each of them."""
+    """All runs, once with each run in the first place."""
     for base in sources.runs if len(sources.runs) > 1 else []:
         yield [("run", run) for run in [base, *(other for other in sources.runs if other != base)]]
 
 
 def _overlays_by(sources: Sources) -> Iterator[Question]:
-    """The same, also with the runs in groups by what they can be grouped by."""
+    """The questions of `_overlays`, also with the runs grouped by each of the first settings."""
     for question in _overlays(sources):
         yield question
         told = ANSWERS["overlays"](sources.folder, Query(question))
@@ -241,7 +241,7 @@ def _overlays_by(sources: Sources) -> Iterator[Question]:
 
 
 def _columns(sources: Sources) -> Iterator[Question]:
-    """The table of all runs, and what each column would add to it."""
+    """The table of all runs without columns, and with each column alone."""
     yield [("choices", "1")]
     told = ANSWERS["table"](sources.folder, Query([("choices", "1")]))
     choices: Any = told["choices"] or {"metrics": [], "settings": []}
@@ -257,7 +257,7 @@ def _images(sources: Sources) -> Iterator[Question]:
 
 
 def _sweeps(sources: Sources) -> Iterator[Question]:
-    """All runs, by their own target and by every vital sign."""
+    """A sweep over all runs, with the default target and with every vital sign."""
     if len(sources.runs) < 2:
         return
     everyone = [("run", run) for run in sources.runs]
@@ -313,7 +313,7 @@ SHARED: dict[str, Shared] = {
     "images": Shared(of_each_run()),
     "image": Shared(_images, missing="A shared copy holds some of the images."),
 }
-"""Every address that a page asks with GET, and how; those that the server does not have are skipped."""
+"""How a shared site answers each address that a page requests with GET."""
 
 
 @dataclass(slots=True)
@@ -327,7 +327,7 @@ class Bundle:
 
 
 class Store:
-    """The answers of a site, with what they share."""
+    """The answers of a site, and the lists that they share."""
 
     def __init__(self) -> None:
         self.bundles: dict[tuple[str, str], Bundle] = {}
@@ -345,7 +345,7 @@ class Store:
         bundle.answers[key] = self._shared(answer, run)
 
     def alike_seen(self, address: str, run: str) -> bool:
-        """Whether questions of an address that begin with another run came before."""
+        """Whether the first question of this address began with another run."""
         self.alike.setdefault(address, set())
         return self._first.setdefault(address, run) != run
 
@@ -366,7 +366,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a site holds."""
+    """The files of a site, and the number of its runs and answers."""
 
     runs: int
     answers: int
@@ -386,7 +386,7 @@ def copy_runs(
     rollouts: int,
     progress: Callable[[str], None],
 ) -> Folder:
-    """Redacted copies of runs below a folder, each under its own name."""
+    """Write redacted copies of runs below a folder, each under a different name."""
     if len(paths) > MOST_RUNS:
         raise ConfigError(f"a shared site holds at most {MOST_RUNS} runs, and these are {len(paths)}: choose some")
     taken: set[str] = set()
@@ -454,20 +454,20 @@ def make_site(folder: Folder, title: str, progress: Callable[[str], None] = lamb
 
 
 def key_of(shared: Shared, question: Question) -> str:
-    r"""What a question is known by in its file, whatever the order of its parameters: as `shared.js` makes it.
+    r"""The key of a question in its file. It does not depend on the order of parameters. `shared.js` computes the same.
 
     >>> key_of(SHARED["series"], [("run", "a"), ("x", "step"), ("name", "loss"), ("points", "200")])
     'name=loss\nx=step'
     """
     kept = [pair for pair in question if pair[0] not in shared.ignored and pair != FIRST_PAGE]
     first = next((number for number, (name, _) in enumerate(kept) if name == "run"), None)
-    if first is not None:  # it is in the file's name
+    if first is not None:  # each run has its own file
         kept = [pair for number, pair in enumerate(kept) if (pair[0] != "run" if shared.narrowed else number != first)]
     return "\n".join(f"{name}={value}" for name, value in sorted(kept, key=lambda pair: pair[0]))
 
 
 def _ask(folder: Folder, store: Store, address: str, question: Question) -> None:
-    """Ask as a page would, and keep the answer."""
+    """Compute the answer that a page would get, and store it."""
     shared, answer = SHARED[address], ANSWERS[address]
     run = next((value for name, value in question if name == "run"), "")
     key = key_of(shared, question)
@@ -475,7 +475,7 @@ def _ask(folder: Folder, store: Store, address: str, question: Question) -> None
         return
     try:
         told = answer(folder, Query(question))
-        while told.get("judging"):  # the pages ask again; here the answer is waited for
+        while told.get("judging"):  # pages ask again later; a site needs the final answer
             told = answer(folder, Query(question))
         facts = parse_json(as_json(told))
     except (RunNotFound, UnknownMetric) as error:
@@ -502,7 +502,7 @@ def _is_of_equals(facts: Any) -> bool:
 
 
 def _data(store: Store, runs: Sequence[str], title: str) -> dict[str, bytes]:
-    """The answers as files, and the list of them."""
+    """The files with answers, and `site.json`, which lists them."""
     files: dict[str, bytes] = {}
 
     def put(data: bytes) -> str:
@@ -545,7 +545,7 @@ def _pages() -> dict[str, bytes]:
 
 
 def _space_card(title: str) -> bytes:
-    """What a static Space of Hugging Face reads first. The title is JSON, which is YAML too."""
+    """The card of a static Hugging Face Space. The title is written as JSON, which is valid YAML."""
     quoted = encode({"": title}).decode().strip()[4:-1]
     lines = ["---", f"title: {quoted}", "emoji: 📈", "colorFrom: blue", "colorTo: green", "sdk: static"]
     lines += ["app_file: index.html", "pinned: false", "---", "", "Training runs, shared by `rlvitals share`."]

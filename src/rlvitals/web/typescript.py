@@ -1,7 +1,7 @@
-"""Writes `contract.d.ts`, the answers of `rlvitals.contract` for the page's scripts:
+"""Writes `contract.d.ts`, the types of `rlvitals.contract` for the page's scripts:
 `python -m rlvitals.web.typescript [--check]`.
 
-The file is for the type checker and for editors. No browser is sent it. A test fails when the two are out of step.
+The file is for the type checker and for editors, and is not sent to browsers. A test fails if it is out of date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Declarations:
         self.texts: dict[str, str] = {}
 
     def name(self, kind: type[Any]) -> str:
-        """The name of a record's interface, which is declared here."""
+        """The name of a record's interface. Declares it if needed."""
         name = kind.__name__
         if name not in self.texts:
             self.texts[name] = ""  # reserves its place before the interfaces it needs
