@@ -1,4 +1,4 @@
-/** Asks the server. Every question can be called off; every failure is a sentence. */
+/** Requests to the server. Each request can be aborted; each failure has a message for the user. */
 
 import {changed} from "./state.js";
 
@@ -10,7 +10,7 @@ const AGAIN_MS = 5000;
 /** Whether the page is a shared site, which has files instead of a server. */
 export const isShared = document.querySelector('meta[name="rlvitals-site"]') !== null;
 
-/** An answer that is not data: `message` is what to tell the user. */
+/** A failed request. `message` is shown to the user. */
 export class Refused extends Error {
   /**
    * @param {string} sentence
@@ -36,11 +36,11 @@ export async function ask(path, question = {}, signal) {
 }
 
 /**
- * Writes, where the server was started with --edit.
+ * Sends a change. The server must have been started with --edit.
  * @template {keyof Answers} A
  * @param {A} path
  * @param {Record<string, unknown>} body
- * @returns {Promise<Answers[A]>} what there is afterwards
+ * @returns {Promise<Answers[A]>} the state after the change
  */
 export function tell(path, body) {
   const headers = {"Content-Type": "application/json", Accept: "application/json"};
@@ -62,12 +62,12 @@ async function answered(address, request) {
 }
 
 /**
- * Asks the same again and again while the page is in view, and continues when the server was away.
+ * Repeats a request while the page is visible. It continues after the server was unreachable.
  * @template T
  * @param {() => Promise<T>} question
- * @param {(answer: T | null) => number} heard is called with the answer, or null where none came; returns after how many
- *   milliseconds to ask again
- * @returns {{now: () => void, stop: () => void}} asks at once; stops
+ * @param {(answer: T | null) => number} heard receives the answer, or null if there was none; returns the milliseconds
+ *   until the next request
+ * @returns {{now: () => void, stop: () => void}} `now` asks at once; `stop` ends it
  */
 export function repeat(question, heard) {
   let timer = 0;
@@ -92,14 +92,14 @@ export function repeat(question, heard) {
   };
 }
 
-/** @param {unknown} error @returns {boolean} whether a question was only called off */
+/** @param {unknown} error @returns {boolean} whether the request was aborted by the page */
 export function wasCalledOff(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }
 
 /**
- * Follows a run while it is written, as long as the page is in view: a browser has six connections to a server for all
- * its tabs, and a stream takes one. Whoever comes back, or was turned away, continues from the last event.
+ * Follows a run that is being written while the page is visible. A hidden page closes its stream, because a browser has
+ * only six connections to a server for all tabs. A reopened stream continues after the last event.
  * @param {string} run
  * @param {(news: News) => void} heard
  * @returns {() => void} stops following

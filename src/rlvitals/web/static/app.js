@@ -1,4 +1,4 @@
-/** The page itself: the bar above, the screen below it, the explain drawer, the live connection, keys of everywhere. */
+/** The page: the bar, the screen below it, the explain drawer, the live connection, and keys of all screens. */
 
 import {ask, follow, wasCalledOff} from "./api.js";
 import {drawBar, setLive} from "./bar.js";
@@ -18,7 +18,7 @@ let screen = null;
 let stopFollowing = () => {};
 let followed = "";
 let leaving = new AbortController();
-let isBroken = false; // the screen says that the server does not answer
+let isBroken = false; // whether the screen shows an error
 
 /** @param {unknown} error */
 function complain(error) {
@@ -36,7 +36,7 @@ function load(entry) {
   });
 }
 
-/** Leaves the screen there was and enters the one the address names. */
+/** Leaves the current screen and enters the one in the address. */
 async function enter() {
   const {screen: name, query} = state.read();
   leaving.abort();
@@ -70,7 +70,7 @@ async function enter() {
   }
 }
 
-/** Follows the run the address names, and no other. */
+/** Follows the run in the address, and no other. */
 function listen() {
   const run = state.get("run");
   if (run === followed) return;
@@ -110,7 +110,7 @@ function globalKeys() {
   ]);
 }
 
-/** A folder that is itself a run, or holds one alone, opens with it. */
+/** Opens the run if the folder is a run or contains only one. */
 async function first() {
   if (state.read().screen !== HOME.name || location.hash.length > 1) return;
   const {runs} = await ask("runs");
@@ -134,7 +134,7 @@ async function start() {
   drawBar();
   listen();
   await Promise.all([enter(), showExplanation().catch(complain)]);
-  setTimeout(() => SCREENS.forEach((entry) => entry.load().catch(() => {})), 300); // so that they open at once later
+  setTimeout(() => SCREENS.forEach((entry) => entry.load().catch(() => {})), 300); // preload the other screens
 }
 
 start();

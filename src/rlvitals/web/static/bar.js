@@ -1,4 +1,4 @@
-/** The bar above: which run, which screen, whether it is live, search, theme, help. */
+/** The bar at the top: the run, the screens, the live status, search, theme, help. */
 
 import {isShared} from "./api.js";
 import {byId, el, fill} from "./dom.js";
@@ -24,7 +24,7 @@ const LIVE = /** @type {Record<string, [string, string]>} */ ({
 
 /**
  * @param {string} now "", lost, open, or the run's status
- * @param {string} [said] in the place of the usual words
+ * @param {string} [said] text to show instead of the default one
  */
 export function setLive(now, said = "") {
   if (now === "open" && live && live !== "lost") return;
@@ -37,7 +37,7 @@ export function setLive(now, said = "") {
 
 /** @returns {(HTMLElement | string)[]} */
 function lamp() {
-  if (isShared && !state.get("run")) return []; // nothing there is live
+  if (isShared && !state.get("run")) return []; // a list of shared runs is not live
   if (!live) return [];
   const [symbol, said] = LIVE[live] ?? ["●", live];
   const whole = live === "lost" ? `reconnecting since ${lostAt}` : words || said;
@@ -74,7 +74,7 @@ export function drawBar() {
     ),
   );
   const tab = /** @type {HTMLElement | null} */ (document.querySelector("#bar nav a[aria-current]"));
-  // Not scrollIntoView: it would also move where the next Tab begins.
+  // scrollIntoView would also change which element the next Tab key reaches.
   if (tab?.parentElement) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 40;
 }
 

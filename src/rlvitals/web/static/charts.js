@@ -1,6 +1,6 @@
 /**
- * One chart: lines with the range of what thinning left out, the raw line behind a smoothed one, the typical range,
- * findings, ghosts of abandoned attempts, and a zoom that is handed on so that all charts share it.
+ * One chart: downsampled lines with the range of the omitted points, raw lines behind smoothed ones, the typical range,
+ * findings, and ghosts of abandoned attempts. A zoom is reported to the caller, so that all charts can share it.
  */
 
 import {columns, inWords} from "./columns.js";
@@ -13,32 +13,32 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 /** @typedef {import("./lines.js").Line} Line */
 /** @typedef {Pick<import("../contract.d.ts").FindingMark, "x" | "severity" | "title">} Mark */
 /**
- * @typedef {Object} Picture What a chart shows.
+ * @typedef {Object} Picture The content of a chart.
  * @property {Line[]} lines
  * @property {readonly (number | null)[] | null} [band] The typical range.
  * @property {Mark[]} [marks] Findings.
  * @property {boolean} [isTime] x is unix seconds.
- * @property {boolean | import("./scales.js").Kind} [log] A log scale; with values at or below zero a symlog one.
- * @property {boolean} [clip] Leave the outermost values out of the range.
- * @property {import("./scales.js").Bounds | null} [bounds] The range of y by hand.
+ * @property {boolean | import("./scales.js").Kind} [log] A log scale; symlog if some values are not positive.
+ * @property {boolean} [clip] Exclude outliers from the range of y.
+ * @property {import("./scales.js").Bounds | null} [bounds] The range of y that the user chose.
  * @property {import("./lines.js").Smoothing | null} [smooth]
  * @property {[number, number] | null} [zoom]
- * @property {string} [sync] Charts of one name share the cursor.
+ * @property {string} [sync] Charts with the same name share the cursor.
  * @property {(from: number | null, to: number | null) => void} [onZoom]
- * @property {(text: string) => void} [onHover] What lies under the cursor; empty when it leaves.
+ * @property {(text: string) => void} [onHover] Receives the values under the cursor; empty when it leaves.
  * @property {string} [xLabel]
  */
 
 const FONT = "11px system-ui, sans-serif";
-const LABEL = 16; // pixels from one number of a symlog axis to the next
-const NAMED = 4; // lines whose values are all told under the cursor; of more, the nearest
+const LABEL = 16; // minimum distance of two labels of a symlog axis, in pixels
+const NAMED = 4; // up to this many lines, the values of all are shown under the cursor; otherwise that of the nearest
 
 const DISTRIBUTIONS = /** @type {const} */ ({linear: 1, log: 3, symlog: 4}); // uPlot's numbers
 
 /**
  * @param {uPlot} plot
  * @param {{label: string, value: number}[]} under
- * @returns {{label: string, value: number}[]} the one that the cursor is nearest to
+ * @returns {{label: string, value: number}[]} the value nearest to the cursor
  */
 function nearest(plot, under) {
   const at = plot.cursor.top ?? -1;
@@ -49,7 +49,7 @@ function nearest(plot, under) {
 /**
  * @param {uPlot} plot
  * @param {number[]} ticks
- * @returns {(number | null)[]} without those that have no room: zero stays, then the largest
+ * @returns {(number | null)[]} null for ticks that do not fit; zero and then the largest have priority
  */
 function apart(plot, ticks) {
   /** @type {number[]} */
@@ -71,7 +71,7 @@ export class Chart {
   constructor(root, picture, size) {
     this.picture = picture;
     this.columns = columns(picture);
-    const values = picture.log || picture.clip ? drawnValues(picture.lines) : []; // thousands of charts need none of it
+    const values = picture.log || picture.clip ? drawnValues(picture.lines) : []; // only if needed: there may be thousands of charts
     this.scale = scaleOf(picture.log ?? false, values);
     this.usual = picture.clip ? usual(values) : null;
     const [least, most] = this.usual ?? [-Infinity, Infinity];
@@ -177,7 +177,7 @@ export class Chart {
   }
 
   /**
-   * Of the lines, and of the ghosts beside them.
+   * The range of the lines and of their ghosts.
    * @param {number | null} low
    * @param {number | null} high
    * @returns {[number, number]}
@@ -198,12 +198,12 @@ export class Chart {
     return chosen[0] < chosen[1] && !this.isOff(chosen[0]) ? chosen : [least, most];
   }
 
-  /** @param {number} value @returns {boolean} whether the scale has no place for it */
+  /** @param {number} value @returns {boolean} whether the scale cannot show it */
   isOff(value) {
     return this.scale.kind === "log" && value <= 0;
   }
 
-  /** What a reader has to know of the axis. */
+  /** A note on the y axis: its scale, clipped outliers, a chosen range. */
   get said() {
     const bounds = this.picture.bounds;
     return [

@@ -1,4 +1,4 @@
-/** What a picture is to the plotting library: columns, how each is drawn, the range of y, the whole in words. */
+/** Converts a picture for the plotting library: its columns, their styles, and a description in words. */
 
 import {byX, smoothed} from "./lines.js";
 import {number} from "./numbers.js";
@@ -7,10 +7,10 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 /** @typedef {import("./charts.js").Picture} Picture */
 
-export const MOST_RANGES = 6; // lines that are drawn with the range of what thinning left out, and with the raw line
+export const MOST_RANGES = 6; // with more lines, ranges of omitted points and raw lines are not drawn
 
 /**
- * The columns uPlot wants, and how each is drawn.
+ * The columns in uPlot's format, and the style of each.
  * @param {Picture} picture
  */
 export function columns(picture) {
@@ -50,14 +50,14 @@ export function columns(picture) {
   return {data: byX(/** @type {number[][][]} */ (tables)), series, bands, shown};
 }
 
-/** @param {string} hex @param {number} share @returns {string} the colour, partly clear */
+/** @param {string} hex @param {number} share @returns {string} the colour, partly transparent */
 function alpha(hex, share) {
   return `${hex}${Math.round(share * 255)
     .toString(16)
     .padStart(2, "0")}`;
 }
 
-/** @param {Picture} picture @returns {string} the chart for those who cannot see it */
+/** @param {Picture} picture @returns {string} the chart's description for screen readers */
 export function inWords(picture) {
   return picture.lines
     .map((line) => {

@@ -1,6 +1,6 @@
 /**
- * Builds elements. Whatever comes from a run enters the page as text, never as markup: there is no innerHTML anywhere,
- * and attributes that could run something (`on…`, `style`, `srcdoc`) are not taken.
+ * Builds elements. Data from a run is inserted as text, never as markup. innerHTML is never used, and attributes that
+ * could run code (`on…`, `style`, `srcdoc`) are refused.
  */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
@@ -13,7 +13,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const REFUSED = /^(on|style$|srcdoc$)/i;
 
 /**
- * An HTML element. `false`, `null` and `undefined` leave an attribute or child out.
+ * An HTML element. Attributes and children that are `false`, `null` or `undefined` are omitted.
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
  * @param {Properties} [properties]
@@ -71,7 +71,7 @@ export function append(element, children) {
 }
 
 /**
- * Puts these children in the place of all there were.
+ * Replaces all children.
  * @param {Element} element
  * @param {...Children} children
  */
@@ -81,7 +81,7 @@ export function fill(element, ...children) {
 }
 
 /**
- * The element with this id, which the page is known to have.
+ * The element with this id. Throws if there is none.
  * @param {string} id
  * @returns {HTMLElement}
  */
@@ -92,14 +92,14 @@ export function byId(id) {
 }
 
 /**
- * Says something to those who listen to the page.
+ * Announces a message to screen readers.
  * @param {string} sentence
  */
 export function say(sentence) {
   byId("said").textContent = sentence;
 }
 
-/** @returns {boolean} whether the keys now belong to a field the user types in */
+/** @returns {boolean} whether an input field has the focus */
 export function isTyping() {
   const at = document.activeElement;
   return (
@@ -110,7 +110,7 @@ export function isTyping() {
 }
 
 /**
- * Calls a function once things have been quiet for a while.
+ * Debounces a function: it runs `wait` milliseconds after the last call.
  * @template {unknown[]} A
  * @param {(...given: A) => void} action
  * @param {number} wait milliseconds
@@ -125,7 +125,7 @@ export function calm(action, wait) {
 }
 
 /**
- * Calls a function soon after it was asked for, however often that is.
+ * Throttles a function: it runs `wait` milliseconds after the first of several calls.
  * @param {number} wait milliseconds
  * @param {() => void} action
  * @returns {{ask: () => void, stop: () => void}}

@@ -1,4 +1,4 @@
-/** The explain drawer: what a metric means, how it is computed, what is healthy, why it goes wrong and what to do. */
+/** The explain drawer: a metric's meaning, formula, typical range, and what to do when it is off. */
 
 import {ask} from "./api.js";
 import {byId, el, fill} from "./dom.js";
@@ -24,7 +24,7 @@ export function explain(name) {
 }
 
 /**
- * A metric's name to be clicked for its explanation.
+ * A metric's name as a button that opens its explanation.
  * @param {string} name
  * @param {string} [text]
  * @returns {HTMLElement}
@@ -39,14 +39,14 @@ export function explainable(name, text = name) {
 
 /** @param {string} name the metric that was explained */
 function giveFocusBack(name) {
-  if (document.activeElement !== document.body) return; // somebody has gone on
+  if (document.activeElement !== document.body) return; // the focus has moved elsewhere
   const wanted = CSS.escape(name);
   const selector = wasPanel ? `.panel[data-metric="${wanted}"]` : `#content [data-explains="${wanted}"]`;
   const place = /** @type {HTMLElement | null} */ (document.querySelector(selector));
   (place ?? byId("content")).focus({preventScroll: true});
 }
 
-/** Shows what the address asks for. */
+/** Shows the explanation that the address names. */
 export async function showExplanation() {
   const drawer = byId("drawer");
   const name = state.get("explain");
@@ -55,7 +55,7 @@ export async function showExplanation() {
   if (!name) {
     const hadFocus = drawer.contains(document.activeElement);
     drawer.hidden = true;
-    if (hadFocus) setTimeout(() => giveFocusBack(before), 50); // panels are laid out again for the width first
+    if (hadFocus) setTimeout(() => giveFocusBack(before), 50); // after the panels were laid out for the new width
     return;
   }
   const made = await ask("explain", {name, run: state.get("run")}).then(

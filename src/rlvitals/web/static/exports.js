@@ -1,6 +1,6 @@
 /**
- * A panel as a file: every point of it as CSV, the chart as SVG and PNG, and as an image on the clipboard. Made in the
- * page; the server is only asked for the points.
+ * Exports a panel: all points as CSV, the chart as SVG or PNG, or as an image on the clipboard. The page makes the
+ * files; the server only provides the points.
  */
 
 import {ask} from "./api.js";
@@ -13,16 +13,16 @@ import {colour, lineStyle} from "./theme.js";
 /** @typedef {import("./charts.js").Chart} Chart */
 /** @import {DrawnLine} from "../contract.d.ts" */
 
-const MOST_POINTS = 10_000; // of one answer
+const MOST_POINTS = 10_000; // maximum of one answer
 const FONT = "system-ui, sans-serif";
-const LINE = 16; // pixels of a line of text
+const LINE = 16; // height of a line of text in pixels
 
 /**
- * Every point of the stretch in view as the log has it: a row for each, with the run, the name and the stream.
+ * Saves every logged point of the visible range: one row each, with the run, the name and the stream.
  * @param {string} title
  * @param {string[]} runs
  * @param {string[]} names
- * @returns {Promise<string>} what was done
+ * @returns {Promise<string>} a message about the result
  */
 export async function saveCsv(title, runs, names) {
   const x = state.get("x") || "step";
@@ -52,7 +52,7 @@ export async function saveCsv(title, runs, names) {
 }
 
 /**
- * An answer holds so many points: a longer stretch is asked for in two parts.
+ * All points of a range. The points of one answer are limited, so a longer range is requested in two parts.
  * @param {import("../page.d.ts").Changes} question
  * @returns {Promise<DrawnLine[]>}
  */
@@ -66,7 +66,7 @@ async function everyPoint(question) {
   return [...(await everyPoint({...question, to: below(middle)})), ...(await everyPoint({...question, from: middle}))];
 }
 
-/** @param {number} value @returns {number} the next smaller number there is */
+/** @param {number} value @returns {number} the next smaller floating-point number */
 function below(value) {
   if (value === 0) return -Number.MIN_VALUE;
   const bits = new BigInt64Array(new Float64Array([value]).buffer);
@@ -74,13 +74,13 @@ function below(value) {
   return new Float64Array(bits.buffer)[0];
 }
 
-/** Quotes where it must; a text that a spreadsheet would run as a formula is kept a text. @param {string} text */
+/** Quotes a cell if necessary. A text that a spreadsheet would run as a formula is escaped. @param {string} text */
 function cell(text) {
   const safe = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** @param {string} title @param {Chart} chart @returns {string} what was done */
+/** @param {string} title @param {Chart} chart @returns {string} a message about the result */
 export function saveSvg(title, chart) {
   const text = new XMLSerializer().serializeToString(asSvg(title, chart));
   download(`${title}.svg`, new Blob([text], {type: "image/svg+xml"}));
@@ -106,7 +106,7 @@ function keyOf({picture}) {
   return picture.lines.map((line, place) => ({label: line.label, stroke: lineStyle(line.style ?? place).stroke}));
 }
 
-/** @param {string} title @param {Chart} chart @returns {Promise<Blob>} the chart under its title, over its legend */
+/** @param {string} title @param {Chart} chart @returns {Promise<Blob>} the title, the chart and its legend */
 function asPng(title, chart) {
   const source = chart.plot.ctx.canvas;
   const ratio = devicePixelRatio;
@@ -134,7 +134,7 @@ function asPng(title, chart) {
   );
 }
 
-/** @param {string} title @param {Chart} chart @returns {SVGElement} the same in lines and texts */
+/** @param {string} title @param {Chart} chart @returns {SVGElement} the same as vector graphics */
 export function asSvg(title, chart) {
   const {plot, columns, scale} = chart;
   const key = keyOf(chart);
@@ -169,7 +169,7 @@ export function asSvg(title, chart) {
     let isDown = false;
     const path = Array.from(plot.data[0], (x, row) => {
       const y = values[row];
-      if (y === undefined) return ""; // another line's x
+      if (y === undefined) return ""; // x of another line
       if (y === null || chart.isOff(y)) return (isDown = false), "";
       const said = `${isDown ? "L" : "M"}${at(x, y)}`;
       isDown = true;

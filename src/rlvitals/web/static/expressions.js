@@ -1,12 +1,12 @@
 /**
- * Regular expressions for the filter, in time that grows with the expression times the text and never beyond. RegExp
- * tries one way after the other: ^(a+)+$ on 34 letters does not come back. Here all ways are followed at once, as in
- * `views/expressions.py`, which says what is known; one table of the tests is for both.
+ * Regular expressions for the filter. The time is at most proportional to the length of the expression times that of
+ * the text. RegExp backtracks: ^(a+)+$ on 34 letters practically never ends. Here all alternatives are followed at the
+ * same time, as in `views/expressions.py`, which lists the supported syntax. The tests use one table for both.
  */
 
-const MOST_PARTS = 500; // instructions; {2,3} counts as often as it repeats
-const DEEPEST = 50; // groups within each other
-const LONGEST_TEXT = 1000; // characters of a text that are looked at
+const MOST_PARTS = 500; // maximum number of instructions; a part in {2,3} counts three times
+const DEEPEST = 50; // maximum nesting of groups
+const LONGEST_TEXT = 1000; // characters of a text that are searched
 
 /** @typedef {(character: string) => boolean} Fits */
 /** @typedef {(text: string, place: number) => boolean} Holds */
@@ -25,7 +25,7 @@ const CLASSES = {
 const CONTROLS = {n: "\n", r: "\r", t: "\t", f: "\f", v: "\v"};
 
 export class Expression {
-  /** @param {string} text throws an Error whose message is the reason where it is not an expression */
+  /** @param {string} text throws an Error with the reason if it is not a valid expression */
   constructor(text) {
     /** @type {Step[]} */
     this.program = [];
@@ -38,7 +38,7 @@ export class Expression {
     const text = whole.slice(0, LONGEST_TEXT);
     /** @type {number[]} */
     let states = [];
-    const entered = new Uint16Array(this.program.length).fill(LONGEST_TEXT + 1); // where each state was entered last
+    const entered = new Uint16Array(this.program.length).fill(LONGEST_TEXT + 1); // the last place of each state
     for (let place = 0; place <= text.length; place += 1) {
       if (this.enter(states, entered, 0, text, place)) return true;
       if (place === text.length) break;
@@ -55,13 +55,13 @@ export class Expression {
   }
 
   /**
-   * Adds a state and whatever it leads to without a character.
-   * @param {number[]} states those that wait for a character
+   * Adds a state and all states that it reaches without a character.
+   * @param {number[]} states states that wait for a character
    * @param {Uint16Array} entered
    * @param {number} state
    * @param {string} text
    * @param {number} place
-   * @returns {boolean} whether that is the end
+   * @returns {boolean} whether the expression has matched
    */
   enter(states, entered, state, text, place) {
     if (entered[state] === place) return false;
@@ -81,7 +81,7 @@ export class Expression {
     return this.program.push(step) - 1;
   }
 
-  /** @param {Node} part what may be left out */
+  /** @param {Node} part the optional part */
   optional(part) {
     const start = this.add({kind: "split", one: 0, other: 0});
     this.emit(part);
@@ -189,7 +189,7 @@ class Parser {
       if (sign === "?") most = 1;
     }
     if (most !== null && most < least) throw new Error("a range of repeats runs backwards");
-    if (this.next === "?") this.at += 1; // as few as possible: the same texts
+    if (this.next === "?") this.at += 1; // a lazy repeat matches the same texts
     if (this.isRepeat) throw new Error("a repeat is repeated");
     return {kind: "repeat", part, least, most};
   }

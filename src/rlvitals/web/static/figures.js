@@ -1,4 +1,4 @@
-/** Charts in a flowing page: each is drawn when it comes into view, for the width it then has. */
+/** Charts in a scrolling page. Each is drawn when it comes into view, for its width at that time. */
 
 import {Chart} from "./charts.js";
 import {el} from "./dom.js";
@@ -26,9 +26,9 @@ export class Figures {
   }
 
   /**
-   * A figure. What to draw may be a promise: then the server is asked when the figure comes into view.
+   * A figure. `given` may be a function, which is called when the figure comes into view.
    * @param {Node | string} title
-   * @param {Picture | (() => Promise<Picture | string>)} given a text in the place of a picture says why there is none
+   * @param {Picture | (() => Promise<Picture | string>)} given a text instead of a picture is shown as the reason
    * @param {{height?: number, legend?: Node | null}} [how]
    * @returns {HTMLElement}
    */
@@ -63,7 +63,7 @@ export class Figures {
     return el("figure", {class: "figure"}, el("figcaption", {}, el("strong", {}, title), readout, count), body, legend);
   }
 
-  /** Takes every chart away. */
+  /** Removes every chart. */
   clear() {
     this.charts.forEach((chart) => chart.destroy());
     this.charts = [];

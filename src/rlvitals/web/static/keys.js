@@ -1,17 +1,17 @@
-/** The keyboard: what each key does, and the list of them behind `?`. */
+/** The keyboard: the actions of keys, and the list of them that `?` shows. */
 
 import {el, isTyping} from "./dom.js";
 
 /** @import {Key} from "../page.d.ts" */
 
-/** What moves a slider. */
+/** Keys that move a slider. */
 const SLIDES = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"]);
 
-/** @type {Map<string, Key[]>} keys by where they count */
+/** @type {Map<string, Key[]>} keys by the part of the page */
 const known = new Map();
 
 /**
- * Sets the keys of a part of the page, in the place of those it had.
+ * Replaces the keys of a part of the page.
  * @param {string} part
  * @param {Key[]} keys
  */
@@ -26,7 +26,7 @@ function pressed(event) {
   if (event.altKey || (isTyping() && !name.startsWith("Ctrl+") && name !== "Escape")) return;
   if (document.querySelector("dialog[open]")) return;
   if (name === "Escape" && isTyping()) {
-    /** @type {HTMLElement} */ (document.activeElement).blur(); // the next Escape is the page's
+    /** @type {HTMLElement} */ (document.activeElement).blur(); // the next Escape applies to the page
     return;
   }
   for (const keys of [...known.values()].reverse()) {
@@ -40,7 +40,7 @@ function pressed(event) {
 }
 
 /**
- * A dialog that closes by Escape, by its button or by a click beside it, and gives the focus back.
+ * A dialog. Escape, its button or a click outside closes it and returns the focus.
  * @param {string} title
  * @param {...Node} content
  * @returns {HTMLDialogElement}
@@ -64,7 +64,7 @@ export function dialog(title, ...content) {
   return made;
 }
 
-/** Shows every key that does something here. */
+/** Shows all keys that work here. */
 export function help() {
   const parts = [...known]
     .filter(([, keys]) => keys.length)

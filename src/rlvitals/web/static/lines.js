@@ -1,4 +1,4 @@
-/** Lines of numbers before they are drawn: as the server gives them, smoothed, brought to one x. */
+/** Prepares lines for drawing: converts the server's curves, smooths them, and aligns them on one x. */
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
@@ -9,21 +9,21 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
  * @property {string} label
  * @property {number[]} x
  * @property {(number | null)[]} y
- * @property {(number | null)[]} [low] Where points were left out: the lowest value around each that stayed.
+ * @property {(number | null)[]} [low] If points were omitted: the lowest value around each remaining one.
  * @property {(number | null)[]} [high]
- * @property {Ghost[]} [ghosts] What abandoned attempts had logged.
+ * @property {Ghost[]} [ghosts] Points of abandoned attempts.
  * @property {number} [total]
  * @property {number} [shown]
- * @property {number} [style] Which colour and dash.
- * @property {boolean} [isDotted] Drawn in dots whatever its style: an evaluation beside its training.
- * @property {boolean} [isMean] The mean of several runs, at places between their points.
- * @property {boolean} [isBare] Without a dot at each point, however few there are.
+ * @property {number} [style] The number of its colour and dash.
+ * @property {boolean} [isDotted] Always drawn dotted: an evaluation next to its training metric.
+ * @property {boolean} [isMean] The mean of several runs, interpolated between their points.
+ * @property {boolean} [isBare] Never drawn with a dot at each point.
  * @property {"front" | "back"} [rank] One line in front, the others behind it.
  */
-/** @typedef {{kind: "weight" | "points" | "x", size: number}} Smoothing A weight of what was before, or a time constant. */
+/** @typedef {{kind: "weight" | "points" | "x", size: number}} Smoothing A weight, or a time constant. */
 
 /**
- * A curve of the server. The range is only drawn where points were left out.
+ * The line of a server's curve. It has a range only if points were omitted.
  * @param {Omit<Curve, "steps" | "nonfinite"> & {ghosts?: Ghost[]}} given
  * @param {string} label
  * @param {number} [style]
@@ -34,14 +34,14 @@ export function lineOf({x, y, low, high, total, shown, ghosts}, label, style = 0
 }
 
 /**
- * The exponential moving average, without the pull to zero at the start; what is missing stays missing. A time constant
- * is in logged points or in units of x: so far back a value counts 37 % of what it counted when it was new.
+ * The exponential moving average, without a bias to zero at the start. Missing values stay missing. A time constant is
+ * in logged points or in units of x: after it, the weight of a value has fallen to 37 %.
  * @param {Line} line
  * @param {Smoothing} how
  * @returns {(number | null)[]}
  */
 export function smoothed({x, y, total, shown}, {kind, size}) {
-  const each = shown && total ? total / shown : 1; // logged points behind one that is drawn
+  const each = shown && total ? total / shown : 1; // logged points per drawn point
   let level = 0;
   let share = 0;
   let before = x[0];
@@ -56,7 +56,7 @@ export function smoothed({x, y, total, shown}, {kind, size}) {
 }
 
 /**
- * How to smooth, as the address says it: 0.9 is a weight, 50p a time constant in points, 200x one in units of x.
+ * The smoothing in the address: 0.9 is a weight, 50p a time constant in points, 200x one in units of x.
  * @param {string} text
  * @returns {Smoothing | null}
  */
@@ -69,7 +69,7 @@ export function smoothingOf(text) {
 }
 
 /**
- * Tables of x and values as one table, the x of all of them in order.
+ * Joins tables of x and values into one table, sorted by x.
  * @param {number[][][]} tables
  * @returns {uPlot.AlignedData}
  */

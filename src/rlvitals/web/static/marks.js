@@ -1,4 +1,4 @@
-/** What people say of runs: names, tags, notes, archived, deleted, and boards. Read once, changed here, told to whoever listens. */
+/** Marks of runs: names, tags, notes, archived, deleted; and boards. Read once; listeners are called on changes. */
 
 import {ask, tell} from "./api.js";
 
@@ -11,14 +11,14 @@ let asked = null;
 /** @type {Set<(marks: Marks) => void>} */
 const listeners = new Set();
 
-/** @returns {Marks} those read last */
+/** @returns {Marks} the marks that were read last */
 export function now() {
   return known;
 }
 
 /**
- * The marks of the folder. Where they cannot be read there are none, and nothing can be changed.
- * @param {boolean} [again] asks the server although it was asked before
+ * The marks of the folder. If they cannot be read, they are empty and cannot be changed.
+ * @param {boolean} [again] asks the server even if the marks are known
  * @returns {Promise<Marks>}
  */
 export function read(again = false) {
@@ -30,7 +30,7 @@ export function read(again = false) {
 }
 
 /**
- * Changes the marks of a run: an empty text or list, or false, removes a mark.
+ * Changes the marks of a run. An empty text or list, or false, removes a mark.
  * @param {string} run
  * @param {RunMarks} changes
  */
@@ -39,7 +39,7 @@ export async function mark(run, changes) {
 }
 
 /**
- * Keeps a board under a name; null takes it away.
+ * Saves a board under a name; null deletes it.
  * @param {string} board
  * @param {Record<string, unknown> | null} content
  */
@@ -53,7 +53,7 @@ export function onMarks(listener) {
   return () => listeners.delete(listener);
 }
 
-/** @param {string} run @returns {string} the name people gave it, or its own */
+/** @param {string} run @returns {string} the name in its marks, or the run's own */
 export function nameOf(run) {
   return known.runs[run]?.name || run;
 }

@@ -1,7 +1,7 @@
-/** How numbers, times and durations are written: the same as in the terminal (`render/numbers.py`). */
+/** Formats numbers, times and durations as in the terminal (`render/numbers.py`). */
 
 /**
- * About four significant digits, whole numbers in full; a dash where there is none.
+ * A number with about four significant digits; whole numbers in full; a dash if there is none.
  * @param {number | string | null | undefined} value
  * @returns {string}
  */

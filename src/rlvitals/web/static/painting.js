@@ -1,4 +1,4 @@
-/** What a chart paints beside its lines: the typical range, ghosts of abandoned attempts, findings, the kind of scale. */
+/** Draws the parts of a chart other than its lines: the typical range, ghosts, findings, the kind of scale. */
 
 import {symbolOf} from "./pieces.js";
 import {saidOf} from "./scales.js";
@@ -83,7 +83,7 @@ export function paintMarks(plot, chart) {
   ctx.restore();
 }
 
-/** The axis states its scale. @param {uPlot} plot @param {Chart} chart */
+/** Writes the kind of scale at the axis. @param {uPlot} plot @param {Chart} chart */
 export function paintScale({ctx, bbox}, {scale}) {
   const said = saidOf(scale);
   if (!said) return;

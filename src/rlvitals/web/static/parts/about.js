@@ -1,4 +1,4 @@
-/** What else is known of a run: problems, trackers, attempts, settings, environment; folded away. */
+/** Further facts about a run, collapsed: problems, trackers, attempts, settings, environment. */
 
 import {el} from "../dom.js";
 import {moment} from "../numbers.js";
@@ -33,7 +33,7 @@ export function about({problems, trackers, attempts, config, environment}) {
   );
 }
 
-/** @param {object} told @returns {string} what it says, without what is empty */
+/** @param {object} told @returns {string} its keys and values, without empty ones */
 function plainly(told) {
   return Object.entries(told)
     .filter(([, value]) => value !== null && value !== "")

@@ -1,6 +1,6 @@
 /**
- * Boards: pinned panels in their order, with what was chosen for each. The address holds the one that is shown; with
- * `rlvitals serve --edit` a board is kept under a name, in a file beside the runs, for everybody.
+ * Boards: pinned panels in their order, with the settings of each. The address contains the current board. With
+ * `rlvitals serve --edit`, a board can be saved under a name for all users, in a file of the folder.
  */
 
 import {el, fill} from "../dom.js";
@@ -10,7 +10,7 @@ import {counted} from "../numbers.js";
 import * as state from "../state.js";
 import {pins} from "./panelsettings.js";
 
-const HELD = ["pin", "panel", "x", "log", "smooth"]; // what a board is, as in the address
+const HELD = ["pin", "panel", "x", "log", "smooth"]; // the parameters of the address that make a board
 
 /** @returns {{node: HTMLElement, update(): void, stop(): void}} */
 export function boardBar() {
@@ -52,19 +52,19 @@ function choice(names) {
   return el("label", {}, "board ", select);
 }
 
-/** @param {string} name shows a board; no name leaves it */
+/** @param {string} name the board to show; empty for none */
 function open(name) {
   const kept = /** @type {Record<string, unknown>} */ (now().boards[name] ?? {});
   const changes = HELD.map((key) => [key, texts(kept[key])]);
   state.go({...Object.fromEntries(changes), board: name || null, show: name ? "pinned" : null});
 }
 
-/** @param {unknown} value @returns {string[]} what a file may hold in the place of a list of texts is left out */
+/** @param {unknown} value @returns {string[]} the texts of a list; other values are dropped */
 function texts(value) {
   return (Array.isArray(value) ? value : []).filter((one) => typeof one === "string");
 }
 
-/** Asks for a name and keeps what is pinned. */
+/** Asks for a name and saves the pinned panels. */
 function keep() {
   const field = el("input", {type: "text", maxlength: 200, "aria-label": "Name of the board", value: state.get("board")});
   const said = el("p", {class: "problem", role: "alert"});

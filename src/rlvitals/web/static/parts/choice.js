@@ -1,6 +1,6 @@
 /**
- * Which metrics are shown: one entry a name, a series of slices, or a metric with its evaluation; what a filter leaves
- * of them; in sections, the pinned and the essential ones first, those that never change folded away.
+ * Chooses the metrics that are shown. An entry is a name, a series of slices, or a metric with its evaluation. The
+ * entries that pass the filter are put into sections: pinned and essential ones first, constant ones collapsed.
  */
 
 import {Expression} from "../expressions.js";
@@ -10,12 +10,12 @@ import {counted} from "../numbers.js";
 /** @typedef {import("./panellines.js").Part} Part */
 /** @typedef {import("../virtual.js").Section<Metric>} MetricSection */
 
-const ROW = 3; // panels of a row on a usual screen
+const ROW = 3; // panels per row on a typical screen
 export const ESSENTIALS = "Essentials";
 export const PINNED = "Pinned";
 
 /**
- * One entry a name: a metric logged in training and in evaluation is one panel with two lines.
+ * One entry per name. A metric that is logged in training and in evaluation is one panel with two lines.
  * @param {import("../../contract.d.ts").ListedMetric[]} listed
  * @returns {Metric[]}
  */
@@ -34,7 +34,7 @@ export function byName(listed) {
 }
 
 /**
- * A metric and what evaluations log under another name for the same as one entry: `loss` with `eval_loss`.
+ * Joins a metric and its evaluation under another name into one entry: `loss` with `eval_loss`.
  * @param {Metric[]} metrics
  * @returns {Metric[]}
  */
@@ -53,7 +53,7 @@ export function paired(metrics) {
 }
 
 /**
- * The slices of one series as one entry, which is a panel with a line for each.
+ * Joins the slices of a series into one entry: a panel with one line per slice.
  * @param {Metric[]} metrics
  * @returns {Metric[]}
  */
@@ -80,27 +80,27 @@ function part({name, held_out_of}, label) {
   return {name, label, isHeldOut: held_out_of !== null};
 }
 
-/** @param {Metric} metric @returns {boolean} times, memory and speeds come last: there are many, and few look */
+/** @param {Metric} metric @returns {boolean} whether it is a time, memory or speed; these are many and come last */
 function isOfTheMachine(metric) {
   return /^(time|memory|system|perf|throughput)[./]/i.test(metric.concept ?? metric.name);
 }
 
 /**
  * @typedef {Object} Wanted
- * @property {string} filter a regular expression, or a plain text where it is none
+ * @property {string} filter a regular expression, or a plain text if it is not a valid one
  * @property {string} group
- * @property {string} one shown large above, so not below
+ * @property {string} one the metric that is shown large above and not repeated below
  * @property {string[]} essentials
  * @property {string[]} pins
  * @property {boolean} pinsAlone
- * @property {boolean} folds whether what never changes is folded away
+ * @property {boolean} folds whether constant metrics are collapsed
  */
 
 /**
  * @param {Metric[]} metrics
  * @param {Wanted} wanted
  * @returns {{sections: MetricSection[], shown: number, complaint: string, constant: string}} `constant` is the heading of
- *   what never changes, empty where there is none
+ *   the constant metrics, empty if there are none
  */
 export function chosen(metrics, {filter, group, one, essentials, pins, pinsAlone, folds}) {
   const {fits, complaint} = matching(filter);
@@ -118,7 +118,7 @@ export function chosen(metrics, {filter, group, one, essentials, pins, pinsAlone
   };
   const pinned = taken(pins);
   pinned.forEach((metric) => placed.add(metric));
-  // A run with few known names has others among its vital signs; one that never changes is none.
+  // If few names are known, the vital signs include unknown ones. Constant ones of these are not essential.
   const isTelling = (/** @type {Metric} */ metric) => metric.concept !== null || !metric.is_constant;
   const vital = group || pinsAlone ? [] : taken(essentials).filter(isTelling);
   vital.forEach((metric) => placed.add(metric));
@@ -157,7 +157,7 @@ function matching(filter) {
 }
 
 /**
- * Groups too small for a row share one.
+ * Joins small groups that fit into one row.
  * @param {[string, Metric[]][]} groups
  * @returns {{heading: string, items: Metric[]}[]}
  */

@@ -1,4 +1,4 @@
-/** Which columns the list of runs has: facts of every run, any setting, any metric's last or best value or that at a step. */
+/** Chooses the columns of the list of runs: facts, settings, and a metric's last or best value or that at a step. */
 
 import {ask} from "../api.js";
 import {calm, el, fill} from "../dom.js";

@@ -1,4 +1,4 @@
-/** Tables of the Compare screen: settings that differ, best and final values, what one run alone has. */
+/** Tables of the Compare screen: settings that differ, best and final values, metrics that only one run logs. */
 
 import {calm, el, fill, svg} from "../dom.js";
 import {explainable} from "../drawer.js";
@@ -17,13 +17,13 @@ const WORDS = /** @type {Record<string, string>} */ ({
   different: "✖ not the same quantity",
 });
 
-/** @param {number} place a run's line: its colour and its dash */
+/** @param {number} place the number of a run's line style: its colour and dash */
 export function swatch(place) {
   const {stroke, dash} = lineStyle(place);
   return drawnLine(stroke, dash);
 }
 
-/** @param {boolean} isHeldOut what all runs' lines of training, or of evaluation, have in common: no colour */
+/** @param {boolean} isHeldOut whether to show the style of evaluation or of training lines, without a colour */
 export function streamSwatch(isHeldOut) {
   return drawnLine("currentColor", isHeldOut ? DOTS : []);
 }
@@ -69,7 +69,7 @@ function written(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-/** Settings by which runs differ whoever starts them twice. @param {Record<string, unknown[]>} found @param {string[]} names */
+/** Settings that differ even between two starts of the same run. @param {Record<string, unknown[]>} found @param {string[]} names */
 export function folded(found, names) {
   const count = Object.keys(found).length;
   if (!count) return null;
@@ -78,7 +78,7 @@ export function folded(found, names) {
 }
 
 /**
- * Where a metric's curves part from the first run's, beyond the noise of both.
+ * The steps at which a metric's curves differ from the first run's by more than the noise of both.
  * @param {ComparedMetric} row
  * @param {string[]} names
  */
