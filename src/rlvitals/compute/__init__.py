@@ -1,8 +1,8 @@
-"""Pure formulas: the numbers a trainer logs, from its tensors (numpy or torch, any device, any precision).
+"""Pure formulas for the numbers that a trainer logs, from its tensors (numpy or torch, any device, any precision).
 
-`policy`, `advantage`, `preference` and `rollout` each hold small functions for single quantities and one `stats(...)`
-that returns mergeable values under the names asked for. Nothing here reads a clock, a file or a setting, and what is
-undefined (an empty mask, one sample where two are needed) stays undefined.
+`policy`, `advantage`, `preference` and `rollout` each hold small functions for single quantities and one `stats(...)`.
+It returns mergeable values under the names that the caller chooses. Nothing here reads a clock, a file or a setting.
+An undefined result (an empty mask, one sample where two are needed) stays undefined.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _used_by_steps: set[Callable[..., float | None]] = set()
 
 
 def used_by_step(formula: Callable[..., float | None]) -> Callable[..., float | None]:
-    """Mark the formula of a number that every step computes once and trains with: over steps it is averaged."""
+    """Mark the formula of a number that each step computes once and trains with. It is averaged over steps."""
     _used_by_steps.add(formula)
     return formula
 
 
 def merge(parts: Iterable[Mapping[str, Value | Derived]]) -> dict[str, Value | Derived]:
-    """The statistics of several micro-batches or ranks as if they had been one. Not all need to have all names.
+    """Merge the statistics of several micro-batches or ranks into those of one batch. A part may lack some names.
 
     >>> from rlvitals import values
     >>> merge([{"loss": values.mean([1.0, 2.0])}, {"loss": values.mean([6.0])}])["loss"].number
@@ -35,11 +35,11 @@ def merge(parts: Iterable[Mapping[str, Value | Derived]]) -> dict[str, Value | D
 
 
 def merge_steps(steps: Iterable[Mapping[str, Value | Derived]]) -> dict[str, Value | Derived]:
-    """The statistics of several whole steps as one row, where not every step is logged.
+    """Merge the statistics of several whole steps into one row, for runs that do not log every step.
 
-    As `merge`, but for numbers that each step computed once and used in its loss, which are averaged over the steps:
-    KTO's reference point is z = max(0, mean) of a step, and mean(max(0, .)) of three steps is not max(0, mean(.)) of
-    their pooled samples. Merge the micro-batches and ranks of each step first.
+    Works like `merge`, but averages the numbers that each step computed once and used in its loss. An example is KTO's
+    reference point, z = max(0, mean) of a step: mean(max(0, .)) of three steps is not max(0, mean(.)) of their pooled
+    samples. Merge the micro-batches and ranks of each step first.
 
     >>> from rlvitals.compute import preference
     >>> def step(kl):

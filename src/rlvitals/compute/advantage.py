@@ -43,9 +43,9 @@ def gae(
 ) -> Estimate:  # fmt: skip
     """Generalised advantage estimation: A_t = d_t + gamma lam A_{t+1}, d_t = r_t + gamma V_{t+1} - V_t.
 
-    Positions outside the mask (padding, tool output) are stepped over: the token before them looks at the next token
-    that counts. `ends` is 1 on the last token of an episode, beyond which nothing is looked at; `last_values` are the
-    values after the last token of a sequence that was cut off, 0 where it ended.
+    Positions outside the mask (padding, tool output) are skipped: the token before them uses the next token inside the
+    mask. `ends` is 1 on the last token of an episode; tokens after it do not affect tokens before it. `last_values` are
+    the values after the last token of a truncated sequence, and 0 for a sequence that ended.
 
     >>> gae([[0.0, 1.0]], [[0.5, 0.5]], gamma=1.0, lam=1.0).advantages.tolist()
     [[0.5, 0.5]]
@@ -67,7 +67,7 @@ def gae(
 
 
 def discounted_returns(rewards: Array, mask: Array = None, *, gamma: float = 1.0) -> Array:
-    """Reward still to come: G_t = r_t + gamma G_{t+1} over the tokens that count.
+    """Discounted future reward: G_t = r_t + gamma G_{t+1} over the tokens inside the mask.
 
     >>> discounted_returns([[1.0, 2.0, 4.0]], gamma=0.5).tolist()
     [[3.0, 4.0, 4.0]]
@@ -79,10 +79,10 @@ def discounted_returns(rewards: Array, mask: Array = None, *, gamma: float = 1.0
 def group_relative(
     rewards: Array, group_ids: Array, *, scale: str = "std", unbiased: bool = False, epsilon: float = 1e-8
 ) -> Array:
-    """Reward less the mean of its group, divided by the group's standard deviation + epsilon (GRPO).
+    """Reward minus the mean of its group, divided by the group's standard deviation + epsilon (GRPO).
 
-    `scale="none"` leaves the division out (Dr. GRPO). The deviation is the population's; with `unbiased` the
-    sample's, and then a group of one is undefined (NaN). A group of equal rewards gives 0.
+    `scale="none"` skips the division (Dr. GRPO). The standard deviation is the population's, or the sample's if
+    `unbiased` is true. The sample's is undefined (NaN) for a group of one. A group of equal rewards gives 0.
     """
     r = gather(rewards)[0].reshape(-1)
     slots = group_slots(group_ids, r)
@@ -101,7 +101,7 @@ def group_relative(
 
 
 def leave_one_out(rewards: Array, group_ids: Array) -> Array:
-    """Reward less the mean of the others of its group (RLOO); NaN in a group of one.
+    """Reward minus the mean of the other rewards of its group (RLOO); NaN in a group of one.
 
     >>> leave_one_out([3.0, 1.0, 2.0], [0, 0, 0]).tolist()
     [1.5, -1.5, 0.0]
@@ -115,9 +115,10 @@ def leave_one_out(rewards: Array, group_ids: Array) -> Array:
 
 
 def whiten(x: Array, mask: Array = None, *, shift_mean: bool = True, epsilon: float = 1e-8) -> Array:
-    """(x - mean) / sqrt(var + epsilon) over the tokens that count, with the unbiased variance; 0 elsewhere.
+    """(x - mean) / sqrt(var + epsilon) over the tokens inside the mask, with the unbiased variance; 0 elsewhere.
 
-    Fewer than two tokens have no variance and stay as they are. `shift_mean=False` puts the mean back.
+    With fewer than two tokens there is no variance, and `x` is returned unchanged. `shift_mean=False` adds the mean
+    back.
     """
     x, m = token_rows(x, mask=mask)
     xp = library(x)
@@ -133,7 +134,7 @@ def value_losses(
     values: Array, returns: Array, old_values: Array = None, value_clip: float | None = None
 ) -> tuple[Array, Array]:
     """PPO's value loss of each token, 0.5 max((v - R)^2, (clip(v, v_old +- c) - R)^2), and 1 where the clipped branch
-    is the larger one (NaN where one is NaN). Without a clip, the second is None: a fraction of nothing is not 0.
+    is the larger one (NaN where one is NaN). Without `value_clip` the second result is None: no clip fraction exists.
 
     >>> value_losses([2.0], [0.0], [1.0], value_clip=0.5)
     (array([2.]), array([0.]))
@@ -151,7 +152,7 @@ def value_losses(
 
 
 def values_outside(values: Array, old_values: Array, value_clip: float) -> Array:
-    """1 for each prediction that has left the clip range, |v - v_old| > c, whichever branch the loss then takes.
+    """1 for each prediction outside the clip range, |v - v_old| > c, whichever branch the loss uses.
 
     >>> values_outside([1.2, 2.0], [1.0, 1.0], value_clip=0.5)
     array([0., 1.])
@@ -186,12 +187,12 @@ def pack(
     group_ids: Array = None,
     names: str = "canonical",
 ) -> Packed:
-    """The statistics of advantages, returns and values over the tokens that count; per-token arguments are
-    [sequences, tokens], and what is not given is not computed. `stats` returns them as mergeable values.
+    """Compute the statistics of advantages, returns and values over the tokens inside the mask. Per-token arguments are
+    [sequences, tokens]; statistics of missing arguments are not computed. `stats` returns them as mergeable values.
 
-    `values` are the critic's predictions in this update, `old_values` those of the time of collection. `token_rewards`
-    are summed for each sequence that has tokens. `aggregation` is that of the value loss, its error, the clip fraction
-    and the mean prediction.
+    `values` are the critic's predictions in this update, `old_values` those made when the rollouts were collected.
+    `token_rewards` are summed for each sequence that has tokens. `aggregation` applies to the value loss, its error,
+    the clip fraction and the mean prediction.
     """
     target, v, old, shaped, m = _rows((returns, values, old_values, token_rewards), (advantages, raw_advantages), mask)
     sheet = StatisticSheet(naming(names, "advantage"))
@@ -232,7 +233,7 @@ def pack(
             sheet.moments(target - collected, m),
         )
     if shaped is not None:
-        # A row without tokens was given no reward, which is not a reward of 0.
+        # A row without tokens has no reward, which is not a reward of 0.
         sheet.moments(
             row_sum(shaped, m), real(m.sum(axis=-1) > 0),
             mean="reward.shaped.mean", max="reward.shaped.max", min="reward.shaped.min",
@@ -245,8 +246,8 @@ stats = reading(pack)
 
 
 def _rows(per_token_arrays: tuple[Array, ...], advantages: tuple[Array, ...], mask: Array) -> list[Array]:
-    """The arrays that are per token in any case, and the mask. Advantages may be one for each sequence: they shape the
-    mask only where nothing else does.
+    """The arrays that are always per token, and the mask. Advantages may be one per sequence, so they determine the
+    shape of the mask only if no other array does.
     """
     given = [array for array in (*per_token_arrays, mask) if array is not None]
     if given:

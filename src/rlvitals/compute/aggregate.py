@@ -1,4 +1,4 @@
-"""How per-token numbers become one: over tokens, over sequences, over groups, by the names frameworks use.
+"""Aggregates per-token numbers into one, over tokens, sequences or groups. Modes have the names that frameworks use.
 
 | mode | result |
 |---|---|
@@ -8,11 +8,11 @@
 | `seq-mean-token-sum-norm` | sum over sequences of token sum / horizon (the padded length unless given) |
 | `group-mean-token-mean` | mean over groups of the mean of all tokens of a group |
 | `group-mean-seq-mean-token-mean` | mean over groups of the mean of its sequences' token means |
-| `roll-seq-mean-token-mean` | sum of the sequences' token means / number of sequences, empty ones counted |
-| `roll-seq-mean-token-sum` | sum of the sequences' token sums / number of sequences, empty ones counted |
+| `roll-seq-mean-token-mean` | sum of the sequences' token means / number of sequences, empty ones included |
+| `roll-seq-mean-token-sum` | sum of the sequences' token sums / number of sequences, empty ones included |
 
-Sequences without a token take no part, except in the two modes named after ROLL, which counts them as 0. Each mode is a
-set of numbers with weights, so that its result can be merged.
+Sequences without tokens are ignored, except in the two modes named after ROLL, which counts them as 0. Each mode is a
+set of numbers with weights, so its result can be merged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def terms(
     group_ids: Array = None,
     horizon: float | None = None,
 ) -> Terms:
-    """What is averaged in a mode."""
+    """The numbers and weights that a mode averages or sums."""
     if mode not in MODES:
         raise ConfigError(f"unknown aggregation {mode!r}.{did_you_mean(mode, MODES)} Known: {', '.join(MODES)}")
     if mode == "token-mean":
@@ -81,7 +81,7 @@ def terms(
 
 
 def aggregate(x: Array, mask: Array, mode: str = "token-mean", **options: Any) -> Array:
-    """One number in the mode asked for, as a 0-d array; NaN where nothing is counted.
+    """One number in the given mode, as a 0-d array; NaN if no position is inside the mask.
 
     >>> x, mask = [[1.0, 1.0, 1.0], [5.0, 0.0, 0.0]], [[1, 1, 1], [1, 0, 0]]
     >>> [float(aggregate(x, mask, mode)) for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")]
@@ -93,7 +93,7 @@ def aggregate(x: Array, mask: Array, mode: str = "token-mean", **options: Any) -
     numbers, weights, kind = terms(x, mask, mode, **options)
     xp = library(numbers)
     count = weights.sum()
-    # Before the product: infinity times a weight of 0 is a warning.
+    # `where` comes before the product: infinity times a weight of 0 would raise a warning.
     result = (xp.where(weights > 0, numbers, 0.0 * weights) * weights).sum()
     divisor = xp.where(count > 0, count if kind == "mean" else 1.0 + 0.0 * count, xp.nan + 0.0 * count)
     return result / divisor

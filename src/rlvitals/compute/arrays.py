@@ -1,6 +1,6 @@
-"""One way of calculating for numpy arrays and torch tensors: which library, which precision, and groups of rows.
+"""Common operations on numpy arrays and torch tensors: the library, the precision, and groups of rows.
 
-Everything is calculated in float64 (float32 where a device has no other), whatever the trainer's precision is: a sum of
+Everything is calculated in float64 (float32 on devices without float64), whatever precision the trainer uses: a sum of
 bf16 numbers in bf16 is wrong in its third digit. Nothing here reads a number from a device.
 """
 
@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 
 Array = Any
-"""A numpy array, a torch tensor, or what numpy can turn into an array."""
+"""A numpy array, a torch tensor, or anything that numpy can turn into an array."""
 
 
 def is_tensor(array: Array) -> bool:
-    """Whether it is a torch tensor; torch is never imported to find out."""
+    """Whether it is a torch tensor. The check never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def library(*arrays: Array) -> Any:
-    """The library to calculate with: torch where any array is a tensor, numpy otherwise."""
+    """The library to calculate with: torch if any array is a tensor, numpy otherwise."""
     return sys.modules["torch"] if any(map(is_tensor, arrays)) else np
 
 
 def real(array: Array, like: Array = None) -> Array:
-    """The array as floating-point numbers, exact enough to be summed; on the device of `like` where that is a tensor.
+    """The array in a floating-point type precise enough for sums, on the device of `like` if that is a tensor.
 
     >>> real([True, False])
     array([1., 0.])
@@ -41,7 +41,7 @@ def real(array: Array, like: Array = None) -> Array:
 
 
 def gather(*arrays: Array) -> list[Array]:
-    """Arrays of one call as measured data: one library, one device, floating point, without gradients. None stays."""
+    """Convert the arrays of one call to one library, one device and floating point, without gradients. None stays."""
     first = next((array for array in arrays if is_tensor(array)), None)
     plain = [array.detach() if is_tensor(array) else array for array in arrays]
     return [None if array is None else real(array, first) for array in plain]
@@ -62,7 +62,7 @@ def log_sigmoid(x: Array) -> Array:
 
 
 def masked_mean(x: Array, mask: Array, axis: int | None = None) -> Array:
-    """Mean where the mask is 1; NaN where there is nothing to average.
+    """Mean where the mask is 1; NaN where the mask selects nothing.
 
     >>> masked_mean(real([[1.0, 3.0], [5.0, 7.0]]), real([[1, 1], [0, 0]]), axis=1)
     array([ 2., nan])
@@ -89,12 +89,12 @@ def share(condition: Array, *decided_by: Array) -> Array:
 
 
 def row_sum(x: Array, mask: Array) -> Array:
-    """Sum of each row where the mask is 1; what lies outside the mask is never touched, were it NaN."""
+    """Sum of each row where the mask is 1. Values outside the mask are ignored, NaN included."""
     return library(x).where(mask > 0, x, 0.0 * mask).sum(axis=-1)
 
 
 def group_slots(group_ids: Array, like: Array) -> Array:
-    """Number each row's group from 0; rows with one id (numbers or texts) share a number.
+    """Number each row's group from 0; rows with the same id (number or text) get the same number.
 
     >>> group_slots(["b", "a", "b"], None).tolist()
     [1, 0, 1]
@@ -109,22 +109,22 @@ def group_slots(group_ids: Array, like: Array) -> Array:
     steps = torch.zeros_like(order)
     steps[1:] = ordered[1:] != ordered[:-1]
     slots = torch.empty_like(order)
-    # torch.unique would have to tell the host how many groups there are; this does not.
+    # torch.unique waits for the device, because its output's size is the number of groups; cumsum does not.
     slots[order] = torch.cumsum(steps, 0)
     return slots
 
 
 def group_sum(numbers: Array, slots: Array) -> Array:
-    """Sum of each group, in as many places as there are rows: the places beyond the last group stay 0."""
+    """Sum of each group, in an array with one place per row; the places after the last group are 0."""
     if is_tensor(numbers):
         return numbers.new_zeros(numbers.shape).index_add(0, slots, numbers)
     return np.bincount(slots, weights=numbers, minlength=len(numbers))
 
 
 def from_one_of_group(numbers: Array, slots: Array) -> tuple[Array, Array]:
-    """How far each number lies from one of its group, and that one, at the place of the group.
+    """The difference of each number from one member of its group, and that member, at the group's place.
 
-    Sums are taken of these: 0.1 + 0.1 + 0.1 is not 3 * 0.1, and a group of equal rewards must have a deviation of 0.
+    Sums use these differences: 0.1 + 0.1 + 0.1 is not 3 * 0.1, and a group of equal rewards must have a deviation of 0.
     """
     one = library(numbers).zeros_like(numbers)
     one[slots] = numbers

@@ -1,6 +1,6 @@
-"""Whether two things go together: a mark and the reward within strata, a share and the steps, two orders of numbers.
+"""Tests of association: a mark and the reward within strata, a share over the steps, the ranks of two series.
 
-Sums that are added to as data comes, so that a run of any length takes constant memory; and exact little tests.
+`Gain` and `Trend` keep running sums, so a run of any length takes constant memory. The functions are small exact tests.
 
 >>> gain = Gain()
 >>> gain.add([1.0, 1.0, 0.0, 0.0], [True, True, False, False])
@@ -22,21 +22,21 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Gain:
-    """How much more the marked ones earn than the others of their stratum (a prompt's group, a step).
+    """How much more reward marked items earn than unmarked ones of their stratum (a prompt's group, a step).
 
-    Only strata with both kinds say anything, so that easy prompts do not count for the mark. `z` is the sum of the
-    marked ones' rewards over what it would be on average if the marks of each stratum were dealt at random, in standard
-    deviations of that (the stratified permutation test).
+    Only strata with both kinds count, so easy prompts do not favour the mark. `z` compares the sum of the marked items'
+    rewards with its mean if the marks of each stratum were assigned at random, in standard deviations (the stratified
+    permutation test).
     """
 
     excess: float = 0.0
     variance: float = 0.0
     weight: float = 0.0
     marked: int = 0
-    """Marked ones in strata that have both kinds."""
+    """Marked items in strata that have both kinds."""
 
     def add(self, rewards: Sequence[float], marks: Sequence[bool]) -> None:
-        """Take one stratum."""
+        """Add one stratum."""
         n, hits = len(rewards), sum(marks)
         if not 0 < hits < n:
             return
@@ -49,12 +49,12 @@ class Gain:
 
     @property
     def difference(self) -> float | None:
-        """Mean reward of the marked ones minus that of the others, over strata; None where none has both."""
+        """Mean reward of marked minus unmarked items, over strata; None if no stratum has both kinds."""
         return self.excess / self.weight if self.weight else None
 
     @property
     def z(self) -> float:
-        """0 where nothing can be said: no stratum has both kinds and different rewards."""
+        """The test statistic; 0 if no stratum has both kinds and different rewards."""
         return self.excess / math.sqrt(self.variance) if self.variance > 0 else 0.0
 
 
@@ -70,9 +70,9 @@ class Trend:
     origin: float | None = None
 
     def add(self, place: float, *, marked: int, count: int) -> None:
-        """At this place of the scale (a step) so many of so many are marked."""
+        """Add `count` items at this place of the scale (a step), of which `marked` are marked."""
         if self.origin is None:
-            self.origin = place  # sums of squares of large steps would lose digits
+            self.origin = place  # sums of squares of large step numbers would lose digits
         t = place - self.origin
         self.count += count
         self.marked += marked
@@ -82,7 +82,7 @@ class Trend:
 
     @property
     def z(self) -> float:
-        """Above 0 where the share rises; 0 where nothing can be said."""
+        """The test statistic: above 0 if the share rises, 0 if the data shows no variation."""
         if not self.count:
             return 0.0
         share = self.marked / self.count
@@ -91,7 +91,7 @@ class Trend:
 
 
 def two_sided(z: float) -> float:
-    """The probability that a standard normal number is as far from 0 as this.
+    """The probability that a standard normal variable is at least as far from 0 as `z`.
 
     >>> round(two_sided(1.959963984540054), 6)
     0.05
@@ -100,7 +100,7 @@ def two_sided(z: float) -> float:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact probability of so uneven a split if both were equally likely (binomial, 1/2).
+    """Two-sided exact probability of a split at least this uneven if both sides are equally likely (binomial, 1/2).
 
     >>> round(sign_test(9, 1), 4)
     0.0215
@@ -113,8 +113,8 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float] | None:
-    """Spearman's correlation of two series, ties with their mean rank, and its z = r sqrt(n - 1); None where one of
-    them is constant or there are fewer than 3 pairs.
+    """Spearman's correlation of two series, with mean ranks for ties, and its z = r sqrt(n - 1). None if a series is
+    constant, the lengths differ or there are fewer than 3 pairs.
 
     >>> [round(number, 4) for number in rank_correlation([1, 2, 3, 4], [10, 20, 40, 30])]
     [0.8, 1.3856]

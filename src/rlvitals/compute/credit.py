@@ -1,10 +1,10 @@
-"""Turn-level credit of a tool-using agent: a rollout's advantage, corrected by what one turn achieved.
+"""Turn-level credit of a tool-using agent: a rollout's advantage, corrected by the outcome of one turn.
 
-The table is that of the GRPO e-mail agent: a shift, then a floor for good turns or a ceiling for bad ones, so that a
-good turn of a bad rollout is still encouraged. Turn advantages are therefore not zero-mean within a group.
+The table comes from the GRPO e-mail agent: a shift, then a floor for good turns or a ceiling for bad ones. A good turn
+of a bad rollout is therefore still encouraged, and turn advantages are not zero-mean within a group.
 
-`Rules` are data: which tool searches, reads and answers, and what each outcome of a turn does to its advantage. The
-default is for agents that search, read and answer; `read_rules` takes a mapping or a YAML file of your own.
+`Rules` are data: which tools search, read and answer, and how each outcome of a turn changes its advantage. The
+default is for agents that search, read and answer. `read_rules` accepts your own mapping or YAML file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlvitals.yaml_reader import read_yaml
 
 
 class Correction(NamedTuple):
-    """What an outcome does to the advantage: shift it, then raise it to the floor or lower it to the ceiling."""
+    """How an outcome changes the advantage: shift it, then raise it to the floor or lower it to the ceiling."""
 
     shift: float = 0.0
     floor: float | None = None
@@ -41,7 +41,7 @@ OUTCOMES = {
     "answer_correct": Correction(1.5, floor=1.0),
     "answer_wrong": Correction(-1.5, ceiling=-0.8),
 }
-"""What a turn can turn out to be; an answer of "I don't know" is a wrong one."""
+"""The outcomes of a turn and their corrections. An answer of "I don't know" counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Rules:
 
     outcomes: Mapping[str, Correction]
     search: frozenset[str] = frozenset({"search_emails", "search", "search_documents"})
-    """Tools that look for documents; a hit is a result that names a source of the group."""
+    """Tools that search for documents; a hit is a result that names a source of the group."""
     read: frozenset[str] = frozenset({"read_email", "read", "read_document"})
-    """Tools that open one; a hit is an argument that is a source of the group."""
+    """Tools that open a document; a hit is an argument that is a source of the group."""
     answer: frozenset[str] = frozenset({"return_final_answer", "answer", "final_answer"})
-    """Tools that end a rollout; right where the rollout's outcome is `correct`."""
+    """Tools that end a rollout; the answer is correct if the rollout's outcome is `correct`."""
 
 
 SEARCH_AGENT = Rules(OUTCOMES)
 """The default."""
 
 EMPTY_RESULTS = frozenset({"", "[]", "{}", "null", "none", '""'})
-"""What a search returns that found nothing."""
+"""Results of a search that found nothing."""
 
 
 def turn_advantage(advantage: float, outcome: str, rules: Rules = SEARCH_AGENT) -> float:
@@ -83,7 +83,7 @@ def turn_advantage(advantage: float, outcome: str, rules: Rules = SEARCH_AGENT) 
 
 
 def outcome_of(turn: Turn, rollout: Rollout, group: Group, rules: Rules = SEARCH_AGENT) -> str:
-    """What a turn achieved: as the environment said, or judged by its first call.
+    """The outcome of a turn: the environment's if it set one, otherwise inferred from the turn's first call.
 
     >>> found = Turn(calls=(ToolCall("search_emails", {"keywords": ["budget"]}, '[{"message_id": "m7"}]'),))
     >>> outcome_of(found, Rollout(), Group(sources=("m7",))), outcome_of(found, Rollout(), Group(sources=("m70",)))
@@ -108,7 +108,8 @@ def outcome_of(turn: Turn, rollout: Rollout, group: Group, rules: Rules = SEARCH
 
 
 def read_rules(given: Rules | Mapping[str, Any] | str | os.PathLike[str] | None = None) -> Rules:
-    """Rules from a mapping or a YAML file: `outcomes` change or extend the default's, `tools` replace them by kind.
+    """Read rules from a mapping or a YAML file. `outcomes` change or extend the default outcomes; each kind given in
+    `tools` replaces the default tools of that kind.
 
     >>> rules = read_rules({"tools": {"search": ["grep"]}, "outcomes": {"search_hit": {"shift": 1.0}}})
     >>> rules.search, turn_advantage(-1.0, "search_hit", rules), turn_advantage(-1.0, "read_hit", rules)

@@ -1,4 +1,4 @@
-"""On-policy distillation: how much of the teacher its top k tokens hold, and how far the student shares them.
+"""On-policy distillation: the probability mass of the teacher's top k tokens, and how many of them the student shares.
 
 >>> import math
 >>> seen = stats(teacher_logprobs=[[math.log(0.6), math.log(0.3)]], teacher_ids=[[4, 7]], student_ids=[[7, 1]])
@@ -23,10 +23,10 @@ def pack(
     mask: Array = None,
     names: str = "canonical",
 ) -> Packed:
-    """The statistics of one batch; `stats` returns them as mergeable values.
+    """Compute the statistics of one batch; `stats` returns them as mergeable values.
 
-    All are [..., k] over the teacher's k most likely tokens: its log-probs, the student's log-probs of the same tokens,
-    and their ids; `student_ids` are the student's own k most likely tokens. `mask` has the leading dimensions.
+    All arrays are [..., k] over the teacher's k most likely tokens: its log-probs, the student's log-probs of the same
+    tokens, and their ids. `student_ids` are the student's own k most likely tokens. `mask` has the leading dimensions.
     """
     teacher, student, ids, own, kept = gather(teacher_logprobs, student_logprobs, teacher_ids, student_ids, mask)
     if (ids is None) != (own is None):

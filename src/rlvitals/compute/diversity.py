@@ -1,5 +1,5 @@
-"""How different a policy's answers are: within a group, where they feed the advantage, and between groups, where they
-should differ because the prompts do.
+"""How different a policy's answers are: within a group, where differences create the advantage, and between groups,
+where answers should differ because the prompts do.
 
 >>> from rlvitals.records import Group, Rollout, Turn
 >>> said = [Rollout(turns=(Turn(text),)) for text in ("It is 4", "it is  4", "It is 5", "It is 4")]
@@ -18,27 +18,27 @@ from rlvitals.compute.packing import StatisticSheet
 from rlvitals.records import Group, Rollout
 
 GRAM = 3
-"""Words in a piece of text that is looked for in another."""
+"""Words in a piece; texts are compared by the pieces they share."""
 
 MOST_WORDS = 512
-"""Words of a text that are compared, the last ones: the answer stands at the end."""
+"""Words of a text that are compared. They are the last ones, because the answer is at the end."""
 
 MOST_ROLLOUTS = 16
-"""Rollouts of a group that are compared with each other: pairs grow with the square."""
+"""Rollouts of a group that are compared with each other; the number of pairs grows with the square."""
 
 MOST_GROUPS = 32
 """Groups whose texts are compared."""
 
 
 def distinct_answers(group: Group) -> float | None:
-    """The share of a group's answers that are different from one another; None for fewer than two."""
+    """The number of distinct answers of a group divided by the number of answers; None for fewer than two."""
     answers = [answer for rollout in group.rollouts if (answer := answer_of(rollout))]
     return len(set(answers)) / len(answers) if len(answers) > 1 else None
 
 
 def answer_of(rollout: Rollout) -> str:
-    """The answer of a rollout without case and spacing: `meta["answer"]` where it is given, else the arguments of the
-    call it ends with, else its last text.
+    """The answer of a rollout, with case and spacing normalized: `meta["answer"]` if present, else the arguments of the
+    last turn's last call, else the last turn's text.
 
     >>> answer_of(Rollout(meta={"answer": "  Paris "})), answer_of(Rollout())
     ('paris', '')
@@ -53,7 +53,7 @@ def answer_of(rollout: Rollout) -> str:
 
 
 def similarity(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -> float:
-    """The share of two texts' pieces that both have: 1 for the same text, 0 for nothing in common.
+    """The share of two texts' pieces that are in both: 1 for the same pieces, 0 for nothing in common.
 
     >>> similarity(pieces("a b c d"), pieces("a b c e"))
     0.3333333333333333
@@ -63,7 +63,7 @@ def similarity(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]
 
 
 def pieces(text: str) -> frozenset[tuple[str, ...]]:
-    """Every three words in a row of the end of a text; a shorter one is one piece."""
+    """All runs of three consecutive words at the end of a text; a shorter text is one piece."""
     words = text.casefold().split()[-MOST_WORDS:]
     return (
         frozenset(tuple(words[at : at + GRAM]) for at in range(max(len(words) - GRAM + 1, 1))) if words else frozenset()
@@ -76,7 +76,7 @@ def self_similarity(texts: Sequence[str]) -> float | None:
 
 
 def add(sheet: StatisticSheet, groups: Sequence[Group]) -> None:
-    """Add how different the answers of the groups are, and how much of their likeness is due to the prompt."""
+    """Add how different the answers within each group are, and how much of their similarity is due to the prompt."""
     distinct = [share for group in groups if (share := distinct_answers(group)) is not None]
     sheet.moments(distinct, mean="group.distinct_answers.mean")
     within: list[float] = []

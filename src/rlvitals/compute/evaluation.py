@@ -1,5 +1,5 @@
-"""Questions for evaluations: is confidence deserved, which prompts were lost and won, do answers depend on their
-prompts, and do they need their reasoning.
+"""Statistics for evaluations: calibration of confidence, prompts lost and won, how far answers depend on their prompts,
+and how far they depend on their reasoning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOLVED = 0.5
 
 
 def calibration(confidence: Array, correct: Array, *, bins: int = 10) -> dict[str, Value | Derived]:
-    """How far stated confidence (0 to 1) is from being right, as mergeable values; bins are of equal width.
+    """How far stated confidence (0 to 1) differs from accuracy, as mergeable values; bins have equal width.
 
     >>> seen = calibration([0.9, 0.9, 0.6, 0.4], [True, False, True, False])
     >>> round(seen["eval.calibration_error"].number, 6), seen["eval.confidence_when_wrong"].number
@@ -36,14 +36,14 @@ def calibration(confidence: Array, correct: Array, *, bins: int = 10) -> dict[st
     sheet.moments(said, right, mean="eval.confidence_when_right")
     sheet.moments(said, 1.0 - right, mean="eval.confidence_when_wrong")
     place = xp.clip(xp.floor(said * bins), 0, bins - 1)
-    # Over all answers, with 0 outside the bin: the mean is the bin's gap times its share, and empty bins are 0.
+    # Each mean is over all answers, with 0 outside the bin: it is the bin's gap times its share, and 0 for empty bins.
     rows = [sheet.moments((said - right) * (place == number)) for number in range(bins)]
     sheet.derive("eval.calibration_error", _sum_of_sizes, *rows)
     return sheet.pack().values()
 
 
 class Turnover(NamedTuple):
-    """Which prompts changed between two evaluations, and their shares as mergeable values to be logged."""
+    """The prompts that changed between two evaluations, and their shares as mergeable values to log."""
 
     lost: tuple[str, ...]
     won: tuple[str, ...]
@@ -51,7 +51,8 @@ class Turnover(NamedTuple):
 
 
 def turnover(before: Mapping[str, float], now: Mapping[str, float], *, solved: float = SOLVED) -> Turnover:
-    """Prompts solved before and not now, and the reverse, of those in both evaluations; both are pass rates by prompt.
+    """Prompts of both evaluations that were solved before and not now, and the reverse. Both arguments are pass rates
+    by prompt.
 
     >>> turnover({"p": 1.0, "q": 0.0, "r": 1.0}, {"p": 0.25, "q": 0.0, "r": 0.75}).lost
     ('p',)
@@ -72,8 +73,8 @@ def turnover(before: Mapping[str, float], now: Mapping[str, float], *, solved: f
 def pass_rates(groups: Iterable[Group], *, right: float = 1.0) -> dict[str, float]:
     """The share of correct rollouts of each prompt, by its id or text, for `turnover`.
 
-    A rollout is correct if its outcome is, or, where it has none, its reward is at least `right`; one with
-    neither takes no part.
+    A rollout is correct if its outcome is `correct`. Without an outcome it is correct if its reward is at least
+    `right`. Rollouts with neither are ignored.
 
     >>> pass_rates([Group(id="p", rollouts=(Rollout(reward=1.0), Rollout(reward=0.0), Rollout(outcome="correct")))])
     {'p': 0.6666666666666666}
@@ -88,10 +89,10 @@ def pass_rates(groups: Iterable[Group], *, right: float = 1.0) -> dict[str, floa
 
 
 def prompt_dependence(logprobs: Array, own: Array = None) -> dict[str, Value | Derived]:
-    """How often a response's own prompt is the one that makes it most likely, as a mergeable value.
+    """How often a response is most likely after its own prompt, as a mergeable value.
 
-    `logprobs` are [responses, prompts], the log-prob of each whole response after each prompt. `own` is the place of
-    each response's own prompt; without it response i belongs to prompt i. A tie is no match.
+    `logprobs` are [responses, prompts], the log-prob of each whole response after each prompt. `own` is the column of
+    each response's own prompt; without it response i belongs to prompt i. A tie does not count as a match.
 
     >>> prompt_dependence([[-1.0, -5.0], [-3.0, -4.0]])["policy.prompt_dependence"].number
     0.5
@@ -115,7 +116,7 @@ def prompt_dependence(logprobs: Array, own: Array = None) -> dict[str, Value | D
 def truncation_area(kept: Iterable[float], rewards: Iterable[float]) -> dict[str, Value]:
     """Area under the mean reward as a function of the share of the reasoning that was kept, by trapezoids.
 
-    `kept` are the shares in rising order from 0 to 1, `rewards` the mean reward of answers forced after each.
+    `kept` are the shares in rising order from 0 to 1; `rewards` are the mean rewards of answers forced after each one.
 
     >>> truncation_area([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])["eval.truncation_area"].number
     0.5

@@ -25,12 +25,12 @@ def pack(
     mask: Array = None,
     names: str = "canonical",
 ) -> Packed:
-    """The routing of one batch; `stats` returns it as mergeable values.
+    """Compute the routing statistics of one batch; `stats` returns them as mergeable values.
 
-    Both arrays are the numbers of the chosen experts, [..., layers, k], the leading dimensions those of `mask`. A route
-    of the engine with a negative number was not recorded. `experts` is how many a layer has: with it the load is shown,
-    of the trainer's choices, or of the engine's where those are not given. Loads are averaged when merged, so give a
-    whole step to one call.
+    Both arrays hold the indices of the chosen experts, [..., layers, k], with the leading dimensions of `mask`. A
+    negative index in `rollout_experts` means that the engine did not record the route. `experts` is the number of
+    experts per layer. If it is given, the expert load is computed from `train_experts`, or from `rollout_experts` if
+    the former is missing. Merging averages loads, so pass a whole step in one call.
     """
     train, rollout = (None if array is None else _whole(array) for array in (train_experts, rollout_experts))
     chosen = rollout if train is None else train
@@ -100,5 +100,5 @@ def _loads(chosen: Array, kept: Array, experts: int) -> Array:
 
 
 def _whole(array: Array) -> Array:
-    """Whole numbers as they are: as floating point, the routes of a batch would take gigabytes."""
+    """Keep integers: as floating point, the routes of a batch would take gigabytes."""
     return array.detach().long() if is_tensor(array) else np.asarray(array, dtype=np.int64)

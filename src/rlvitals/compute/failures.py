@@ -1,4 +1,4 @@
-"""Where rollouts fail, and which tools do: a failure of the machinery must not be read as one of the policy.
+"""Where rollouts fail, and which tools fail: an infrastructure failure must not be read as a failure of the policy.
 
 >>> from rlvitals.records import Group, Rollout
 >>> origin(Rollout(error="sandbox: container was killed (OOM)")), origin(Rollout(stop="turn_limit")), origin(Rollout())
@@ -27,20 +27,20 @@ _BY_ERROR = (
     ("sandbox", r"sandbox|container|docker|\boom\b|out.?of.?memory|killed"),
     ("tool", r"tool|\bapi\b|http|connection|server|service"),
 )
-"""The words of stop reasons and of errors that tell an origin. The first that fits decides: a sandbox that timed out is
-counted as a time-out. A stop reason is no error by itself: `tool_calls` and `scored` are how good rollouts end."""
+"""Patterns that map stop reasons and errors to an origin. The first match decides: a sandbox that timed out counts as a
+time-out. A stop reason alone is not an error: good rollouts end with `tool_calls` or `scored`."""
 
 _TOOL_NAME = re.compile(r"[\w.:-]{1,64}")
 
 MAX_TOOLS = 32
-"""Tools with their own numbers, the most called ones: a model that invents tools must not invent metrics."""
+"""Tools with their own metrics, the most called ones. A model that invents tool names must not create metrics."""
 
 
 def origin(rollout: Rollout) -> str | None:
-    """Which of `ORIGINS` a rollout failed by; None where it did not fail, whatever its answer is worth.
+    """The origin (one of `ORIGINS`) of a rollout's failure; None if it did not fail, even if its answer is wrong.
 
-    `meta["failure_origin"]` decides where it is given. Otherwise the words of its error and stop reason do, and a turn
-    limit is the policy's own doing.
+    `meta["failure_origin"]` decides if it is present. Otherwise the words of the error and the stop reason decide. A
+    turn limit counts as a failure of the policy.
     """
     told = rollout.meta.get("failure_origin")
     if told in ORIGINS:
@@ -51,7 +51,7 @@ def origin(rollout: Rollout) -> str | None:
 
 
 def add(sheet: StatisticSheet, rollouts: Sequence[Rollout]) -> None:
-    """Add the share of rollouts that failed by each origin, and of each tool how often it is called and fails."""
+    """Add the share of rollouts that failed for each origin, and the calls and failures of each tool."""
     found = [origin(rollout) for rollout in rollouts]
     for name in ORIGINS:
         sheet.moments([one == name for one in found], mean=f"agent.failures.{name}")
@@ -67,7 +67,7 @@ def _add_tools(sheet: StatisticSheet, rollouts: Sequence[Rollout]) -> None:
 
 
 def _is_tool(call: ToolCall) -> bool:
-    """Whether it is a tool that exists, as far as its name and its error say."""
+    """Whether the tool exists, inferred from the call's name and error."""
     return call.error != "unknown_tool" and _TOOL_NAME.fullmatch(call.name) is not None
 
 

@@ -1,11 +1,11 @@
-"""Tests for one run against few others: a prediction interval that borrows from within the runs, and Hommel's
+"""Tests of one run against a few others: a prediction interval that also uses the noise within the runs, and Hommel's
 correction for several measures.
 
-With three runs the spread between them is known to a factor of two at best, and a plain t interval is so wide that it
-finds nothing. What a single run shows of its own noise says more: `moderated` combines both, as limma does for genes
-with few samples (Smyth 2004). The combined variance is a weighted mean of the spread between the runs, with one degree
-of freedom less than there are runs, and of what the noise within them foretells, with as many degrees of freedom as
-that has been worth elsewhere.
+Three runs determine the spread between them within a factor of two at best, and a plain t interval is so wide that it
+finds nothing. The noise within each run adds information. `moderated` combines both, as limma does for genes with few
+samples (Smyth 2004). The combined variance is a weighted mean of two variances: the one between the runs, with one
+degree of freedom less than there are runs, and the one predicted from the noise within them, with a number of degrees
+of freedom that was estimated on other runs.
 
 >>> spread = moderated([1.0, 1.2, 1.1], foretold=0.1, worth=4.0)
 >>> round(spread.deviation, 3), spread.freedom
@@ -23,25 +23,25 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 UNLIKELY = 0.01
-"""The chance below which a spread is taken to have nothing to do with what was foretold."""
+"""The probability below which the predicted spread is ignored, because it does not match the observed one."""
 
 _MOST_TERMS = 300
 _TINY = 1e-300
 
 
 class Spread(NamedTuple):
-    """How far a further run of the same kind is from the mean of those there are."""
+    """The spread between runs of the same kind."""
 
     deviation: float
     """The standard deviation of single runs."""
     freedom: float
-    """The degrees of freedom it is known with."""
+    """The degrees of freedom of this estimate."""
 
 
 def moderated(values: Sequence[float], foretold: float, worth: float) -> Spread:
-    """The standard deviation between runs: what is seen between `values`, weighed against what is `foretold` by the
-    noise within them, which counts as `worth` degrees of freedom. Where the runs differ by far more than foretold, the
-    noise within them says nothing of this kind of run, and what is seen counts alone.
+    """The standard deviation between runs: the spread of `values`, combined with the standard deviation `foretold` from
+    the noise within the runs, which counts as `worth` degrees of freedom. If the runs differ by far more than
+    predicted, the noise within them is not informative, and only the observed spread counts.
     """
     own = len(values) - 1
     mean = sum(values) / len(values)
@@ -55,7 +55,7 @@ def moderated(values: Sequence[float], foretold: float, worth: float) -> Spread:
 
 
 def ratio_tail(squares: float, freedom: float, others: float, other_freedom: float) -> float:
-    """The probability that the ratio of two mean squares, F, is above what it is here, by sums of squares and their
+    """The probability that the ratio F of two mean squares exceeds the observed one, from the sums of squares and their
     degrees of freedom.
 
     >>> round(ratio_tail(2.0 * 19.0, 2.0, 2.0, 2.0), 3), ratio_tail(0.0, 2.0, 1.0, 3.0)
@@ -67,7 +67,7 @@ def ratio_tail(squares: float, freedom: float, others: float, other_freedom: flo
 
 
 def prediction_error(spread: Spread, runs: int) -> float:
-    """The standard error of a further run's distance to the mean of `runs`.
+    """The standard error of the distance between a further run and the mean of `runs` runs.
 
     >>> prediction_error(Spread(3.0, 5.0), 4) == 3.0 * math.sqrt(1.25)
     True
@@ -76,7 +76,7 @@ def prediction_error(spread: Spread, runs: int) -> float:
 
 
 def tail(t: float, freedom: float) -> float:
-    """The probability that Student's t with so many degrees of freedom is above `t`.
+    """The probability that Student's t with `freedom` degrees of freedom is above `t`.
 
     >>> tail(0.0, 3.0), round(tail(1.0, 1.0), 12)
     (0.5, 0.25)
@@ -88,7 +88,7 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(share: float, freedom: float) -> float:
-    """The value that Student's t stays below with this probability; by bisection, since it is asked for a few times."""
+    """The value that Student's t stays below with probability `share`. Bisection is fast enough for a few calls."""
     if share < 0.5:
         return -quantile(1.0 - share, freedom)
     low, high = 0.0, 1.0
@@ -106,8 +106,8 @@ def quantile(share: float, freedom: float) -> float:
 
 
 def hommel(chances: Sequence[float]) -> list[float]:
-    """Adjusted p-values by Hommel (1988): one at or below alpha may be called so, and the chance that any such call is
-    wrong stays below alpha, for tests that are independent or go together, as those of one curve do.
+    """Adjusted p-values by Hommel (1988). If every one at or below alpha is called significant, the probability of any
+    false call is at most alpha. This holds for independent and for positively dependent tests, as those of one curve.
 
     >>> hommel([0.04, 0.04]), hommel([0.01, 0.5])
     ([0.04, 0.04], [0.02, 0.5])

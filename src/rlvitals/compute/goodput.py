@@ -1,4 +1,4 @@
-"""Goodput: what a step's GPU seconds bought in tokens that were trained on, and where the rest went.
+"""Goodput: the tokens trained on per GPU second of a step, and why the other tokens were not trained on.
 
 >>> seen = stats(trained_tokens=600, seconds=10.0, gpus=4, generated_tokens=1000, wasted={"filtered": 300})
 >>> seen["perf.goodput"].number, seen["perf.waste"].number, seen["perf.waste.filtered"].number
@@ -14,7 +14,7 @@ from rlvitals.values import Derived, Value, total
 
 CAUSES = ("filtered", "stale", "failed", "masked")
 """Why a generated token is not trained on: its group was dropped, its sample was too old, its rollout failed, or a mask
-left it out of the loss."""
+excluded it from the loss."""
 
 
 def stats(
@@ -28,8 +28,8 @@ def stats(
 ) -> dict[str, Value | Derived]:
     """The goodput of a step as mergeable numbers: tokens and GPU seconds of steps or ranks are added before dividing.
 
-    `gpus` are all that the run holds, those that generate included. `wasted` are generated tokens by cause (`CAUSES`),
-    `idle_seconds` the seconds that the GPUs waited, added over all of them.
+    `gpus` counts all GPUs of the run, including those that generate. `wasted` maps causes (`CAUSES`) to generated
+    tokens. `idle_seconds` is the time that GPUs waited, summed over all GPUs.
     """
     if unknown := set(wasted or ()) - set(CAUSES):
         cause = sorted(unknown)[0]

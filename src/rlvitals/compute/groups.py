@@ -1,4 +1,4 @@
-"""Groups of rollouts: which are trained on, the advantage of each rollout and turn, and the numbers of a step's row.
+"""Groups of rollouts: which are trained on, the advantage of each rollout and turn, and the statistics of a step.
 
 >>> from rlvitals.records import Group, Rollout
 >>> mixed, alone = Group(rollouts=(Rollout(reward=1.0), Rollout(reward=0.0))), Group(rollouts=(Rollout(reward=1.0),))
@@ -27,14 +27,14 @@ from rlvitals.errors import ConfigError
 from rlvitals.records import TURN_LIMIT, Group, Rollout, Turn
 
 MIN_GROUP_STD = 0.05
-"""Groups whose rewards spread less teach nothing worth their noise; the GRPO agent's number."""
+"""Groups with a smaller reward deviation are filtered: they add more noise than signal. The GRPO agent's value."""
 
 GRPO_AGENT = {
     "group.kept_count": Name("train/groups_kept"),
     "group.dropped_count": Name("train/groups_filtered"),
     "agent.early_exit.count": Name("train/num_early_exit"),
 }
-"""The document's names in a training row; it has no others for these, only for its evaluations."""
+"""The names that the GRPO agent's document uses in a training row. Its other names are for evaluations."""
 
 
 def advantages(
@@ -45,14 +45,14 @@ def advantages(
     turns: bool = True,
     rules: Rules | Mapping[str, Any] | str | os.PathLike[str] | None = None,
 ) -> list[Group]:
-    """The groups with mean, population deviation, whether they are kept, and every advantage.
+    """The groups with their mean, population standard deviation, whether they are kept, and all advantages.
 
-    A group is filtered where its deviation is below `min_group_std` (strictly), where it has no rewards, or where one
-    of them is not a number. Advantages are computed for filtered groups too: they are to be looked at. A rollout
-    without a reward has none and does not count in its group.
+    A group is filtered if its standard deviation is below `min_group_std` (strictly), if it has no rewards, or if a
+    reward is not a number. Advantages are computed for filtered groups too, for inspection. A rollout without a reward
+    has no advantage and does not count in its group.
 
-    With `turns` each turn is credited on its own: the rollout's advantage, corrected by what the turn achieved (see
-    `credit`). A turn with its own reward and no outcome gets that on top instead.
+    With `turns`, each turn gets its own advantage: the rollout's advantage, corrected by the turn's outcome (see
+    `credit`). For a turn with its own reward and no outcome, the reward is added to the rollout's advantage instead.
     """
     read = read_rules(rules)
     return [_advantaged(group, min_group_std, scale, read if turns else None) for group in groups]
@@ -90,21 +90,21 @@ def _turn(turn: Turn, rollout: Rollout, group: Group, advantage: float, rules: R
     outcome = outcome_of(turn, rollout, group, rules)
     try:
         return replace(turn, outcome=outcome, advantage=turn_advantage(advantage, outcome, rules))
-    except ConfigError:  # an environment's own word for which there is no rule: nothing to correct by
+    except ConfigError:  # an environment's own outcome without a rule: no correction
         return replace(turn, advantage=advantage)
 
 
 def pack(groups: Sequence[Group], *, names: str = "grpo_agent") -> Packed:
-    """The group and turn statistics of a step, over all rollouts, filtered groups included. `stats` returns them as
-    mergeable values, to be logged: `train/groups_kept`, `train/groups_filtered`, `train/num_early_exit` and more.
+    """The group and turn statistics of a step, over all rollouts, including filtered groups. `stats` returns them as
+    mergeable values to log: `train/groups_kept`, `train/groups_filtered`, `train/num_early_exit` and more.
     """
     sheet = StatisticSheet(FamilyNames(GRPO_AGENT) if names == "grpo_agent" else naming(names, "rollout"))
     rollouts = [(rollout, group) for group in groups for rollout in group.rollouts]
-    kept = [group.kept for group in groups if group.kept is not None]  # None: nobody has looked whether to keep it
+    kept = [group.kept for group in groups if group.kept is not None]  # None: not decided
     sheet.moments(kept, sum="group.kept_count", mean="group.filter_pass_rate")
     sheet.moments([not one for one in kept], sum="group.dropped_count")
     sheet.moments([1.0] * len(groups), sum="group.total_count")
-    # One reward has no spread, however many rollouts stand beside it without one.
+    # One reward has no spread, even if other rollouts of its group have no reward.
     spreads = [group.std for group in groups if group.std is not None and _count_rewards(group) > 1]
     sheet.moments(spreads, mean="group.reward_std.mean")
     sheet.moments([std == 0 for std in spreads], mean="group.zero_std_fraction")
@@ -135,7 +135,7 @@ def _count_rewards(group: Group) -> int:
 
 
 def _show_discards(sheet: StatisticSheet, decided: Sequence[Group]) -> None:
-    """Show the rollouts of filtered groups beside those that are trained on; unknown lengths and times take no part."""
+    """Compare rollouts of filtered groups with those that are trained on; unknown lengths and times are ignored."""
     trained = [group.kept for group in decided for _ in group.rollouts]
     show_discarded(sheet, trained)
     for what, numbers in (

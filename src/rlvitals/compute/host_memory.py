@@ -1,8 +1,8 @@
-"""Places in the host's memory where a device's numbers arrive.
+"""Places in host memory that a device writes its results to.
 
-On CUDA a place is page-locked, so that a kernel can write there itself and nobody waits. torch does not know of such
-writes, so a place is never given back to it: it is used again when nobody expects its numbers any more and the device
-has passed it.
+On CUDA a place is page-locked, so a kernel can write to it directly and the host does not wait. torch does not track
+such writes, so a place is never returned to torch's allocator. It is reused once its reader is gone and the device has
+finished writing to it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOOKED_AT = 4
-"""Places that are looked at for one that is free; those that somebody keeps for long are skipped."""
+"""Places that `take` checks for a free one. A place whose reader is still alive is skipped."""
 
 
 class HostNumbers:
-    """Some numbers in the host's memory, and when the device has written them."""
+    """Numbers in host memory, and an event that marks when the device has written them."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         import torch
@@ -32,7 +32,7 @@ class HostNumbers:
         self.reader: weakref.ref[object] | None = None
 
     def record(self) -> None:
-        """The numbers are those of what was queued so far."""
+        """Mark the work queued so far as the work that writes these numbers."""
         if self._event is not None:
             self._event.record()
 
@@ -41,17 +41,17 @@ class HostNumbers:
         return self._event is None or bool(self._event.query())
 
     def wait(self) -> None:
-        """Until the device has written."""
+        """Wait until the device has written."""
         if self._event is not None:
             self._event.synchronize()
 
     def is_free(self) -> bool:
-        """Whether nobody reads it any more and nothing writes to it."""
+        """Whether its reader is gone and no pending work writes to it."""
         return (self.reader is None or self.reader() is None) and self.is_reached()
 
 
 class HostPlaces:
-    """All places of one size, by device. Threads may share it: a place that is in use is in nobody else's reach."""
+    """All places of one size, by device. Threads may share it: a place in use is removed until `expect`."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -59,7 +59,7 @@ class HostPlaces:
         self._kept: list[HostNumbers] = []
 
     def take(self, device: torch.device) -> HostNumbers:
-        """A place for one call's numbers; nobody else gets it before `expect`."""
+        """Take a place for one call's numbers. No other caller gets it before `expect`."""
         places = self._places.setdefault(device, deque())
         for _ in range(min(len(places), LOOKED_AT)):
             try:
@@ -72,12 +72,12 @@ class HostPlaces:
         return HostNumbers(self._size, device)
 
     def expect(self, place: HostNumbers, device: torch.device, reader: object) -> None:
-        """What was queued so far will be read by `reader`; when it is gone the place can be used again."""
+        """Record that `reader` will read the results of the work queued so far. The place is free once it is gone."""
         place.reader = weakref.ref(reader)
         place.record()
         self._places[device].append(place)
 
     def keep(self, device: torch.device) -> HostNumbers:
-        """A place that is never given to anybody else, as for a captured graph."""
+        """A place that no other caller ever gets, for example for a captured graph."""
         self._kept.append(HostNumbers(self._size, device))
         return self._kept[-1]

@@ -1,7 +1,8 @@
-"""A judge against a held set: errors with intervals, flips between orders, length bias, self-agreement, drift.
+"""Audits a judge against a held-out set: errors with intervals, flips between orders, length bias, self-agreement and
+drift.
 
 An item is one answer with a gold label, or one pair with a gold preference. Several verdicts on an item are
-repetitions: its error is their mean, and intervals count items, not verdicts.
+repetitions: its error is their mean error, and intervals count items, not verdicts.
 
 >>> found = audit([HeldAnswer(True, (True, True)), HeldAnswer(False, (True, False)), HeldAnswer(False, (False,))])
 >>> found.false_positives.share, found.false_negatives.share, round(found.self_agreement.share, 3)
@@ -22,16 +23,16 @@ from rlvitals.compute.rollout import interval
 from rlvitals.values import Value
 
 MOST_BINS = 8
-"""Parts of a run that drift is reported for."""
+"""Drift is reported for at most this many parts of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldAnswer:
-    """One answer of a held set."""
+    """One answer of a held-out set."""
 
     gold: bool
     verdicts: tuple[bool | None, ...]
-    """What the judge said, once or several times; None is a reply without a verdict."""
+    """The judge's verdicts, one or several; None is a reply without a verdict."""
     length: float | None = None
     step: int | None = None
 
@@ -41,11 +42,11 @@ class HeldPair:
     """One pair of answers; preferences are `a`, `b`, `tie`, or None for a reply without one."""
 
     gold: str | None
-    """None: only the orders are looked at."""
+    """The better answer. If None, the pair is not used for errors."""
     preferred: tuple[str | None, ...]
-    """With a shown first."""
+    """Preferences with a shown first."""
     swapped: tuple[str | None, ...] = ()
-    """With b shown first; in terms of the same a and b."""
+    """Preferences with b shown first, in terms of the same a and b."""
     lengths: tuple[float, float] | None = None
     step: int | None = None
 
@@ -62,16 +63,16 @@ class ShareEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Whether the judge depends on something it should not."""
+    """Whether the judge depends on a property that should not matter."""
 
     size: float | None
-    """For answers: how much longer accepted ones are than rejected ones of the same gold label, as a factor. For pairs:
-    the share of errors that favour the longer answer. For positions: how often the first is preferred."""
+    """For answers: the factor by which accepted ones are longer than rejected ones of the same gold label. For pairs:
+    the share of errors that favour the longer answer. For positions: how often the first answer is preferred."""
     p: float | None
-    """The probability of as much by chance."""
+    """The probability of at least this size by chance."""
     count: int
     test: str
-    """Which test it is."""
+    """The name of the test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Slope:
     """Whether a share of errors rises (z above 0) or falls over the steps."""
 
     p: float | None
-    """None where it does not change at all."""
+    """None if the share does not change at all."""
     z: float
 
 
@@ -95,7 +96,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class DriftBin:
-    """Some steps in a row."""
+    """A range of consecutive steps."""
 
     first_step: int
     last_step: int
@@ -105,7 +106,7 @@ class DriftBin:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is known of a judge; what the set cannot tell has no share."""
+    """The results of an audit. Shares that the held-out set cannot determine are None."""
 
     kind: str
     """`answers` or `pairs`."""
@@ -114,21 +115,21 @@ class Audit:
     unread: ShareEstimate
     """Replies without a verdict."""
     agreement: ShareEstimate
-    """Verdicts that are the gold label."""
+    """Verdicts that match the gold label."""
     kappa: float | None
-    """Cohen's: the agreement beyond what the frequencies alone give."""
+    """Cohen's kappa: agreement beyond chance, given the label frequencies."""
     false_positives: ShareEstimate
-    """Of wrong answers those that are accepted."""
+    """The share of wrong answers that are accepted."""
     false_negatives: ShareEstimate
-    """Of right answers those that are rejected."""
+    """The share of right answers that are rejected."""
     flips: ShareEstimate
-    """Of pairs shown in both orders those whose preference changes."""
+    """The share of pairs shown in both orders whose preference changes."""
     position: Bias
     length: Bias
     self_agreement: ShareEstimate
-    """Of two verdicts on the same item and order, how often they are the same."""
+    """How often two verdicts on the same item and order agree."""
     drift: Drift | None
-    """None: the items have no steps."""
+    """None if the items have no steps."""
 
 
 NONE = ShareEstimate(None, None, None, 0)
@@ -150,7 +151,7 @@ def _estimate(share: Value) -> ShareEstimate:
 
 
 def audit(held: Sequence[HeldAnswer]) -> Audit:
-    """What a held set of answers says of a judge."""
+    """Audit a judge on a held-out set of answers."""
     flat = [(verdict, item.gold) for item in held for verdict in item.verdicts]
     read = [(item, [verdict for verdict in item.verdicts if verdict is not None]) for item in held]
     read = [(item, said) for item, said in read if said]
@@ -176,7 +177,7 @@ def audit(held: Sequence[HeldAnswer]) -> Audit:
 
 
 def audit_pairs(held: Sequence[HeldPair]) -> Audit:
-    """What a held set of pairs says of a judge. Ties of the gold preference count for no error."""
+    """Audit a judge on a held-out set of pairs. Pairs whose gold preference is a tie are not used for errors."""
     said = [[one for one in (*pair.preferred, *pair.swapped) if one is not None] for pair in held]
     judged = [(pair, [one for one in each if one is not None]) for pair, each in zip(held, said, strict=True)]
     decided = [(pair, each) for pair, each in judged if pair.gold in ("a", "b") and each]
@@ -184,7 +185,7 @@ def audit_pairs(held: Sequence[HeldPair]) -> Audit:
     both = [(pair.preferred[0], pair.swapped[0]) for pair in held if pair.preferred and pair.swapped]
     orders = judging.stats(preferred=[one for one, _ in both], preferred_swapped=[other for _, other in both])
     firsts = orders["judge.first_position_share"]
-    # A pair that is decided alike in both orders has one verdict for each position: only flips can lean.
+    # A pair decided the same way in both orders has one verdict for each position: only flips show a position bias.
     leaning = [(one == "a" and other == "b", one == "b" and other == "a") for one, other in both]
     to_first, to_second = sum(first for first, _ in leaning), sum(second for _, second in leaning)
     repeated = [one for pair in held for one in (_read(pair.preferred), _read(pair.swapped)) if len(one) > 1]
@@ -222,7 +223,7 @@ def _read(said: Sequence[str | None]) -> list[str]:
 
 
 def _agreeing(said: Sequence[object]) -> float:
-    """The share of pairs of verdicts that are the same.
+    """The share of pairs of verdicts that agree.
 
     >>> _agreeing([True, True, False])
     0.3333333333333333
@@ -233,7 +234,7 @@ def _agreeing(said: Sequence[object]) -> float:
 
 
 def _kappa(read: Sequence[tuple[object, object]]) -> float | None:
-    """Cohen's kappa of verdicts and gold labels; None where only one label is used.
+    """Cohen's kappa of verdicts and gold labels; None if only one label occurs.
 
     >>> round(_kappa([(1, 1)] * 20 + [(1, 0)] * 5 + [(0, 1)] * 10 + [(0, 0)] * 15), 2)
     0.4
@@ -250,8 +251,8 @@ def _kappa(read: Sequence[tuple[object, object]]) -> float | None:
 
 
 def _length_of_answers(read: Sequence[tuple[HeldAnswer, list[bool]]]) -> Bias:
-    """Whether accepted answers are longer than rejected ones of the same gold label: a permutation test of the
-    logarithms of lengths within each label. Several verdicts count by their majority.
+    """Whether accepted answers are longer than rejected ones of the same gold label. A permutation test on the
+    logarithms of the lengths within each label. The majority of an item's verdicts counts.
     """
     gain, count = Gain(), 0
     for gold in (True, False):
@@ -270,7 +271,7 @@ def _length_of_answers(read: Sequence[tuple[HeldAnswer, list[bool]]]) -> Bias:
 
 def _length_of_pairs(judged: Sequence[tuple[HeldPair, list[str]]]) -> Bias:
     """Whether errors favour the longer answer; without gold preferences, whether the longer one is preferred. A sign
-    test over pairs, by the majority of their verdicts.
+    test over pairs, using the majority of each pair's verdicts.
     """
     longer = shorter = 0
     for pair, said in judged:
@@ -289,7 +290,7 @@ def _length_of_pairs(judged: Sequence[tuple[HeldPair, list[str]]]) -> Bias:
 
 
 class _Placed(NamedTuple):
-    """An item of a run: its step, the share of wrong verdicts, that of accepting ones, its gold label."""
+    """An item of a run: its step, its share of wrong verdicts, its share of accepting verdicts and its gold label."""
 
     step: int | None
     error: float
@@ -298,7 +299,7 @@ class _Placed(NamedTuple):
 
 
 def _drift(rows: Sequence[_Placed]) -> Drift | None:
-    """Errors over the steps: the Cochran-Armitage test, an item counting as wrong where most of its verdicts are."""
+    """Errors over the steps, by the Cochran-Armitage test. An item is wrong if most of its verdicts are wrong."""
     placed = [(row.step, row) for row in rows if row.step is not None]
     if not placed:
         return None

@@ -1,4 +1,4 @@
-"""Whether the judge or verifier can be trusted: against gold labels, with the order swapped, read at all, on appeal.
+"""How reliable a judge or verifier is: agreement with gold labels, order flips, unparsed replies, appeals.
 
 >>> seen = stats(verdicts=[True, True, False, None], gold=[True, False, False, True])
 >>> round(seen["judge.gold_agreement"].number, 3), seen["judge.parse_failure_fraction"].number
@@ -29,12 +29,12 @@ def stats(
     preferred_swapped: Sequence[str | None] | None = None,
     appeals: Sequence[bool | None] | None = None,
 ) -> dict[str, Value]:
-    """The judge's quality as mergeable values; what is not given is not computed. None is a reply without a verdict.
+    """The judge's quality as mergeable values, for the arguments that are given. None is a reply without a verdict.
 
-    `verdicts` say whether the judge accepts an answer, `scores` what it gives it, `gold` whether it is right.
-    `preferred` is the better one of a pair ("a", "b" or "tie") with a shown first, `preferred_swapped` of the same pair
-    with b shown first. `appeals` say for rejected answers whether a second check accepts them, None where there was
-    none.
+    `verdicts` are whether the judge accepts each answer, `scores` are the judge's scores, `gold` is whether each answer
+    is right. `preferred` is the better answer of each pair ("a", "b" or "tie") with a shown first, `preferred_swapped`
+    that of the same pair with b shown first. `appeals` are whether a second check accepts each rejected answer, None
+    for an answer without a second check.
     """
     found: dict[str, Value] = {}
     if verdicts is not None:
@@ -62,7 +62,7 @@ def _against_gold(verdicts: Sequence[bool | None] | None, gold: Sequence[bool]) 
 
 
 def _ranked(scores: Sequence[float | None], gold: Sequence[bool] | None) -> dict[str, Value]:
-    """Over all pairs of a right and a wrong answer of this batch; a batch without such a pair says nothing."""
+    """Compare all pairs of a right and a wrong answer of this batch; a batch without such a pair does not count."""
     if gold is None or len(scores) != len(gold):
         raise ConfigError(f"{len(scores)} scores need as many gold labels")
     right, wrong = (

@@ -1,6 +1,6 @@
-"""How far the engine that sampled the tokens and the trainer that learns from them disagree.
+"""How far the log-probs of the rollout engine and of the trainer differ on the sampled tokens.
 
-With w = p_train / p_rollout on the sampled tokens: KL(rollout || train) by its estimators, the importance weights, the
+With w = p_train / p_rollout on the sampled tokens: estimators of KL(rollout || train), the importance weights, the
 effective sample size, the chi-square distance and the perplexities. Part of `policy.stats(rollout_logprobs=...)`.
 """
 
@@ -15,7 +15,7 @@ from rlvitals.values import Value
 
 
 class Bounds(NamedTuple):
-    """Where importance weights are cut off; None: not at all on that side."""
+    """The bounds at which importance weights are truncated; None is no bound on that side."""
 
     low: float | None = None
     high: float | None = None
@@ -30,7 +30,7 @@ EXTREME = math.log(2.0)
 def sequence_weights(logprobs: Array, rollout_logprobs: Array, mask: Array) -> Array:
     """Importance weight of each whole sequence, exp(sum_t (logp_train - logp_rollout)); NaN without tokens.
 
-    The product of its tokens' weights, so it grows and shrinks with the length; GSPO's ratio is its T-th root.
+    It is the product of the tokens' weights, so it depends strongly on the length. GSPO's ratio is its T-th root.
 
     >>> import math
     >>> sequence_weights([[0.0, 0.0, 9.0]], [[-math.log(2), -math.log(2), 0.0]], [[1, 1, 0]]).round(9)
@@ -45,7 +45,7 @@ def sequence_weights(logprobs: Array, rollout_logprobs: Array, mask: Array) -> A
 
 
 def truncated_weights(weights: Array, bounds: Bounds) -> Array:
-    """Weights cut to the bounds: min(max(w, low), high).
+    """Weights clipped to the bounds: min(max(w, low), high).
 
     >>> truncated_weights(real([0.1, 1.0, 7.0]), Bounds(high=2.0)).tolist()
     [0.1, 1.0, 2.0]
@@ -54,7 +54,7 @@ def truncated_weights(weights: Array, bounds: Bounds) -> Array:
 
 
 def effective_sample_size(weights: Value) -> float | None:
-    """(sum w)^2 / (n sum w^2), from the moments of the weights: 1 when all are equal, 1/n when one holds all.
+    """(sum w)^2 / (n sum w^2), from the moments of the weights: 1 if all are equal, 1/n if only one is not 0.
 
     >>> from rlvitals import values
     >>> effective_sample_size(values.mean([1.0, 1.0])), effective_sample_size(values.mean([2.0, 0.0]))
@@ -66,18 +66,18 @@ def effective_sample_size(weights: Value) -> float | None:
 
 
 def pearson(x: Value, y: Value, sums: Value) -> float | None:
-    """Correlation of x and y from the moments of x, of y and of x + y; None where one of them does not vary."""
+    """Correlation of x and y from the moments of x, y and x + y; None if x or y does not vary."""
     if x.m2 == 0 or y.m2 == 0:
         return None
     return (sums.m2 - x.m2 - y.m2) / (2.0 * math.sqrt(x.m2 * y.m2))
 
 
 def add(sheet: StatisticSheet, train: Array, rollout: Array, mask: Array, bounds: Bounds = UNBOUNDED) -> None:
-    """Add the statistics to a sheet; all arrays are [sequences, tokens]. With `bounds`, also those of the weights that
-    are cut off there.
+    """Add the statistics to a sheet; all arrays are [sequences, tokens]. With `bounds`, also add those of the truncated
+    weights.
     """
     xp = library(train)
-    # A masked position may hold anything, and exp() of anything may overflow with a warning.
+    # A masked position may hold any value, and exp() of it may overflow with a warning.
     difference = xp.where(mask > 0, train - rollout, 0.0 * mask)
     weight = xp.exp(difference)
     sheet.moments(
@@ -107,7 +107,7 @@ def add(sheet: StatisticSheet, train: Array, rollout: Array, mask: Array, bounds
 
 
 def _add_perplexities(sheet: StatisticSheet, gap: Array, log_perplexity: Array, filled: Array) -> None:
-    """Of each sequence with tokens: how much more perplexed the trainer is, and how perplexed the engine is."""
+    """For sequences with tokens: the trainer's perplexity relative to the engine's, and the engine's perplexity."""
     xp = library(gap)
     sheet.moments(xp.exp(gap), filled, mean="mismatch.ppl_ratio")
     sheet.moments(
@@ -120,7 +120,7 @@ def _add_perplexities(sheet: StatisticSheet, gap: Array, log_perplexity: Array, 
 
 
 def _add_sequences(sheet: StatisticSheet, weights: Array, filled: Array) -> None:
-    """The weights of whole sequences, those without tokens left out."""
+    """Add the weights of whole sequences; sequences without tokens are ignored."""
     row = sheet.moments(
         weights, filled,
         mean="mismatch.is_weight_sequence.mean", max="mismatch.is_weight_sequence.max",

@@ -1,8 +1,8 @@
-"""Under which names a family's statistics are returned: the catalogue's ids, or what a framework calls them.
+"""The names under which a family's statistics are returned: the catalogue's ids, or a framework's names.
 
-The catalogue decides. A framework's name is used where it is the same quantity: sign and scale are converted, a name
-that stands for something else (probabilities instead of log-probabilities, a count instead of a share) is not taken.
-What a framework has no name for keeps its id. Names never change how something is averaged: `aggregation` does.
+The catalogue decides. A framework's name is used if it means the same quantity; sign and scale are converted. A name
+that means another quantity (probabilities instead of log-probabilities, a count instead of a share) is not used. A
+metric that the framework does not name keeps its id. Names never change how a number is averaged: `aggregation` does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rlvitals.values import Kind
 CANONICAL = "canonical"
 
 _OTHER_QUANTITY = OTHER_QUANTITIES | {"space", "per_sequence"}
-"""Caveats under which a framework's name means another number than ours."""
+"""Kinds of caveat with which a framework's name means another quantity than ours."""
 
 _OWN_NAMES: dict[str, dict[str, str]] = {
-    # Where one framework logs several variants of a concept, or the document spells a name otherwise than the code.
+    # For frameworks that log several variants of a concept, or whose document and code spell a name differently.
     "roll": {
         "policy.ratio_outside": "actor/ppo_ratio_clipfrac",
         "policy.ratio_outside.upper": "actor/ppo_ratio_high_clipfrac",
@@ -52,7 +52,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
 }
 
 _OWN_KINDS: dict[str, dict[str, Kind]] = {"rlaif": {"reward.total.std": "std"}}
-"""Where a framework's name stands for another kind of number than ours: its deviation divides by n."""
+"""Metrics for which a framework logs another kind of number than we do: this standard deviation divides by n."""
 
 TRAINERS = {
     "policy": ("trl_grpo", "trl_ppo"),
@@ -61,20 +61,20 @@ TRAINERS = {
     "dpo": ("trl_dpo",),
     "kto": ("trl_kto",),
 }
-"""Whose names are meant by `names="trl"`: its trainers differ, and `kl` alone has three meanings among them."""
+"""The trainers whose names `names="trl"` uses, by family. TRL's trainers differ: `kl` alone has three meanings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name to log under, and how our number becomes the one that name stands for: scale * ours + shift."""
+    """A name to log under, and the conversion from our number to the named one: scale * ours + shift."""
 
     text: str
     scale: float = 1.0
     shift: float = 0.0
     is_own: bool = True
-    """False where the framework has no name for the metric and the id is kept."""
+    """False if the framework has no name for the metric and the id is kept."""
     kind: Kind | None = None
-    """The kind of number that the name stands for, where it is another than ours."""
+    """The kind of number that the name means, if it differs from ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class FamilyNames:
 
 
 def naming(names: str, family: str) -> FamilyNames:
-    """The naming asked for: "canonical", or a framework or document the catalogue knows.
+    """The names of a family: "canonical", or those of a framework or document in the catalogue.
 
     >>> naming("roll", "policy").name("policy.kl_old.k1")
     Name(text='actor/policykl', scale=-1.0, shift=0.0, is_own=True, kind=None)

@@ -1,4 +1,4 @@
-"""What the optimiser did: learning rates, gradient norms and their noise, from the objects a trainer has at hand.
+"""Optimiser statistics: learning rates, gradient norms and gradient noise, from the trainer's own objects.
 
 >>> class Optimiser:
 ...     param_groups = [{"lr": 5e-7}, {"lr": 1e-3}]
@@ -29,7 +29,7 @@ def learning_rate(source: Any) -> float:
 
 
 def gradient_norm(gradients: Iterable[Array]) -> Array:
-    """Length of all gradients taken as one vector, before any clipping; None among them is left out.
+    """The norm of all gradients as one vector, before any clipping. None entries are ignored.
 
     >>> gradient_norm([[3.0], None, [0.0, 4.0]])
     np.float64(5.0)
@@ -41,7 +41,7 @@ def gradient_norm(gradients: Iterable[Array]) -> Array:
 
 
 def noise_power(norm: Array, part_norms: Array) -> Array:
-    """Variance of the mean of n gradients, (mean of ||g_i||^2 - ||g||^2) / (n - 1), from their norms and the mean's.
+    """Variance of the mean g of n gradients g_i, (mean of ||g_i||^2 - ||g||^2) / (n - 1), from the norms.
 
     >>> noise_power(5.0, [5.0, 5.0]), noise_power(0.0, [1.0, 1.0])
     (np.float64(0.0), np.float64(1.0))
@@ -53,7 +53,7 @@ def noise_power(norm: Array, part_norms: Array) -> Array:
 
 
 def noise_to_signal(noise: Value, signal: Value) -> float | None:
-    """The mean noise over the mean signal; None where no signal is left of the measured norm."""
+    """The mean noise divided by the mean signal; None if the noise is as large as the measured norm or larger."""
     return noise.mean / signal.mean if signal.mean > 0 else None
 
 
@@ -67,11 +67,11 @@ def pack(
     part_grad_norms: Array = None,
     names: str = "canonical",
 ) -> Packed:
-    """Learning rates (of an optimiser or a scheduler) and gradient norms of one update; what is not given is left out.
-    `stats` returns them as mergeable values.
+    """Learning rates (of an optimiser or a scheduler) and gradient norms of one update, for the arguments that are
+    given. `stats` returns them as mergeable values.
 
-    `part_grad_norms` are the norms of the gradients of equal parts of the batch (micro-batches or ranks), each of its
-    own mean loss, and `grad_norm` that of their mean: they tell the gradient's noise.
+    `part_grad_norms` are the gradient norms of equal parts of the batch (micro-batches or ranks), each for its own mean
+    loss. With `grad_norm`, the norm of the mean gradient, they determine the gradient noise.
     """
     sheet = StatisticSheet(naming(names, "policy"))
     for source, metric in ((optimizer, "optim.lr"), (critic_optimizer, "optim.critic_lr")):

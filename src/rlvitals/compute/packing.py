@@ -1,7 +1,7 @@
-"""Many statistics in one tensor: one row of moments each, so that a step needs one copy to the host.
+"""Packs many statistics into one tensor, one row of moments each, so a step needs only one copy to the host.
 
-`StatisticSheet` collects rows while a family calculates; `Packed` is the result, still on the device, with what each
-row means. `Packed.values()` is the only place that reads numbers from a device.
+`StatisticSheet` collects rows while a family calculates. `Packed` is the result, still on the device, with the meaning
+of each row. Only `Packed.values()` reads numbers from a device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOMENTS = ("count", "mean", "M2", "min", "max")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What some rows of a packed tensor are shown as: one row as one kind of number, or a formula over several."""
+    """A named result from rows of a packed tensor: one row as one kind of number, or a formula over several rows."""
 
     name: Name
     rows: tuple[int, ...]
@@ -38,13 +38,13 @@ class Packed:
     entries: tuple[Entry, ...]
 
     def values(self) -> dict[str, Value | Derived]:
-        """The mergeable values by name. Waits for the device once, for one copy."""
+        """The mergeable values by name. Waits for the device once and makes one copy."""
         rows = [_value(row) for row in self.moments.tolist()]
         return {entry.name.text: _shown(entry, [rows[row] for row in entry.rows]) for entry in self.entries}
 
 
 def reading(pack: Callable[P, Packed]) -> Callable[P, dict[str, Value | Derived]]:
-    """The same function with its result read from the device, as mergeable values."""
+    """Wrap `pack` in a function that reads the result from the device and returns mergeable values."""
 
     @wraps(pack)
     def stats(*args: P.args, **kwargs: P.kwargs) -> dict[str, Value | Derived]:
@@ -62,8 +62,8 @@ class StatisticSheet:
         self._entries: list[Entry] = []
 
     def moments(self, numbers: Any, weights: Any = None, **ids: str) -> int:
-        """Add the moments of some numbers, shown under an id for each kind: `mean="advantage.mean"`. Returns the
-        row.
+        """Add the moments of some numbers and return their row. Keywords map a kind to a metric id, as in
+        `mean="advantage.mean"`.
         """
         self._rows.append(moments(numbers, weights))
         row = len(self._rows) - 1
@@ -72,27 +72,27 @@ class StatisticSheet:
         return row
 
     def show(self, row: int, kind: Kind, metric: str, *, only_if_named: bool = False) -> None:
-        """Show a row under one more id; with `only_if_named` where the framework has a name for it."""
+        """Show a row under one more id; with `only_if_named`, only if the framework has a name for it."""
         name = self._naming.name(metric)
         if name.is_own or not only_if_named:
             self._entries.append(Entry(name, (row,), name.kind or kind))
 
     def derive(self, metric: str, formula: Callable[..., float | None], *rows: int) -> None:
-        """Add a number that is computed from rows, and computed again when they are merged."""
+        """Add a number that is computed from rows, and recomputed after a merge."""
         self._entries.append(Entry(self._naming.name(metric), rows, formula=formula))
 
     def pack(self) -> Packed:
-        """The result; nothing has been read from a device."""
+        """The result. Reads nothing from a device."""
         from rlvitals.compute.arrays import gather, library
 
         if not self._rows:
             return Packed(gather([])[0].reshape(0, 5), ())
-        rows = gather(*self._rows)  # a statistic of lists beside statistics of tensors joins them on their device
+        rows = gather(*self._rows)  # rows computed from lists move to the device of the tensors
         return Packed(library(*rows).stack(rows), tuple(self._entries))
 
 
 def moments(numbers: Any, weights: Any = None) -> Any:
-    """Count, mean, M2, minimum and maximum as one array of five; what has no weight takes no part, were it NaN.
+    """Count, mean, M2, minimum and maximum as one array of five. Numbers with weight 0 are ignored, NaN included.
 
     >>> moments([1.0, 3.0, float("nan")], [1, 1, 0]).tolist()
     [2.0, 2.0, 2.0, 1.0, 3.0]
@@ -129,7 +129,7 @@ _MIRRORED: dict[Kind, Kind] = {"max": "min", "min": "max"}
 
 
 def _converted(value: Value, name: Name) -> Value:
-    """The value in the sign, scale and sense of the name it is given."""
+    """The value converted to the sign and scale of its name; a negative scale swaps minimum and maximum."""
     if (name.scale, name.shift) == (1.0, 0.0) or not value.count:
         return value
     ends = sorted((name.scale * value.min + name.shift, name.scale * value.max + name.shift))

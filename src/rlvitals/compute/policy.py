@@ -1,7 +1,7 @@
-"""What one update did to the policy: ratios, clipping, KL, entropy, losses, sample weights.
+"""Statistics of one policy update: ratios, clipping, KL, entropy, losses, sample weights.
 
-All per-token arguments are [sequences, tokens]; `mask` is 1 on the tokens that count. One row alone may be given as
-[tokens], and advantages and scores as one number for each sequence.
+All per-token arguments are [sequences, tokens]; `mask` is 1 on the tokens that count. A single row may be [tokens].
+Advantages and scores may be one number per sequence.
 
 >>> lp, old = [[-1.0, -0.5]], [[-1.2, -0.5]]
 >>> named = stats(logprobs=lp, old_logprobs=old, advantages=[[1.0, 1.0]], names="roll")
@@ -45,13 +45,13 @@ def sequence_ratio(logprobs: Array, old_logprobs: Array, mask: Array) -> Array:
     lp, old, kept = real(logprobs), real(old_logprobs, logprobs), real(mask, logprobs)
     xp = library(lp)
     zero = 0.0 * kept
-    # Padding may hold -inf in both, and their difference is a warning.
+    # Padding may be -inf in both arrays, and -inf minus -inf raises a warning.
     difference = xp.where(kept > 0, lp, zero) - xp.where(kept > 0, old, zero)
     return xp.exp(masked_mean(difference, kept, axis=-1))
 
 
 def kl_k1(logprobs: Array, base_logprobs: Array) -> Array:
-    """Logp - logp_base on samples of the policy: unbiased, and negative on many a token."""
+    """Logp - logp_base on samples of the policy: unbiased, and negative on many tokens."""
     return real(logprobs) - real(base_logprobs, logprobs)
 
 
@@ -62,7 +62,7 @@ def kl_k2(logprobs: Array, base_logprobs: Array) -> Array:
 
 
 def kl_k3(logprobs: Array, base_logprobs: Array, clamp: float | None = None) -> Array:
-    """Exp(d) - d - 1 with d = logp_base - logp: unbiased, never negative. `clamp` cuts to +-clamp (ROLL: 10).
+    """Exp(d) - d - 1 with d = logp_base - logp: unbiased, never negative. `clamp` limits it to +-clamp (ROLL: 10).
 
     >>> kl_k3([0.0, -1.0], [0.0, -1.0])
     array([0., 0.])
@@ -80,7 +80,7 @@ def kl_exact(logits: Array, base_logits: Array) -> Array:
 
 
 def entropy(logits: Array) -> Array:
-    """Entropy in nats from logits [..., vocabulary]; a token that is ruled out (-inf) adds nothing.
+    """Entropy in nats from logits [..., vocabulary]; a token with logit -inf adds nothing.
 
     >>> entropy([0.0, 0.0]).round(6)
     np.float64(0.693147)
@@ -105,7 +105,7 @@ def clip_binds(ratios: Array, advantages: Array, low: float, high: float) -> Arr
 def policy_gradient_loss(
     ratios: Array, advantages: Array, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None
 ) -> Array:
-    """PPO's loss of each token: -min(r A, clip(r) A); with a dual clip c, no less than c A counts where A < 0.
+    """PPO's loss of each token: -min(r A, clip(r) A). With a dual clip c the minimum is at least c A where A < 0.
 
     >>> policy_gradient_loss([2.0, 9.0], [1.0, -1.0], dual_clip=3.0)
     array([-1.2,  3. ])
@@ -119,7 +119,7 @@ def policy_gradient_loss(
 
 
 def covariance(x: Value, y: Value, sums: Value) -> float:
-    """Covariance of x and y (dividing by n) from the moments of x, of y and of x + y.
+    """Covariance of x and y (divided by n) from the moments of x, y and x + y.
 
     >>> from rlvitals import values
     >>> covariance(values.mean([0.0, 2.0]), values.mean([1.0, 5.0]), values.mean([1.0, 7.0]))
@@ -129,7 +129,7 @@ def covariance(x: Value, y: Value, sums: Value) -> float:
 
 
 def response_part(mask: Array, parts: int) -> Array:
-    """In which of some equal parts of its response each token lies, from 0. Only tokens that count are counted.
+    """The index of the part of the response that each token is in, for `parts` equal parts of the masked tokens.
 
     >>> response_part([[0, 1, 1, 1, 1, 1, 1]], 3)
     array([[0., 0., 0., 1., 1., 2., 2.]])
@@ -141,7 +141,7 @@ def response_part(mask: Array, parts: int) -> Array:
     return xp.floor(parts * before / xp.where(count > 0, count, 1.0 + 0.0 * count))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a ratio that overflows is inf in the log, as with torch
+@np.errstate(over="ignore", invalid="ignore")  # an overflowing ratio is inf, as with torch
 def pack(
     *,
     logprobs: Array,
@@ -170,13 +170,13 @@ def pack(
     weight_floor: float | None = None,
     names: str = "canonical",
 ) -> Packed:
-    """The statistics of a step or micro-batch, before anything is read from the device. What is not given is not
-    computed; `stats` takes the same arguments and returns mergeable values.
+    """Compute the statistics of a step or micro-batch without reading from the device. Statistics of missing arguments
+    are not computed. `stats` takes the same arguments and returns mergeable values.
 
-    `ratio_level` is "token" or "sequence" (GSPO). `aggregation` decides how losses, KL to the old policy, KL to the
-    reference and the binding clip fraction are averaged; the rest is over tokens. `train.loss` is computed where a
-    coefficient is given, with the KL estimator `kl`. `scores` (one for each sequence) split the supervised loss.
-    `weight_cap` and `weight_floor` are the bounds to which the trainer cuts the weights p_train / p_rollout.
+    `ratio_level` is "token" or "sequence" (GSPO). `aggregation` applies to the policy and total loss, the KL to the old
+    policy, the KL to the reference and the binding clip fraction; other means are over tokens or sequences.
+    `train.loss` is computed if a coefficient is given, with the KL estimator `kl`. `scores` (one per sequence) split
+    the supervised loss. `weight_cap` and `weight_floor` are the trainer's bounds for the weights p_train / p_rollout.
     """
     _check_choice("ratio_level", ratio_level, ("token", "sequence"))
     _check_choice("kl", kl, tuple(KL_ESTIMATORS))
@@ -230,7 +230,7 @@ class _Clip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Where the statistics of one call go, and what they are averaged over."""
+    """The sheet that collects the statistics of one call, and how they are averaged."""
 
     sheet: StatisticSheet
     mask: Array
@@ -245,18 +245,18 @@ class _Batch:
         self.sheet.moments(x, self.has_tokens, **ids)
 
     def averaged(self, x: Array, metric: str) -> None:
-        """Show it averaged as the loss is."""
+        """Show it averaged in the same way as the loss."""
         numbers, shares, kind = terms(x, self.mask, self.aggregation, group_ids=self.group_ids, horizon=self.horizon)
         self.sheet.moments(numbers, shares, **{kind: metric})
 
     @property
     def has_tokens(self) -> Array:
-        """1 for each sequence with a token that counts."""
+        """1 for each sequence with a token inside the mask."""
         return real(self.mask.sum(axis=-1) > 0)
 
 
 def _show_old(batch: _Batch, lp: Array, old: Array, clip: _Clip, *, is_token_level: bool) -> Array:
-    """Show the distance to the policy that sampled, and give the ratio as [sequences, tokens]."""
+    """Show the distance to the policy that sampled, and return the ratio as [sequences, tokens]."""
     by_sequence = sequence_ratio(lp, old, batch.mask)
     r = ratio(lp, old) if is_token_level else per_token(by_sequence, lp)
     above, below = r > 1 + clip.high, r < 1 - clip.low
@@ -273,7 +273,7 @@ def _show_old(batch: _Batch, lp: Array, old: Array, clip: _Clip, *, is_token_lev
     batch.over_tokens(share(above, r), mean="policy.ratio_outside.upper")
     batch.over_tokens(share(below, r), mean="policy.ratio_outside.lower")
     batch.over_tokens(share(above | below, r), mean="policy.ratio_outside")
-    # The samples are the old policy's, so these estimate KL(old || new).
+    # The old policy drew the samples, so these estimate KL(old || new).
     batch.averaged(kl_k1(old, lp), "policy.kl_old.k1")
     batch.averaged(kl_k2(old, lp), "policy.kl_old.k2")
     batch.averaged(kl_k3(old, lp), "policy.kl_old.k3")
@@ -283,7 +283,7 @@ def _show_old(batch: _Batch, lp: Array, old: Array, clip: _Clip, *, is_token_lev
 def _show_reference(
     batch: _Batch, lp: Array, ref: Array, *, kl: str, clamp: float | None, coefficient: float | None
 ) -> Array:
-    """Show the distance to the reference, and give the penalty of each token where there is one."""
+    """Show the distance to the reference, and return the penalty of each token; None without a coefficient."""
     batch.over_tokens(ref, mean="policy.logp.ref.mean")
     estimates = {name: _clamped(estimate(lp, ref), clamp) for name, estimate in KL_ESTIMATORS.items()}
     for name, estimate in estimates.items():
@@ -295,7 +295,7 @@ def _show_reference(
 
 
 def _show_loss(batch: _Batch, lp: Array, r: Array, a: Array, *, clip: _Clip, weights: Array) -> Array:
-    """Show the policy-gradient loss and what clipping did to it; give the loss of each token, with its weight."""
+    """Show the policy-gradient loss and the effect of clipping; return the weighted loss of each token."""
     loss = -a * lp if r is None else policy_gradient_loss(r, a, clip.low, clip.high, clip.dual)
     batch.averaged(loss, "policy.loss")
     if r is not None:

@@ -1,8 +1,8 @@
 """Preference training: implicit rewards, margins, accuracies and losses of DPO (pairs) and KTO (single completions).
 
-Log-probs are those of whole completions (sums over their tokens), one number each; [completions, tokens] with a mask
-are summed first. In KTO chosen means desirable and rejected undesirable, and their numbers differ: each class is
-averaged over its own completions, and the averages merge by class counts.
+Log-probs are those of whole completions (sums over their tokens), one number each. Arrays [completions, tokens] with a
+mask are summed first. In KTO, chosen means desirable and rejected means undesirable, and the two classes may differ in
+size: each is averaged over its own completions, and the averages are merged by class counts.
 
 >>> references = {"ref_chosen_logprobs": [-2.0], "ref_rejected_logprobs": [-3.0]}
 >>> dpo = stats(chosen_logprobs=[-1.0], rejected_logprobs=[-3.0], **references)
@@ -23,7 +23,7 @@ LOSSES = ("sigmoid", "ipo", "kto")
 
 
 def reward(logprobs: Array, ref_logprobs: Array, beta: float = 0.1) -> Array:
-    """The reward a completion's log-prob implies: beta * (logp - logp_ref).
+    """The implicit reward of a completion: beta * (logp - logp_ref).
 
     >>> reward([-1.0], [-3.0], beta=0.5)
     array([1.])
@@ -32,7 +32,7 @@ def reward(logprobs: Array, ref_logprobs: Array, beta: float = 0.1) -> Array:
 
 
 def dpo_loss(margins: Array, label_smoothing: float = 0.0) -> Array:
-    """-log sigmoid(margin) of each pair, the margin being reward_chosen - reward_rejected; ln 2 at the start.
+    """-log sigmoid(margin) of each pair, where margin = reward_chosen - reward_rejected; ln 2 before the first update.
 
     >>> dpo_loss([0.0]).round(4)
     array([0.6931])
@@ -99,13 +99,13 @@ def pack(
     undesirable_weight: float = 1.0,
     names: str = "canonical",
 ) -> Packed:
-    """The statistics of a batch: pairs for DPO and IPO, or for KTO `logprobs` with `desirable` (true or false each).
-    `stats` returns them as mergeable values.
+    """Compute the statistics of a batch: pairs for DPO and IPO, or for KTO `logprobs` with a boolean `desirable` for
+    each. `stats` returns them as mergeable values.
 
-    `loss` is "sigmoid", "ipo" or "kto"; pairs are "sigmoid" and completions with labels "kto" unless said. `ties` is
-    what a pair of equal rewards counts in the accuracy (all pairs tie before the first update; TRL counts 0). KTO's z
-    is `kl` where the trainer has it (over all ranks), or the estimate from this call's mismatched pairs `kl_logprobs`:
-    `merge` pools their pairs, as one step's micro-batches and ranks need it; `merge_steps` averages the z of steps.
+    `loss` is "sigmoid", "ipo" or "kto"; the default is "sigmoid" for pairs and "kto" for labelled completions. `ties`
+    is the accuracy of a pair with equal rewards (all pairs tie before the first update; TRL counts 0). KTO's z is `kl`
+    if the trainer has it (over all ranks), else the estimate from this call's mismatched pairs `kl_logprobs`. `merge`
+    pools these pairs over the micro-batches and ranks of a step; `merge_steps` averages the z of steps.
     """
     kind = loss or ("sigmoid" if logprobs is None else "kto")
     if kind not in LOSSES:
@@ -155,7 +155,7 @@ def _sequences(logprobs: Array, ref_logprobs: Array, mask: Array) -> tuple[Array
 
 
 def _joined(chosen: tuple[Array, Array], rejected: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-    """Two classes given apart, as completions with labels."""
+    """Join two separate classes into completions with labels."""
     xp = library(chosen[0])
     lp, ref = (xp.concatenate([one, other]) for one, other in zip(chosen, rejected, strict=True))
     return lp, ref, xp.concatenate([xp.ones_like(chosen[0]), xp.zeros_like(rejected[0])])
@@ -164,7 +164,7 @@ def _joined(chosen: tuple[Array, Array], rejected: tuple[Array, Array]) -> tuple
 def _show_pairs(
     sheet: StatisticSheet, chosen: tuple[Array, Array], rejected: tuple[Array, Array], beta: float, ties: float
 ) -> Array:
-    """Show rewards, margins and accuracy of pairs; give the margins."""
+    """Show rewards, margins and accuracy of pairs; return the margins."""
     if len(chosen[0]) != len(rejected[0]):
         raise ConfigError(f"{len(chosen[0])} chosen came with {len(rejected[0])} rejected; pairs need as many of both")
     won, lost = reward(*chosen, beta), reward(*rejected, beta)
@@ -183,7 +183,7 @@ def _labels(desirable: Array, like: Array) -> Array:
 
 
 def _show_kl(sheet: StatisticSheet, kl: Array, logprobs: Array, ref_logprobs: Array, mask: Array) -> Array:
-    """Show KTO's KL where it can be known, and give the z to use in the loss."""
+    """Show KTO's KL if it is given or can be estimated, and return the z for the loss."""
     if kl is not None:
         sheet.moments(gather(kl)[0].reshape(-1), mean="kl_ref.kto")
         return kl

@@ -1,12 +1,12 @@
-"""A step's statistics computed again from recorded tokens, and compared with what the trainer logged.
+"""Recomputes a step's statistics from recorded tokens and compares them with the logged numbers.
 
-Where the tokens of all rollouts of the update were recorded, every number must agree to rounding. Of chosen rollouts
-alone two things are certain: no token of theirs lies beyond a logged extreme, and a mean lies within the sampling error
-of theirs. Where numbers differ, faults that trainers are known to have are tried one after the other: the one under
-which the logged numbers come out is named.
+If the tokens of all rollouts of the update were recorded, every number must agree up to rounding. If only some rollouts
+were recorded, two checks remain: none of their tokens may exceed a logged extreme, and a logged mean must be within the
+sampling error of their mean. If numbers differ, known faults of trainers are tried one after the other. The result
+names the fault that reproduces the logged numbers.
 
-Definitions are `policy.stats`'s. A logged number counts as agreeing if any definition that its name may have gives it:
-this module looks for wrong numbers, not for other conventions.
+The definitions are those of `policy.stats`. A logged number agrees if any possible definition of its name reproduces
+it: this module looks for wrong numbers, not for other conventions.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rlvitals.records import TRAINED_ROLLOUTS, Difference, Group, Recheck, Reche
 from rlvitals.values import Value
 
 MOST_TOKENS = 200_000
-"""Of a step; rollouts beyond them are not looked at, and the step counts as recorded in part."""
+"""Tokens of a step that are checked. Rollouts beyond this limit are ignored, and the step counts as partly recorded."""
 
 PRECISION = 2.0**-8
-"""Relative, to the typical size of what is averaged: losses are computed in bfloat16 at worst."""
+"""Tolerance relative to the typical size of the averaged numbers: losses are computed in bfloat16 at worst."""
 
 ROUNDING = 2e-5
-"""Absolute: two numbers of five decimals."""
+"""Absolute tolerance, for two numbers of five decimals."""
 
 LEAST_ROLLOUTS = 16
-"""Fewer say too little about a mean."""
+"""Rollouts needed to check a mean."""
 
 MOST_ERRORS = 8.0
-"""Standard errors between a logged mean and that of chosen rollouts that chance may explain: samples are small, and
-their errors are not normal."""
+"""Standard errors allowed between a logged mean and that of the recorded rollouts: samples are small, and their errors
+are not normal."""
 
 SCALE_ROOM = 0.02
-"""Relative distance to a whole factor at which a loss counts as scaled by it."""
+"""A loss counts as scaled by a whole factor if it is within this relative distance."""
 
 OPPOSITE = -0.99
-"""Correlation of advantages and rewards within groups from which on the sign is the wrong one."""
+"""The sign of the advantages is wrong if their correlation with the rewards within groups is at most this."""
 
 SUM_NORM = "seq-mean-token-sum-norm"
 MODES = ("token-mean", "seq-mean-token-mean", SUM_NORM)
@@ -55,11 +55,11 @@ _MODE_NAMES = {
     "grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dapo": "token-mean", "dr_grpo": SUM_NORM,
     **{mode: mode for mode in MODES},
 }  # fmt: skip
-"""What trainers call the ways of averaging a loss."""
+"""Aggregation modes by the names that trainers use."""
 
 _LOSSES = ("policy.loss", "train.loss")
 _MEANS_OF_FEW = (*_LOSSES, "entropy.mean", "policy.logp.mean")
-"""Means without the heavy tails that a sample would miss."""
+"""Means without heavy tails, which a sample would miss."""
 
 _EXTREMES = {
     "policy.ratio.max", "policy.ratio.min", "entropy.max", "entropy.min", "mismatch.logp_abs_diff.max",
@@ -78,7 +78,7 @@ _SAME = {
     )
     for metric in metrics
 }
-"""Estimates that go under one name."""
+"""Metrics that frameworks log under the same name."""
 
 _COMPARED = {
     *_LOSSES, *_SAME, *_EXTREMES, "policy.ratio.mean", "entropy.mean", "policy.logp.mean",
@@ -90,26 +90,26 @@ _OF_THE_GAP = "mismatch."
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """How the trainer computes its loss, as far as its settings say."""
+    """How the trainer computes its loss, as far as its settings are known."""
 
     modes: tuple[str, ...] = MODES
-    """The ways of averaging that it may use."""
+    """The aggregation modes that it may use."""
     clip_low: float | None = None
     clip_high: float | None = None
     dual_clip: float | None = None
     kl_coef: float | None = None
     entropy_coef: float | None = None
     horizon: float | None = None
-    """What sums are divided by."""
+    """The divisor of sums."""
     passes: int = 1
-    """Times that each batch is gone through."""
+    """Passes over each batch."""
     microbatch_size: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
     """Numbers by which a loss may be multiplied or divided in error."""
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> LossSettings:
-        """From a trainer's settings by the last part of their names."""
+        """Read a trainer's settings, keyed by the last part of their names."""
 
         def number(*names: str) -> float | None:
             found = (config.get(name) for name in names)
@@ -149,8 +149,8 @@ def recheck(
     framework: str | None = None,
     algorithm: str | None = None,
 ) -> Recheck | None:
-    """Compare a step's row with its recorded tokens; None where there is nothing to compare. `config` holds the
-    trainer's settings by the last part of their names.
+    """Compare a step's row with its recorded tokens; None if there is nothing to compare. `config` holds the trainer's
+    settings, keyed by the last part of their names.
     """
     settings = LossSettings.of(config or {})
     rollouts = list(_traced(groups))
@@ -176,7 +176,7 @@ def recheck(
 
 
 class _Entry(NamedTuple):
-    """A logged number that has a meaning here."""
+    """A logged number that can be recomputed from tokens."""
 
     name: str
     metric: str
@@ -188,7 +188,7 @@ class _Entry(NamedTuple):
 class _Pair(NamedTuple):
     entry: _Entry
     recomputed: float
-    """By the definition of its own name."""
+    """By the definition of the logged metric."""
     agrees: bool
     off: float = 0.0
     """Distance to the nearest definition."""
@@ -200,7 +200,7 @@ class _Pair(NamedTuple):
 
 
 def _concepts(logged: Mapping[str, float], framework: str | None, algorithm: str | None) -> list[_Entry]:
-    """The logged numbers that mean something which tokens tell."""
+    """The logged numbers that can be recomputed from tokens."""
     reader = catalog.reader(framework, algorithm, logged)
     found = []
     for name, number in logged.items():
@@ -216,7 +216,7 @@ def _concepts(logged: Mapping[str, float], framework: str | None, algorithm: str
 
 
 def _traced(groups: Iterable[Group]) -> Iterator[tuple[Rollout, TokenTrace]]:
-    """The rollouts with tokens that were trained on, as many as are looked at."""
+    """The rollouts with trained tokens and log-probs, up to `MOST_TOKENS`."""
     left = MOST_TOKENS
     for group in groups:
         for rollout in group.rollouts:
@@ -233,13 +233,13 @@ def _traced(groups: Iterable[Group]) -> Iterator[tuple[Rollout, TokenTrace]]:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Traces as arrays [rollouts, tokens]; a column that one of them lacks is None."""
+    """Traces as arrays [rollouts, tokens]; a column is None if any trace lacks it."""
 
     settings: LossSettings
     lengths: Array
     mask: Array
     logprobs: Array
-    """Of the update; None where the batch was gone through several times."""
+    """Log-probs of the update; None if the trainer makes several passes over a batch."""
     old: Array
     engine: Array
     reference: Array
@@ -285,8 +285,8 @@ class _Tokens:
         )  # fmt: skip
 
     def shifted(self, by: int, *, is_padding_used: bool) -> _Tokens:
-        """With the mask moved along the tokens. At the end of a rollout it comes to lie on a token that was not
-        recorded: padding, whose log-probs are 0, or nothing.
+        """The tokens with the mask shifted. At the end of a rollout the mask then covers a position that was not
+        recorded: padding, whose log-probs are 0, or no token.
         """
         lengths = self.lengths
         beyond = np.arange(self.mask.shape[1] + 1) >= lengths[:, None]
@@ -300,7 +300,7 @@ class _Tokens:
         if not is_padding_used:
             mask[beyond] = 0.0
         advantages = wider(self.advantages)
-        if advantages is not None:  # a row has one, as a rule
+        if advantages is not None:  # usually all tokens of a row have the same advantage
             last = np.take_along_axis(advantages, np.maximum(lengths - 1, 0)[:, None], axis=1)
             advantages = np.where(beyond, last, advantages)
         return replace(
@@ -309,18 +309,18 @@ class _Tokens:
         )  # fmt: skip
 
     def opposed(self) -> _Tokens:
-        """With the advantages' signs turned."""
+        """The tokens with the signs of the advantages reversed."""
         return replace(self, advantages=None if self.advantages is None else -self.advantages)
 
     def stats(self) -> dict[str, list[Value]]:
-        """What each metric is, by every way of averaging that comes into question."""
+        """The values of each metric, one for each aggregation mode that may apply."""
         found: dict[str, list[Value]] = {}
         for mode in self.settings.modes:
             if mode == SUM_NORM and self.settings.horizon is None:
-                continue  # divided by nobody knows what
+                continue  # the divisor is not known
             for metric, value in self._stats(mode).items():
                 found.setdefault(metric, []).append(value)
-        if "token-mean" not in self.settings.modes:  # of anything but the loss it is the usual one
+        if "token-mean" not in self.settings.modes:  # the usual mode for all metrics except the loss
             for metric, value in self._stats("token-mean").items():
                 if metric not in _LOSSES:
                     found.setdefault(metric, []).append(value)
@@ -350,7 +350,7 @@ class _Tokens:
         found = _values(told)
         if self.advantages is not None and "train.loss" not in found and not settings.kl_coef:
             found["train.loss"] = found["policy.loss"]
-        if not has_clip:  # the bounds are not known: what depends on them is unknown, unless nothing is clipped
+        if not has_clip:  # without the bounds, numbers that depend on them are unknown, unless nothing is clipped
             is_clipped = found["policy.ratio_outside"].max > 0
             found = {
                 name: value
@@ -361,7 +361,7 @@ class _Tokens:
 
 
 def _values(stats: Mapping[str, Any]) -> dict[str, Value]:
-    """Those that are a mean or an extreme of what was averaged."""
+    """The statistics that are a `Value` (a mean or an extreme), without derived ones."""
     return {name: value for name, value in stats.items() if isinstance(value, Value)}
 
 
@@ -369,13 +369,13 @@ Stats = Mapping[str, Sequence[Value]]
 
 
 def _whole(tokens: _Tokens, row: Sequence[_Entry]) -> list[_Pair]:
-    """Everything was recorded: each number must agree."""
+    """Compare every number. All rollouts were recorded, so each must agree."""
     stats = tokens.stats()
     return [pair for entry in row if (pair := _nearest(entry, stats, len(tokens.mask))) is not None]
 
 
 def _nearest(entry: _Entry, stats: Stats, rollouts: int) -> _Pair | None:
-    """A logged number and the recomputed one that comes nearest; None where there is none."""
+    """A logged number and the nearest recomputed one; None if there is none."""
     known = [
         (metric, value, number)
         for metric in dict.fromkeys((entry.metric, *_SAME.get(entry.metric, ())))
@@ -391,8 +391,8 @@ def _nearest(entry: _Entry, stats: Stats, rollouts: int) -> _Pair | None:
 
 
 def _tolerance(value: Value, rollouts: int) -> float:
-    """What rounding may do to a number. In a mean much may cancel, but not the errors of what was averaged: these are
-    of one sign within a rollout at worst.
+    """The rounding error allowed for a number. The averaged numbers may cancel in a mean, but their rounding errors do
+    not: at worst these have the same sign within a rollout.
     """
     number = abs(value.number or 0.0)
     spread = math.sqrt(max(value.m2, 0.0) / value.count) if value.kind in ("mean", "sum") and value.count else 0.0
@@ -401,7 +401,7 @@ def _tolerance(value: Value, rollouts: int) -> float:
 
 
 def _beyond(tokens: _Tokens, row: Sequence[_Entry]) -> Iterator[_Pair]:
-    """Extremes: a part of the tokens cannot reach further than all of them."""
+    """Compare extremes: no part of the tokens can exceed the extreme of all of them."""
     stats = tokens.stats()
     for entry in row:
         if entry.metric in _EXTREMES and entry.metric in stats:
@@ -413,7 +413,7 @@ def _beyond(tokens: _Tokens, row: Sequence[_Entry]) -> Iterator[_Pair]:
 
 
 def _means_apart(tokens: _Tokens, row: Sequence[_Entry]) -> Iterator[_Pair]:
-    """Means: those of chosen rollouts and the logged ones may be some standard errors apart."""
+    """Compare means: those of the recorded rollouts may differ from the logged ones by some standard errors."""
     count = len(tokens.mask)
     if count < LEAST_ROLLOUTS:
         return
@@ -436,7 +436,7 @@ def _means_apart(tokens: _Tokens, row: Sequence[_Entry]) -> Iterator[_Pair]:
 
 
 class _Fault(NamedTuple):
-    """A fault under which the logged numbers come out, and how exactly."""
+    """A fault that reproduces the logged numbers, and the remaining difference."""
 
     residual: float
     cause: RecheckCause
@@ -446,12 +446,12 @@ class _Fault(NamedTuple):
 def _explained(
     tokens: _Tokens, apart: Sequence[_Pair], rollouts: Sequence[tuple[Rollout, TokenTrace]], is_whole: bool
 ) -> dict[str, Any]:
-    """The fault under which the numbers come out as they were logged; of several the one that fits best."""
+    """The fault that reproduces the logged numbers; if there are several, the one that fits best."""
     faults = list(_scaled(tokens, apart))
     entries = [pair.entry for pair in apart]
     if is_whole:
         faults += _misused(tokens, entries)
-        if not faults or min(faults).residual > ROUNDING:  # the ways of cutting a batch are many
+        if not faults or min(faults).residual > ROUNDING:  # there are many ways to split a batch
             faults += _cut(tokens, entries, rollouts)
     if not faults:
         return {}
@@ -460,7 +460,7 @@ def _explained(
 
 
 def _misused(tokens: _Tokens, entries: Sequence[_Entry]) -> Iterator[_Fault]:
-    """The tokens used in another way than they should be."""
+    """Faults in the use of tokens: reversed advantages and a shifted mask."""
     count = len(tokens.mask)
     if all(entry.metric in _LOSSES for entry in entries) and tokens.advantages is not None:
         yield from _fitting(tokens.opposed().stats(), entries, count, "advantage_sign")
@@ -473,7 +473,7 @@ def _misused(tokens: _Tokens, entries: Sequence[_Entry]) -> Iterator[_Fault]:
 def _cut(
     tokens: _Tokens, entries: Sequence[_Entry], rollouts: Sequence[tuple[Rollout, TokenTrace]]
 ) -> Iterator[_Fault]:
-    """Micro-batches that count the same, however many tokens they hold."""
+    """Faults of weighting: all micro-batches have the same weight, whatever their number of tokens."""
     count = len(tokens.mask)
     for size, parts in _microbatches(tokens, rollouts):
         stats = _mean_of_means([tokens.take(part).stats() for part in parts])
@@ -491,7 +491,7 @@ def _fitting(
 
 
 def _scaled(tokens: _Tokens, apart: Sequence[_Pair]) -> Iterator[_Fault]:
-    """Losses alone are off, all by one whole factor."""
+    """Fault of scale: only losses differ, all by the same whole factor."""
     if any(pair.entry.metric not in _LOSSES or not pair.recomputed for pair in apart):
         return
     factor = apart[0].entry.number / apart[0].recomputed
@@ -513,8 +513,8 @@ def _scaled(tokens: _Tokens, apart: Sequence[_Pair]) -> Iterator[_Fault]:
 
 
 def _microbatches(tokens: _Tokens, rollouts: Sequence[tuple[Rollout, TokenTrace]]) -> Iterator[tuple[int, list[Array]]]:
-    """Ways in which the update may have been cut into parts: as recorded, by the setting, or evenly in the order of
-    the rollouts.
+    """Ways in which the update may have been split into micro-batches: as recorded, by the setting, or evenly in the
+    order of the rollouts.
     """
     told = [rollout.meta.get("microbatch") for rollout, _ in rollouts]
     if all(type(number) is int for number in told):
@@ -533,7 +533,7 @@ def _microbatches(tokens: _Tokens, rollouts: Sequence[tuple[Rollout, TokenTrace]
 
 
 def _mean_of_means(parts: Sequence[Stats]) -> Stats:
-    """Every part counts the same, however long it is. Sizes of what was averaged are kept, for the tolerance."""
+    """The mean over parts with equal weights, whatever their sizes. Counts and spreads are kept for the tolerance."""
     found: dict[str, list[Value]] = {}
     for metric, ways in parts[0].items():
         for way, first in enumerate(ways):
@@ -548,7 +548,7 @@ def _mean_of_means(parts: Sequence[Stats]) -> Stats:
 
 
 def _opposite_advantages(groups: Iterable[Group]) -> Difference | None:
-    """Whether the advantages fall where the rewards of their groups rise; one of them, and what it should be."""
+    """An example of an advantage with the wrong sign and its correct value, if advantages fall as rewards rise."""
     seen = 0
     first = None
     for group in groups:
@@ -567,11 +567,11 @@ def _opposite_advantages(groups: Iterable[Group]) -> Difference | None:
             right = group_relative(rewards, [0] * len(rewards))
             at = int(np.argmax(np.abs(given)))
             first = Difference("advantage", float(given[at]), float(right[at]))
-    return first if seen >= 4 else None  # any two numbers correlate
+    return first if seen >= 4 else None  # two pairs always correlate perfectly
 
 
 def _advantage(rollout: Rollout) -> float | None:
-    """The advantage its tokens were trained with, where that is one number for all of them; else the recorded one."""
+    """The advantage of the rollout's trained tokens if they all have the same, else the rollout's recorded one."""
     trace = rollout.trace
     if trace is not None and trace.advantages:
         used = {number for number, is_used in zip(trace.advantages, trace.trained, strict=False) if is_used}

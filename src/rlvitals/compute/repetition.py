@@ -1,4 +1,4 @@
-"""How much a text repeats itself: n-grams said again, loops, and how well it compresses."""
+"""How much a text repeats itself: repeated n-grams, loops, and the compression ratio."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import zlib
 from collections.abc import Sequence
 
 LOOPING_RATIO = 10.0
-"""Text that compresses more than this goes round in circles; prose compresses two to four times."""
+"""Text with a higher compression ratio counts as looping; prose has a ratio of two to four."""
 
 COMPRESSED_TAIL = 10_000
-"""Characters at the end that are looked at: a loop ends where the response ends."""
+"""Characters at the end of a text that are compressed: a loop usually continues to the end of the response."""
 
 
 def ngram_repetition(tokens: Sequence[object], n: int = 4) -> float | None:
-    """Share of n-grams that were said before: 1 - distinct / all. None for fewer than n tokens.
+    """Share of n-grams that occurred before: 1 - distinct / all. None for fewer than n tokens.
 
     >>> ngram_repetition([1, 2, 1, 2, 1], n=2)
     0.5
@@ -23,7 +23,7 @@ def ngram_repetition(tokens: Sequence[object], n: int = 4) -> float | None:
 
 
 def longest_repeat(tokens: Sequence[object], max_period: int = 64) -> int:
-    """Tokens in the longest stretch that is one piece of at most `max_period` tokens said twice or more in a row.
+    """Tokens in the longest stretch that repeats a piece of at most `max_period` tokens two or more times in a row.
 
     >>> longest_repeat([7, 1, 2, 1, 2, 1, 9]), longest_repeat([1, 2, 3])
     (5, 0)
@@ -39,7 +39,7 @@ def longest_repeat(tokens: Sequence[object], max_period: int = 64) -> int:
 
 
 def compression_ratio(text: str) -> float | None:
-    """Bytes of the last part of a text over its bytes when compressed. None for an empty text.
+    """Size of the end of a text in bytes, divided by its compressed size. None for an empty text.
 
     >>> compression_ratio("again " * 1000) > LOOPING_RATIO
     True

@@ -1,4 +1,4 @@
-"""What the policy produced: lengths, truncation, discards, scores, groups of one prompt, pass@k, repetition.
+"""Statistics of rollouts: lengths, truncation, discards, scores, groups of one prompt, pass@k, repetition.
 
 >>> seen = stats(response_lengths=[3, 8], finish_reasons=["stop", "length"], names="roll")
 >>> seen["tokens/response_length/mean"].number, seen["actor/max_len_mask_ratio"].number
@@ -21,14 +21,14 @@ from rlvitals.errors import ConfigError
 from rlvitals.values import Value
 
 TRUNCATED = frozenset({"length", "max_tokens", "max_length", "model_length"})
-"""Finish reasons that mean the response was cut off, in the words of the usual engines."""
+"""Finish reasons of common engines that mean the response was truncated."""
 
 Z_95 = 1.959963984540054
 """Normal quantile of a two-sided 95 % interval."""
 
 
 def clip_fraction(rewards: Array, low: float | None = None, high: float | None = None) -> Array:
-    """Share of rewards outside the limits, before they are clipped; a reward on the limit is inside.
+    """Share of rewards outside the limits, before clipping; a reward on the limit is inside.
 
     >>> clip_fraction([-2.0, 0.0, 1.0], low=-1.0, high=1.0).round(4)
     np.float64(0.3333)
@@ -37,7 +37,7 @@ def clip_fraction(rewards: Array, low: float | None = None, high: float | None =
 
 
 def weighted_reward(components: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    """Sum over components of weight * reward, for each sample; a component that is NaN there adds nothing.
+    """Sum over components of weight * reward, for each sample; a NaN component adds nothing.
 
     >>> weighted_reward({"correct": [1.0, 0.0], "style": [0.5, float("nan")]}, {"correct": 0.8, "style": 0.2})
     array([0.9, 0. ])
@@ -51,7 +51,7 @@ def weighted_reward(components: Mapping[str, Array], weights: Mapping[str, float
 
 
 class GroupSums(NamedTuple):
-    """For each group: how many rows, their mean and deviation, and 1 where they are all equal."""
+    """For each group: its number of rows, their mean and standard deviation, and 1 if all are equal."""
 
     size: Array
     mean: Array
@@ -60,8 +60,8 @@ class GroupSums(NamedTuple):
 
 
 def group_moments(numbers: Array, group_ids: Array, *, unbiased: bool = False) -> GroupSums:
-    """Size, mean, standard deviation of each group, and 1 where all its numbers are equal; places without a group have
-    size 0. `unbiased` divides by size - 1, and a group of one is NaN then.
+    """Size, mean and standard deviation of each group, and 1 if all its numbers are equal; places without a group have
+    size 0. `unbiased` divides by size - 1, so the deviation of a group of one is NaN.
     """
     x = gather(numbers)[0].reshape(-1)
     slots = group_slots(group_ids, x)
@@ -76,8 +76,8 @@ def group_moments(numbers: Array, group_ids: Array, *, unbiased: bool = False) -
 
 
 def pass_at_k(samples: Array, correct: Array, k: int) -> Array:
-    """Chance that one of k samples of a prompt is correct, unbiased from n samples of which c are (Chen et al. 2021):
-    1 - C(n - c, k) / C(n, k). NaN where n < k.
+    """Probability that at least one of k samples of a prompt is correct, estimated without bias from n samples of which
+    c are correct (Chen et al. 2021): 1 - C(n - c, k) / C(n, k). NaN where n < k.
 
     >>> pass_at_k([4, 4, 1], [1, 0, 1], k=2)
     array([0.5, 0. , nan])
@@ -88,15 +88,15 @@ def pass_at_k(samples: Array, correct: Array, k: int) -> Array:
 
 
 def pass_hat_k(samples: Array, correct: Array, k: int) -> Array:
-    """Chance that all of k samples of a prompt are correct: C(c, k) / C(n, k). NaN where n < k."""
+    """Probability that all k samples of a prompt are correct: C(c, k) / C(n, k). NaN where n < k."""
     return _hits(samples, correct, k, lambda _, c, drawn: c - drawn, complement=False)
 
 
 def interval(share: Value) -> tuple[float, float] | None:
-    """Wilson's 95 % interval of a mean of numbers between 0 and 1, over prompts; None of nothing.
+    """Wilson's 95 % interval of a mean of numbers between 0 and 1, over prompts; None if there are none.
 
-    Exact in spirit for 0 and 1; for means of several samples in between it is wider than need be (a number in 0..1 with
-    mean p has a variance of p (1 - p) at most), and never of no width as a normal interval is when all prompts agree.
+    It is meant for numbers that are 0 or 1. For numbers in between it is wider than necessary: a number in 0..1 with
+    mean p has a variance of at most p (1 - p). Its width is never 0, unlike a normal interval when all prompts agree.
 
     >>> from rlvitals import values
     >>> [round(end, 3) for end in interval(values.mean([1, 1, 1, 1, 1, 1, 1, 0, 0, 0]))]
@@ -138,16 +138,17 @@ def pack(
     stage: str = "train",
     names: str = "canonical",
 ) -> Packed:
-    """The statistics of rollouts, one number (or text, or list of tokens) for each; what is not given is not computed.
-    `stats` returns them as mergeable values. A group must lie in one call: groups cannot be merged across calls.
+    """Compute the statistics of rollouts, with one number (or text, or list of tokens) for each. Statistics of missing
+    arguments are not computed. `stats` returns them as mergeable values. Pass a whole group in one call: groups cannot
+    be merged across calls.
 
-    Truncation is read from `finish_reasons` or `truncated` (true or false); with `max_response_length` alone a response
-    of that length counts as truncated, also one that happened to end there. `scores` are rewards before clipping,
-    `score_low` and `score_high` the limits they are clipped to. `components` are parts of the reward by name, NaN where
-    one does not apply; with `component_weights` their weighted sum is the score where none is given. `success` is true
-    or false for each; groups are solved, failed or mixed by it. `trained` is true for the rollouts that reach the loss:
-    give all that were generated, and the lengths and `seconds` of the two kinds are compared. `stage="eval"` names the
-    scores of an evaluation (`eval.score.mean`).
+    Truncation is read from `finish_reasons` or `truncated` (true or false). With `max_response_length` alone, every
+    response of that length counts as truncated, even if it ended there by itself. `scores` are rewards before clipping,
+    `score_low` and `score_high` the clipping limits. `components` are parts of the reward by name, NaN where one does
+    not apply; without `scores`, their sum weighted by `component_weights` is the score. `success` is true or false for
+    each rollout and decides whether a group is solved, failed or mixed. `trained` is true for the rollouts that reach
+    the loss: pass all generated rollouts to compare the lengths and `seconds` of both kinds. `stage="eval"` uses the
+    names of an evaluation for the scores (`eval.score.mean`).
     """
     if scores is None and components and component_weights:
         scores = weighted_reward(components, component_weights)
@@ -204,7 +205,7 @@ def _hits(samples: Array, correct: Array, k: int, left: Any, *, complement: bool
     xp = library(n)
     chance = xp.ones_like(n)
     for drawn in range(k):
-        # Drawn without replacement: how many of the wanted kind are left, of how many.
+        # Without replacement: the remaining samples of the wanted kind, divided by all remaining samples.
         pool = n - drawn
         chance = chance * xp.clip(left(n, c, drawn), 0.0, None) / xp.where(pool > 0, pool, xp.ones_like(pool))
     return xp.where(n >= k, 1.0 - chance if complement else chance, xp.nan + 0.0 * n)
@@ -250,7 +251,7 @@ def show_discarded(sheet: StatisticSheet, trained: Array) -> None:
 
 
 def show_discard_bias(sheet: StatisticSheet, what: str, numbers: Array, trained: Array) -> None:
-    """Show whether the rollouts that are trained on are shorter ("length") or faster ("time") than all of them."""
+    """Show whether the rollouts that are trained on are shorter ("length") or faster ("time") than all rollouts."""
     used = real(gather(trained)[0] > 0)
     everything = sheet.moments(numbers)
     kept = sheet.moments(numbers, used, mean=f"discard.{what}.trained.mean")

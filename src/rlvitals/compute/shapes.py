@@ -1,4 +1,4 @@
-"""The shapes a trainer's tensors come in, brought to [sequences, tokens]."""
+"""Converts a trainer's tensors to the shape [sequences, tokens]."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from rlvitals.errors import ConfigError
 
 
 def token_rows(*arrays: Array, mask: Array = None) -> list[Array]:
-    """Per-token arrays as [sequences, tokens] with zeros outside the mask, and the mask last. One sequence alone may be
-    [tokens], and None stays None. What a trainer leaves in padding (NaN, -inf) must not reach a formula.
+    """Per-token arrays as [sequences, tokens] with zeros outside the mask, and the mask last. A single sequence may be
+    [tokens], and None stays None. Values in padding (NaN, -inf) must not reach a formula.
     """
     *tensors, kept = (
         array[None] if array is not None and array.ndim == 1 else array for array in gather(*arrays, mask)
@@ -26,7 +26,7 @@ def token_rows(*arrays: Array, mask: Array = None) -> list[Array]:
 
 
 def per_token(numbers: Array, like: Array, mask: Array = None) -> Array:
-    """Numbers for each token: given so, or one for each sequence, which is repeated for its tokens.
+    """Numbers for each token. One number per sequence is repeated for its tokens.
 
     >>> import numpy as np
     >>> per_token([1.0, 2.0], np.zeros((2, 3)))[1].tolist()

@@ -1,7 +1,7 @@
-"""How old the samples are when they are trained on: policy versions since they were written.
+"""How old samples are when they are trained on, in policy versions since they were generated.
 
-A version is the number of weight updates before it. The age of a sample counts from the weights that began it; the part
-that it gained while it was generated is its age in flight, the rest its age in the queue.
+A version is a number of weight updates. The age of a sample counts from the version that generated its first token. The
+versions that passed during its generation are its age in flight, the rest is its age in the queue.
 
 >>> seen = stats(train_version=7, versions=[7, 4, None], end_versions=[7, 6, None])
 >>> [seen[f"staleness.{what}"].number for what in ("mean", "in_flight.mean", "in_queue.mean")]
@@ -21,12 +21,11 @@ from rlvitals.errors import ConfigError
 def pack(
     *, train_version: float, versions: Array, end_versions: Array = None, mask: Array = None, names: str = "canonical"
 ) -> Packed:
-    """The ages of one batch; `stats` returns them as mergeable values.
+    """Compute the ages of one batch; `stats` returns them as mergeable values.
 
-    `train_version` is the version that is trained. `versions` are those of single tokens, [sequences, tokens] with
-    `mask` 1 on the tokens that count, or one for each sample: that of the weights that began it, with `end_versions`
-    those that ended it. A version that is None, NaN or negative is unknown: its token or sample has no age and lowers
-    the coverage.
+    `train_version` is the version that is trained. `versions` are [sequences, tokens] with `mask` 1 on the tokens that
+    count, or one for each sample: the version that generated its first token, with `end_versions` for its last token. A
+    version that is None, NaN or negative is unknown: its token or sample has no age and lowers the coverage.
     """
     written, ended, kept = gather(versions, end_versions, mask)
     if written.ndim not in (1, 2):
@@ -51,13 +50,13 @@ stats = reading(pack)
 
 
 def _by_token(sheet: StatisticSheet, versions: Array, mask: Array, train_version: float) -> tuple[Array, Array, Array]:
-    """Show the ages of tokens; give the first and last version of each sequence and whether it has a token."""
+    """Show the ages of tokens; return the lowest and highest version of each sequence and whether it has tokens."""
     xp = library(versions)
     counts = xp.ones_like(versions) if mask is None else real(mask != 0)
     sheet.moments(
         train_version - versions, counts * _known(versions), mean="staleness.token.mean", max="staleness.token.max"
     )
-    # One token of unknown age makes the age of its sequence unknown: a NaN is the least and the greatest.
+    # One token of unknown age makes the age of its sequence unknown: the minimum and maximum of a NaN are NaN.
     known = xp.where(_known(versions) > 0, versions, xp.nan + 0.0 * counts)
     first = xp.amin(xp.where(counts > 0, known, xp.inf + 0.0 * counts), axis=-1)
     last = xp.amax(xp.where(counts > 0, known, -xp.inf + 0.0 * counts), axis=-1)
@@ -73,5 +72,5 @@ def _show_parts(sheet: StatisticSheet, age: Array, span: Array, is_known: Array)
 
 
 def _known(versions: Array) -> Array:
-    """1 where the version is known; a NaN is not at least 0."""
+    """1 where the version is known; the comparison is false for NaN."""
     return real(versions >= 0)

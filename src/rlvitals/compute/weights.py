@@ -1,4 +1,4 @@
-"""Whether a weight sync delivers: the share of weights that it changes, and the log-prob gap right after it.
+"""Whether a weight sync works: the share of weights that it changes, and the log-prob gap right after it.
 
 >>> import numpy as np
 >>> seen = stats(before={"w": np.zeros(4)}, after={"w": np.array([0.0, 0.5, 0.0, 0.0])})
@@ -29,11 +29,11 @@ def pack(
     mask: Array = None,
     names: str = "canonical",
 ) -> Packed:
-    """What one sync did; `stats` returns it as mergeable values.
+    """Compute the statistics of one sync; `stats` returns them as mergeable values.
 
-    `before` and `after` are the engine's weights by name, both in the precision that the engine holds; ranks that hold
-    different parts can be merged. `ages` are policy versions since a token was written, for each token or each
-    sequence: the gap of `logprobs` and `rollout_logprobs` is that of the tokens of age 0.
+    `before` and `after` are the engine's weights by name, both in the engine's precision. Ranks that hold different
+    parts can be merged. `ages` are the policy versions since a token was generated, for each token or each sequence.
+    The gap of `logprobs` and `rollout_logprobs` is computed over the tokens of age 0.
     """
     sheet = StatisticSheet(naming(names, "policy"))
     if before is not None and after is not None:
@@ -53,7 +53,7 @@ stats = reading(pack)
 
 
 def _changes(before: Mapping[str, Array], after: Mapping[str, Array]) -> tuple[Array, Array]:
-    """The size of each tensor and how many of its numbers changed; empty tensors take no part."""
+    """The size of each tensor and how many of its numbers changed; empty tensors are ignored."""
     if different := before.keys() ^ after.keys():
         raise ConfigError(f"before and after must have the same tensors; only one has {sorted(different)[0]!r}")
     sizes, changed = [], []
