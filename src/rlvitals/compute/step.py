@@ -1,9 +1,8 @@
-"""A training step's statistics in one pass over its per-token tensors, and without waiting for the device.
+"""A training step's statistics in one pass over its per-token tensors, without waiting for the device.
 
-On CUDA two kernels are queued and the call returns; the second writes the numbers straight into page-locked memory of
-the host, where they are read when they have arrived, normally a step later. On other devices the same numbers come from
-plain torch operations. The channels are listed in `step_channels`; every value merges over micro-batches and ranks
-without bias.
+On CUDA a call queues two kernels and returns. The second kernel writes the numbers directly into page-locked host
+memory. They are read when they have arrived, normally a step later. On other devices plain torch operations compute the
+same numbers. `step_channels` lists the channels. Every value merges over micro-batches and ranks without bias.
 
     statistics = StepStatistics(clip_low=0.2, clip_high=0.28)
     arrival = statistics(logprobs=lp, old_logprobs=old, advantages=adv, mask=mask)   # queued, nothing waits
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 
 INPUTS = ("logprobs", "old_logprobs", "ref_logprobs", "rollout_logprobs", "advantages", "returns", "values",
           "old_values", "entropy", "mask", "rewards", "prompt_lengths")  # fmt: skip
-"""In the order in which the kernels take them; the last two have one number per sequence."""
+"""The inputs in the order of the kernels' arguments; the last two have one number per sequence."""
 
 HOST_PLACES = HostPlaces(len(CHANNELS) * FIELDS)
-"""Shared by all: what is written there may outlive the object that asked for it."""
+"""Shared by all objects: a kernel may still write to a place after the object that queued it is gone."""
 
 MAX_CALLS = 256
-"""Shapes of inputs that are remembered; where every batch has a new one, the oldest are of no use."""
+"""Kinds of input that are cached. A full cache is cleared, because then nearly every batch has a new shape."""
 
 
 class Arrival:
@@ -61,27 +60,27 @@ class Arrival:
         return self.place.is_reached()
 
     def values(self) -> dict[str, Value | Derived]:
-        """The step's mergeable values by name, ready for `run.log`. Waits where they are not here yet."""
+        """The step's mergeable values by name, ready for `run.log`. Waits until they have arrived."""
         self.place.wait()
         return Packed(self.place.numbers.view(-1, FIELDS), self._entries).values()
 
 
 class _Call(NamedTuple):
-    """What a call with inputs of some shapes and types needs, looked up instead of worked out."""
+    """Everything that a call needs for inputs of certain shapes and types. It is cached."""
 
     entries: tuple[Entry, ...]
     device: torch.device
     start: Start | None = None
-    """Starts the kernels; None where plain operations are used."""
+    """Starts the kernels; None if plain operations are used."""
 
 
 class StepStatistics:
     """Queues the statistics of a step. Keep one per trainer.
 
-    The clips are those of the trainer's loss: `clip_low` and `clip_high` around a ratio of 1, `dual_clip` where it caps
-    the loss of negative advantages, `clip_value` around the old values; None where the trainer has no such clip.
-    `names` are the catalogue's, or those of a framework, as in `policy.stats`. `use_kernels=False` asks for the plain
-    torch operations everywhere.
+    The clips are those of the trainer's loss: `clip_low` and `clip_high` around a ratio of 1, `dual_clip` for the loss
+    of negative advantages, `clip_value` around the old values. None means that the trainer has no such clip. `names`
+    are the catalogue's or a framework's, as in `policy.stats`. With `use_kernels=False`, plain torch operations are
+    used on every device.
     """
 
     def __init__(
@@ -120,21 +119,21 @@ class StepStatistics:
         """Queue the statistics of per-token tensors [B, T] and return at once.
 
         `mask` is true where a token counts. `advantages` may have one number per sequence; `rewards` and
-        `prompt_lengths` always do. The mismatch compares `rollout_logprobs` with `old_logprobs` where given, and with
-        `logprobs` otherwise. `old_values` are the critic's predictions at the time of collection, `values` those of
-        this update: `value.*` and the explained variance are of the old ones where given.
+        `prompt_lengths` always do. The mismatch compares `rollout_logprobs` with `old_logprobs` if given, and with
+        `logprobs` otherwise. `old_values` are the critic's predictions when the rollouts were collected, `values` those
+        of this update. `value.*` and the explained variance use `old_values` if given.
         """
         return self._enqueue((logprobs, old_logprobs, ref_logprobs, rollout_logprobs, advantages, returns,
                               values, old_values, entropy, mask, rewards, prompt_lengths))  # fmt: skip
 
     def enqueue(self, **given: Tensor | None) -> None:
-        """Queue the kernels; may be captured in a CUDA graph. The arguments are those of a call."""
+        """Queue the kernels. It can be captured in a CUDA graph and takes the same arguments as a call."""
         if unknown := given.keys() - set(INPUTS):
             raise TypeError(f"no input is called {sorted(unknown)[0]!r}; there are {', '.join(INPUTS)}")
         self._last = self._enqueue(tuple(map(given.get, INPUTS)))
 
     def arrival(self) -> Arrival:
-        """What `enqueue` queued last, to be read when it has arrived; after a graph's replay, the replay's."""
+        """The numbers of the last `enqueue`, or of the last replay of a graph, to read when they have arrived."""
         if self._last is None:
             raise RuntimeError("nothing was queued yet: call enqueue first")
         if self._last.place in self._captured.values():
@@ -142,8 +141,8 @@ class StepStatistics:
         return self._last
 
     def _enqueue(self, given: Given) -> Arrival:
-        # A kernel is built for types, alignment and some properties of the sizes. This is the price of every call, so
-        # it is paid in one pass.
+        # A kernel is built for types, alignment and some properties of the sizes. Every call pays for this check, so
+        # it is one pass.
         key: list[Any] = []
         addresses: list[int | None] = []
         for tensor in given:
@@ -164,7 +163,7 @@ class StepStatistics:
         if call.start is not None:
             call.start(given, addresses, place)
         else:
-            # Elsewhere nothing tells when a copy has arrived, so it is waited for.
+            # Other devices have no event that marks the end of a copy, so the copy blocks there.
             place.numbers.copy_(self._by_operations(given).detach(), non_blocking=call.device.type == "cuda")
         arrival = Arrival(place, call.entries)
         if captured is None:
@@ -172,7 +171,7 @@ class StepStatistics:
         return arrival
 
     def _captured_place(self, device: torch.device) -> HostNumbers | None:
-        """Where a graph that is being captured writes at every replay; None while none is."""
+        """The place that a graph under capture writes to at every replay; None outside a capture."""
         if device.type != "cuda":
             return None
         import torch
@@ -186,7 +185,7 @@ class StepStatistics:
         return None
 
     def _prepare(self, given: Given) -> _Call:
-        """Look at inputs of new shapes or types: whether they fit, and how they are handed to the kernels."""
+        """Check inputs of new shapes or types, and prepare how they are passed to the kernels."""
         logprobs = given[0]
         if logprobs is None:
             raise TypeError("logprobs are needed")

@@ -1,7 +1,7 @@
-"""What a step's statistics are made of: the channels, and the numbers shown of each.
+"""The channels of a step's statistics, and the metrics computed from each.
 
-A channel is one number per token (or per sequence) that is gathered into its moments [count, mean, M2, min, max]. The
-order here is the order of the rows of the moments, which the kernels count on.
+A channel is one number per token (or per sequence), reduced to its moments [count, mean, M2, min, max]. The order here
+is the order of the rows of moments, and the kernels depend on it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from rlvitals.compute.packing import Entry
 from rlvitals.values import Kind, Value
 
 RowKind = Literal["length", "mean", "exp", "exp_minus", "sum", "used", "rewards", "prompt_lengths"]
-"""What a sequence contributes: its token count, a mean, exponential or sum of one of its token channels, whether it
-has tokens at all, or a number that was given for it."""
+"""The number of a sequence: its token count, the mean, exponential of the mean or sum of one of its token channels,
+whether it has tokens, or an input with one number per sequence."""
 
 ROW_KINDS: tuple[RowKind, ...] = ("length", "mean", "exp", "exp_minus", "sum", "used", "rewards", "prompt_lengths")
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One gathered number. `needs` are the inputs and settings without which it is absent; `collected_values` are the
-    old values, or the values where no old ones are given.
+    """One number per token or sequence. `needs` are the inputs and settings that it requires. `collected_values` are
+    the old values, or the values if no old ones are given.
     """
 
     name: str
     needs: tuple[str, ...] = ()
     row: RowKind | None = None
     source: str = ""
-    """For sequences: the token channel they are made from."""
+    """For sequence channels: the token channel they are computed from."""
 
 
 TOKEN_CHANNELS = (
@@ -156,8 +156,8 @@ SHOWN: dict[str, tuple[str, Kind]] = {
     "train.tokens": ("logp", "count"),
     "train.tokens.nonfinite": ("nonfinite", "sum"),
 }
-"""Name -> channel, and the number shown of it. An id means here what it means in the families (`policy`, `advantage`,
-`rollout`), and a test compares every one."""
+"""Metric id -> its channel and kind of number. An id has the same meaning as in the families (`policy`, `advantage`,
+`rollout`); a test compares each one."""
 
 
 _MIRRORED: dict[str, tuple[str, Kind]] = {
@@ -169,8 +169,8 @@ _MIRRORED: dict[str, tuple[str, Kind]] = {
     "policy.log_perplexity.train": ("sequence_mean_logp", "mean"),
     "policy.log_perplexity.rollout": ("sequence_mean_logp_rollout", "mean"),
 }
-"""Numbers of the other sign: k1 is the log-ratio seen from the other side, the largest gap minus the smallest of the
-opposite one."""
+"""Metrics with the opposite sign of their channel: k1 is minus the log-ratio, and the largest gap is minus the smallest
+log-ratio."""
 
 
 def _half_mean_square(value: Value) -> float:
@@ -196,7 +196,7 @@ _DERIVED: dict[str, tuple[Callable[..., float | None], tuple[str, ...]]] = {
 
 
 def entries(given: Iterable[str], naming: FamilyNames) -> tuple[Entry, ...]:
-    """What is shown of the channels that the given inputs and settings allow, and under which names."""
+    """The entries of all channels whose inputs and settings are given, with their names."""
     inputs = set(given)
     if inputs & {"values", "old_values"}:
         inputs.add("collected_values")

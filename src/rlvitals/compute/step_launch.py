@@ -1,7 +1,7 @@
-"""Starts the kernels of a step's statistics with as little of the host's time as there is.
+"""Starts the kernels of a step's statistics with as little host time as possible.
 
-Triton's own start looks at every argument each time, which takes longer than all the rest. It is used once for inputs
-of one kind (types, alignment, sizes); afterwards what it built is started with bare addresses.
+Triton's own launcher inspects every argument on each call, which takes longer than all the rest. It is used once for
+inputs of one kind (types, alignment, sizes). Later calls start the built kernels with plain addresses.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WARPS = 4
 LANES = 128
 
 _scratch: dict[tuple[int, int], Tensor] = {}
-"""The kernels' table for each device and stream, as large as was ever needed there: what is queued on one stream comes
-one after the other, so it can share one.
+"""The kernels' table for each device and stream, with the largest size needed so far. Work on one stream runs in order,
+so it can share one table.
 """
 _in_turn = Lock()
-"""Two threads on one stream must not queue between each other's kernels."""
+"""Two threads on one stream must not interleave their kernels."""
 
 
 class Start:
@@ -49,7 +49,7 @@ class Start:
         self._programs = columns
         self._table_size = counts + columns
         on_host = torch.tensor(plan, dtype=torch.int32)
-        # Page-locked first: a copy from ordinary memory would wait.
+        # A copy from pageable memory would block, so the memory is page-locked first.
         self._plan = on_host.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else on_host
         self._scattered = [at for at, tensor in enumerate(given) if tensor is not None and not tensor.is_contiguous()]
         self._settings = (
@@ -79,16 +79,16 @@ class Start:
                 return
             try:
                 self._start(addresses, table, place, stream)
-            except TypeError:  # another Triton, whose built kernels want other arguments: all is queued again
+            except TypeError:  # another Triton version, whose kernels take other arguments: queue both again
                 self._can_start = False
                 self.start_by_triton(given, table, place.numbers)
 
     def new_table(self) -> Tensor:
-        """What the first kernel tells the second."""
+        """A new table for the results that the first kernel passes to the second."""
         return torch.empty(self._table_size, dtype=torch.float64, device=self._device)
 
     def start_by_triton(self, given: Given, table: Tensor, numbers: Tensor) -> None:
-        """Let Triton build the kernels where need be and start them: also its interpreter, which needs no device."""
+        """Let Triton build the kernels if necessary and start them. Also works in its interpreter, without a device."""
         gather = gather_tokens[(self._programs,)](*given[:-2], table, *self._settings, num_warps=WARPS)
         merge = merge_channels[(len(CHANNELS),)](table, numbers, self._plan, *given[-2:], *self._sizes, num_warps=WARPS)
         self._built = gather, merge
@@ -96,14 +96,14 @@ class Start:
     def _start(self, addresses: list[int | None], table: Tensor, place: HostNumbers, stream: int) -> None:
         gather, merge = self._built  # type: ignore[misc]
         at = table.data_ptr()
-        nobody = (None, None, None)  # the arguments of launch hooks, and the hooks
+        nobody = (None, None, None)  # launch metadata and the two launch hooks
         gather.run(self._programs, 1, 1, stream, gather.function, gather.packed_metadata, *nobody,
                    *addresses[:-2], at, *self._settings)  # fmt: skip
         merge.run(len(CHANNELS), 1, 1, stream, merge.function, merge.packed_metadata, *nobody,
                   at, place.address, self._plan_address, *addresses[-2:], *self._sizes)  # fmt: skip
 
     def _table(self, stream: int) -> Tensor:
-        if torch.cuda.is_current_stream_capturing():  # a graph keeps what it uses for itself
+        if torch.cuda.is_current_stream_capturing():  # a graph needs its own table
             return self.new_table()
         table = _scratch.get(key := (self._device.index, stream))
         if table is None or len(table) < self._table_size:
@@ -113,8 +113,8 @@ class Start:
 
 @cache
 def _streams() -> Callable[[int], int]:
-    """What tells the current stream of a device, as Triton asks for it. Imported here: the module can be read where
-    Triton is not installed.
+    """Triton's function for the current stream of a device. Imported here, so this module can be imported without
+    Triton.
     """
     from triton.runtime import driver
 

@@ -1,7 +1,7 @@
 """The channels of a step's statistics by plain torch operations, in float64: for the CPU, for devices without Triton,
-and as the readable definition of what the kernels compute.
+and as the readable definition of the kernels' results.
 
-No operation here needs a number on the host, so nothing waits for the device.
+No operation here needs a number on the host, so the host never waits for the device.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Given = tuple["Tensor | None", ...]
 """The inputs, in the order of `step.INPUTS`."""
 
 LOG_BOUND = 20.0
-"""Exponents are cut off here, so that one token far off cannot make a mean infinite. Log-ratios themselves are not."""
+"""Exponents are clamped to this, so one outlier token cannot make a mean infinite. Log-ratios are not clamped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """The bounds of PPO's clips. None: there is no such clip."""
+    """The bounds of PPO's clips; None is no clip."""
 
     low: float = 0.2
     high: float = 0.2
@@ -35,7 +35,7 @@ class Clipping:
 
 
 def plain_moments(given: Mapping[str, Tensor], mask: Tensor, clipping: Clipping) -> Tensor:
-    """The moments of all channels, [channels, 5] in float64 on the inputs' device; absent channels count 0."""
+    """The moments of all channels, [channels, 5] in float64 on the inputs' device; absent channels have count 0."""
     import torch
 
     wide = {name: tensor.detach().to(_wide_type(tensor)) for name, tensor in given.items()}
@@ -68,7 +68,7 @@ def token_channels(given: Mapping[str, Tensor], clipping: Clipping) -> dict[str,
     if (returns := given.get("returns")) is not None:
         found["return"] = returns
     values, old_values = given.get("values"), given.get("old_values")
-    collected = values if old_values is None else old_values  # what the advantages were made with
+    collected = values if old_values is None else old_values  # the values that the advantages were computed with
     if collected is not None:
         found["value"] = collected
         if returns is not None:
@@ -132,7 +132,7 @@ def _value(values: Tensor, returns: Tensor, old: Tensor | None, bound: float | N
     if old is None or bound is None:
         return found
     change = values - old
-    is_far = change.abs() > bound  # within the bound both errors are one number
+    is_far = change.abs() > bound  # within the bound both errors are equal
     clipped_error = ((old + change.clamp(-bound, bound)).where(is_far | change.isnan(), values) - returns).square()
     return found | {
         "value_loss": error.maximum(clipped_error) / 2,
@@ -175,7 +175,7 @@ def _row_number(channel: Channel, total: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _moments(numbers: Tensor, used: Tensor) -> Tensor:
-    """[count, mean, M2, min, max] of the numbers that count. A NaN among them makes all but the count NaN."""
+    """[count, mean, M2, min, max] of the used numbers. A NaN among them makes all but the count NaN."""
     import torch
 
     if not numbers.numel():
@@ -192,7 +192,7 @@ def _exp(exponent: Tensor) -> Tensor:
 
 
 def _k3(log_ratio: Tensor) -> Tensor:
-    """exp(d) - 1 - d, the non-negative estimate of a KL."""
+    """exp(d) - 1 - d, the non-negative KL estimate."""
     bounded = log_ratio.clamp(-LOG_BOUND, LOG_BOUND)
     return bounded.expm1() - bounded
 
@@ -205,7 +205,7 @@ def _share(condition: Tensor, decided_by: Tensor) -> Tensor:
 
 
 def _wide_type(tensor: Tensor) -> torch.dtype:
-    """float64 where the device has it."""
+    """float64 if the device supports it, else float32."""
     import torch
 
     return torch.float32 if tensor.device.type == "mps" else torch.float64

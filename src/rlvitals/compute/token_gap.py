@@ -1,8 +1,8 @@
-"""Where engine and trainer are apart on recorded tokens: by position, turn, length, age, and by how likely a token is.
+"""Where the log-probs of engine and trainer differ on recorded tokens: by position, turn, length, age and log-prob.
 
-A difference of temperatures multiplies log-probs, so the gap goes with the log-prob. Another context or tokenization
-makes few tokens impossible, most of them where texts were put together. Old samples have their gap on the tokens of old
-versions, a sync that does not deliver on all.
+A difference in temperature multiplies log-probs, so the gap is proportional to the log-prob. A difference in context or
+tokenization makes a few tokens nearly impossible, mostly where texts are joined. Stale samples show the gap on tokens
+of old versions; a failed sync shows it on all tokens.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from rlvitals.compute.arrays import Array
 from rlvitals.records import Group, TokenGap, TokenTrace
 
 MOST_TOKENS = 200_000
-"""Of a step."""
+"""Tokens of a step that are used."""
 
 LEAST_TOKENS = 200
-"""Fewer say too little."""
+"""Tokens needed for a result."""
 
 WORST_SHARE = 0.01
 FAR_OUT = 2.0
-"""Nats: a token that one side finds more than seven times as likely."""
+"""In nats: one side gives the token more than seven times the probability of the other."""
 
 LEAST_ROLLOUTS = 8
 
 
 def token_gap(groups: Iterable[Group]) -> TokenGap | None:
-    """What a step's recorded tokens say about the gap; None where too few have the log-probs of both sides."""
+    """The gap on a step's recorded tokens; None if too few have the log-probs of both sides."""
     step, traces, left = 0, list[TokenTrace](), MOST_TOKENS
     for group in groups:
         step = group.step
@@ -74,8 +74,8 @@ def token_gap(groups: Iterable[Group]) -> TokenGap | None:
 
 
 def _columns(trace: TokenTrace, step: int) -> tuple[Array, Array, Array, Array, Array]:
-    """Of the tokens that are trained on: both log-probs, whether a turn begins or ends there (-1: not known), the place
-    in the rollout from 0 to 1, and the age (-1: not known).
+    """For the tokens that are trained on: both log-probs, whether a turn begins or ends there (-1: not known), the
+    position in the rollout from 0 to 1, and the age (-1: not known).
     """
     count = len(trace.engine_logprobs)
     train = np.array(trace.logprobs or trace.new_logprobs, dtype=float)

@@ -1,14 +1,15 @@
-"""From logits to what training and its metrics need of each token: log-prob, entropy, logsumexp, top-1, exact KL.
+"""Computes from logits what training and its metrics need for each token: log-prob, entropy, logsumexp, top-1 and exact
+KL.
 
-On CUDA one kernel reads every logit once and keeps nothing of the vocabulary's size; rows that are masked are not read
-at all. On other devices the same numbers come from plain torch operations, a few rows at a time. Log-probs and
-entropies carry gradients where the logits do: the softmax is made again from the logsumexp, not stored.
+On CUDA one kernel reads every logit once and stores nothing of the vocabulary's size. Masked rows are not read. On
+other devices plain torch operations compute the same numbers, a few rows at a time. Log-probs and entropies have
+gradients if the logits do. The backward pass recomputes the softmax, so it is never stored.
 
     token = tokens.stats(logits, ids, mask=mask, temperature=0.7)      # logits [B, T, V], ids [B, T]
     token.logprobs, token.entropy                                      # [B, T], float32
     tokens.from_hidden(hidden, lm_head.weight, ids)                    # the logits are never kept
 
-Numbers of masked rows are 0; a row with a NaN, with +inf or without any finite logit is NaN, see `TokenStats.broken`.
+Numbers of masked rows are 0. A row with a NaN, with +inf or without any finite logit is NaN (see `TokenStats.broken`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class TokenStats(Rows):
-    """Numbers of each token, in the shape of the ids."""
+    """The numbers of each token, in the shape of the ids."""
 
     __slots__ = ()
 
     def broken(self) -> Tensor:
-        """Where the logits gave no distribution, [B, T] of booleans, still on the device."""
+        """True where the logits define no distribution: [B, T] booleans, still on the device."""
         return self.logsumexp.isnan()
 
 
@@ -45,8 +46,8 @@ def stats(
 ) -> TokenStats:
     """The numbers of the chosen tokens `ids` [...] under `logits` [..., V], of any float type.
 
-    `other_logits` adds the exact KL to a second distribution. `overwrite_logits=True` lets the backward pass put the
-    gradient where the logits are, which saves a tensor of their size; the logits must not be used after it.
+    `other_logits` adds the exact KL to a second distribution. With `overwrite_logits=True` the backward pass writes the
+    gradient into the memory of the logits. This saves a tensor of their size, but the logits cannot be used afterwards.
     """
     from rlvitals.compute.tokens_autograd import from_logits
 
@@ -72,7 +73,7 @@ def from_hidden(
 ) -> TokenStats:
     """The same from hidden states [..., H] and the head's weight [V, H], `chunk` tokens at a time.
 
-    At no time do more than `chunk` rows of logits exist. The backward pass makes them a second time.
+    At most `chunk` rows of logits exist at a time. The backward pass recomputes them.
     """
     from rlvitals.compute.tokens_autograd import from_head
 

@@ -1,8 +1,8 @@
 # ruff: noqa: PLR0917 - autograd functions take what they differentiate by position
-"""Token statistics with gradients: over logits, and over hidden states and the head's weight.
+"""Token statistics with gradients: for logits, and for hidden states and the head's weight.
 
-Neither stores a softmax: the backward pass makes it again from the logits. Over hidden states it makes the logits again
-as well, chunk by chunk.
+Neither stores a softmax: the backward pass recomputes it from the logits. For hidden states it also recomputes the
+logits, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlvitals.compute.tokens_plain import Rows, Saved, TokenOptions
 
 
 def from_logits(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: TokenOptions) -> Rows:
-    """The rows of logits [N, V]; log-probs and entropies have gradients where the logits have."""
+    """The rows of logits [N, V]; log-probs and entropies have gradients if the logits do."""
     if not (logits.requires_grad and torch.is_grad_enabled()):
         return _forward(logits, ids, mask, other, options)[0]
     return Rows(*_FromLogits.apply(logits, ids, mask, other, options))  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ class _FromHead(torch.autograd.Function):
         saved = Saved(ids, mask, entropy, norms, grads[0], grads[1])
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         hidden_grad = torch.empty_like(hidden) if wants_hidden else None
-        # Over many chunks a sum in bf16 would lose the small ones.
+        # A sum in bf16 over many chunks would lose small gradients.
         weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if wants_weight else None
         bias_grad = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device) if wants_bias else None
         for some in _slices(len(hidden), ctx.chunk):
@@ -120,7 +120,7 @@ def _as(gradient: Tensor | None, like: Tensor | None) -> Tensor | None:
 def _forward(
     logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | None, options: TokenOptions
 ) -> tuple[Rows, Tensor | None]:
-    """The rows, and the norms that the kernels want back for a gradient."""
+    """The rows, and the norms that the kernels need for a gradient."""
     if not options.use_kernels:
         return tokens_plain.forward(logits, ids, mask, other, options), None
     from rlvitals.compute import triton_tokens

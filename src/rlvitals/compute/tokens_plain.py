@@ -1,7 +1,7 @@
 """Token statistics by plain torch operations, a few rows at a time: for the CPU and for devices without Triton.
 
-Calculates in float32 (in float64 where the logits are) whatever the type of the logits is: a softmax over a vocabulary
-of bf16 numbers in bf16 is wrong in its second digit.
+Calculates in float32, or in float64 for float64 logits: a softmax over a vocabulary in bf16 is wrong in its second
+digit.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK_ELEMENTS = 1 << 24
-"""Logits that are upcast at a time."""
+"""The number of logits that are upcast at a time."""
 
 
 class TokenOptions(NamedTuple):
-    """How the numbers are made."""
+    """How the numbers are computed."""
 
     temperature: float
     top1: bool
@@ -40,14 +40,14 @@ class Rows(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a backward pass needs beside the logits; a gradient that is not asked for is None."""
+    """The inputs of a backward pass besides the logits; a gradient that is not needed is None."""
 
     ids: Tensor
     mask: Tensor | None
     entropy: Tensor
     norms: Tensor | None
-    """The kernels' [N, 2]: each row's peak and the logarithm of its sum. Their sum, the logsumexp, is rounded to a
-    number as large as the logits, and of a likely token's log-prob nothing exact would be left."""
+    """The kernels' [N, 2]: each row's peak and the logarithm of its sum. Their sum, the logsumexp, is not stored alone:
+    it has the rounding error of numbers as large as the logits, too large for the log-prob of a likely token."""
     logp_grad: Tensor | None
     entropy_grad: Tensor | None
 
@@ -67,7 +67,7 @@ def forward(logits: Tensor, ids: Tensor, mask: Tensor | None, other: Tensor | No
 
 
 def backward(logits: Tensor, saved: Saved, options: TokenOptions) -> Tensor:
-    """The gradient of logits [N, V], in their type; in their place where that is allowed."""
+    """The gradient of logits [N, V], in their type; in their memory if the options allow it."""
     import torch
 
     gradient = logits if options.overwrite_logits else torch.empty_like(logits)
@@ -85,7 +85,7 @@ def _chunk(logits: Tensor, ids: Tensor, other: Tensor | None, options: TokenOpti
     chosen = _chosen(x, ids)
     log_total = total.log()
     logprobs = chosen - peak - log_total
-    # d is counted from the peak, so that log s - sum(e d) / s does not cancel where the distribution is peaked.
+    # d is relative to the peak, so log s - sum(e d) / s does not cancel for a peaked distribution.
     entropy = (log_total - (power * below.clamp(min=-1e30)).sum(dim=1) / total).clamp(min=0)
     logsumexp = peak + log_total
     top1_prob = top1_match = kl = other_logprobs = None
@@ -97,14 +97,14 @@ def _chunk(logits: Tensor, ids: Tensor, other: Tensor | None, options: TokenOpti
         z_peak, z_total, _, _ = _softmax_parts(z)
         z_logsumexp = z_peak + z_total.log()
         other_logprobs = _chosen(z, ids) - z_logsumexp
-        gaps = (power * (x - z)).where(power > 0, power)  # what has no weight takes no part, and 0 * inf is NaN
+        gaps = (power * (x - z)).where(power > 0, power)  # tokens of weight 0 are ignored, because 0 * inf is NaN
         kl = (gaps.sum(dim=1) / total - (peak - z_peak) - (log_total - z_total.log())).clamp(min=0)
     found = (logprobs, entropy, logsumexp, top1_prob, top1_match, kl, other_logprobs)
     return Rows(*(None if row is None else row.float() for row in found))  # type: ignore[arg-type]
 
 
 def _softmax_parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Peak, sum of exponentials, distance below the peak and exponentials; NaN where there is no distribution."""
+    """Peak, sum of exponentials, logits minus the peak, and exponentials; NaN where there is no distribution."""
     peak = x.amax(dim=1)
     peak = peak.where(peak.isfinite(), float("nan"))
     below = x - peak.unsqueeze(1)

@@ -1,12 +1,12 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0124, PLR0915, PLR0917, SIM102 - a kernel's arguments are pointers, counts and constants
-"""Triton kernels of the step's statistics: one pass over the per-token tensors, one small kernel that merges.
+"""Triton kernels of the step's statistics: one pass over the per-token tensors, then one small kernel that merges.
 
-`gather_tokens` gives a program a stretch of one sequence. Every input is read once, masked tokens not at all; each lane
-keeps its own running moments (Welford's update, which needs no second pass and does not cancel), and the lanes are
-merged once at the end. `merge_channels` gives a program one channel and merges its stretches in float64. What goes
-from one to the other is a table in float64: the moments of all stretches, then their counts. The channels and their
-order are those of `step_channels`, their definitions those of `step_plain`.
+In `gather_tokens` a program processes a stretch of one sequence. It reads every input once and skips masked tokens.
+Each lane keeps its own running moments (Welford's update, which needs no second pass and does not cancel). The lanes
+are merged once at the end. In `merge_channels` a program merges the stretches of one channel in float64. The first
+kernel passes a float64 table to the second: the moments of all stretches, then their counts. `step_channels` defines
+the channels and their order, `step_plain` their formulas.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ try:
     import triton.language as tl
 
     jit = triton.jit
-except ImportError:  # the module can be read where Triton is not installed; nothing in it is called there
+except ImportError:  # the module can be imported without Triton; nothing in it is called then
 
     def jit(function):
-        """Leave the function as it is."""
+        """Return the function unchanged."""
         return function
 
 
 STRETCH = 4096
-"""Tokens of one program. Long or packed rows are shared by several, so that a single row still fills the device."""
+"""Tokens of one program. Several programs share a long or packed row, so a single row still fills the device."""
 
 TOKEN_FIELDS = 4
-"""mean, M2, min, max; the count is shared by all token channels and stands behind the table."""
+"""mean, M2, min, max; all token channels share the count, which is stored after the table."""
 
 
 @jit
 def _combine(n_a, mean_a, m2_a, low_a, high_a, n_b, mean_b, m2_b, low_b, high_b):
-    """Merge the moments of two parts (Chan's update); a part of nothing changes nothing."""
+    """Merge the moments of two parts (Chan's update); an empty part has no effect."""
     n = n_a + n_b
     share = n_b / tl.maximum(n, 1.0)
     delta = mean_b - mean_a
@@ -54,7 +54,7 @@ def _nothing(BLOCK: tl.constexpr, dtype: tl.constexpr):
 
 @jit
 def _see(state, x, used, inverse):
-    """One more number in each lane that is used."""
+    """Add one number to the moments of each lane that is used."""
     mean, m2, low, high = state
     step = tl.where(used, x - mean, 0.0)
     mean = mean + step * inverse
@@ -78,7 +78,7 @@ def _put(table, channel: tl.constexpr, columns, column, n, state):
 
 @jit
 def _put_share(table, channel: tl.constexpr, columns, column, count, ones):
-    """Store a channel of zeros and ones, of which the number of ones says everything. NaN stays NaN."""
+    """Store a channel of zeros and ones; the number of ones determines all its moments. NaN stays NaN."""
     total = tl.sum(ones, axis=0)
     mean = total.to(tl.float64) / tl.maximum(count, 1.0).to(tl.float64)
     at = table + channel * 4 * columns + column
@@ -97,7 +97,7 @@ def _bound(x, limit):
 
 @jit
 def _k3(log_ratio, exponential):
-    """exp(d) - 1 - d; near 0, where the difference would cancel, by its series."""
+    """exp(d) - 1 - d; near 0, where the difference would cancel, computed by its series."""
     d = _bound(log_ratio, 20.0)
     tail = 1.0 / 120 + d * (1.0 / 720 + d * (1.0 / 5040 + d * (1.0 / 40320)))
     near = d * d * (0.5 + d * (1.0 / 6 + d * (1.0 / 24 + d * tail)))
@@ -121,7 +121,7 @@ def gather_tokens(
     table_ptr, length, columns, stretches, clip_low, clip_high, dual, value_bound,
     ADVANTAGE_PER_ROW: tl.constexpr, VALUE_CLIP: tl.constexpr, STRETCH: tl.constexpr, counts, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The token channels of one stretch of one sequence. Absent inputs are None: their channels are not written."""
+    """Compute the token channels of one stretch of one sequence. Channels of absent inputs (None) are not written."""
     column = tl.program_id(0)
     counts_ptr = table_ptr + counts
     row = column // stretches
@@ -197,7 +197,7 @@ def gather_tokens(
                 plain = ratio * advantage
                 clipped = tl.minimum(tl.maximum(ratio, 1.0 - clip_low), 1.0 + clip_high) * advantage
                 gain = tl.minimum(plain, clipped, propagate_nan=tl.PropagateNan.ALL)
-                # Without a dual clip its bound is infinite, and minus infinity is never the larger.
+                # Without a dual clip `dual` is infinite, and minus infinity is never the maximum.
                 capped = tl.maximum(gain, dual * advantage, propagate_nan=tl.PropagateNan.ALL)
                 loss_s = _see(loss_s, -tl.where(advantage < 0, capped, gain), used, inverse)
                 upper += _share((ratio > 1.0 + clip_high) & (advantage > 0), plain, used)
@@ -250,9 +250,9 @@ def gather_tokens(
                 worst = error
                 if VALUE_CLIP:
                     change = value - old_value
-                    # Within the bound both errors are one number; rounding alone must not make one the larger.
+                    # Within the bound both errors are equal; rounding must not make one larger.
                     is_far = tl.abs(change) > value_bound
-                    is_near = tl.abs(change) <= value_bound  # not the opposite of far: a NaN is neither
+                    is_near = tl.abs(change) <= value_bound  # not the opposite of `is_far`: both are false for NaN
                     moved = tl.where(is_near, value, old_value + _bound(change, value_bound)) - returned
                     worst = tl.maximum(error, moved * moved, propagate_nan=tl.PropagateNan.ALL)
                     value_clip += _share(is_far & (moved * moved > error), moved + gap_to_return + change, used)
@@ -325,9 +325,10 @@ def _load(pointer, at, inside, other):
 def merge_channels(
     table_ptr, moments_ptr, plan_ptr, reward_ptr, prompt_ptr, rows, columns, stretches, counts, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One channel's moments from its stretches, or from one number of each sequence; `plan` says which: [kind, source].
+    """Compute a channel's moments from its stretches, or from one number of each sequence, as `plan` [kind, source]
+    specifies.
 
-    Kinds: -1 the channel itself; otherwise the place in ROW_KINDS.
+    Kinds: -1 is the channel itself; other kinds are indices in ROW_KINDS.
     """
     channel = tl.program_id(0)
     counts_ptr = table_ptr + counts

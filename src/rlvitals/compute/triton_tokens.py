@@ -1,11 +1,11 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0124, PLR0917 - a kernel's arguments are pointers, counts and constants
-"""Triton kernels from logits to token statistics: each logit is read once, and once more for a gradient.
+"""Triton kernels that compute token statistics from logits: each logit is read once, and once more for a gradient.
 
-A program has one row of the vocabulary. It is read in tiles whose columns belong to one thread each, so that the
-running maximum and sums stay in the thread until the row's end: exchanging them for every tile would cost more than the
+A program processes one row of the vocabulary in tiles. Each column of a tile belongs to one thread, so the running
+maximum and sums stay in the thread until the end of the row: exchanging them for every tile would cost more than the
 read.
-Exponents are taken to base 2, which is what the device computes; `scale` is log2(e) / temperature.
+Exponentials use base 2, which the device computes natively; `scale` is log2(e) / temperature.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ try:
     import triton.language as tl
 
     jit = triton.jit
-except ImportError:  # the module can be read where Triton is not installed; nothing in it is called there
+except ImportError:  # the module can be imported without Triton; nothing in it is called then
 
     def jit(function):
-        """Leave the function as it is."""
+        """Return the function unchanged."""
         return function
 
 
@@ -34,13 +34,13 @@ GRADIENT_BLOCK = 4096
 
 @jit
 def _finite_floor(x):
-    """-inf becomes a number so low that it weighs nothing, because 0 * -inf is NaN. NaN stays."""
+    """Replace -inf by a very low finite number, because 0 * -inf is NaN. NaN stays NaN."""
     return tl.maximum(x, -1.0e30, propagate_nan=tl.PropagateNan.ALL)
 
 
 @jit
 def _rescaled(peak, weight, slope, new_peak):
-    """The sums weight = sum 2^d and slope = sum 2^d d, with d counted from the new peak instead of the old."""
+    """The sums weight = sum 2^d and slope = sum 2^d d, with d relative to the new peak instead of the old one."""
     shift = peak - new_peak
     factor = tl.exp2(shift)
     return factor * weight, factor * (slope + weight * shift)
@@ -48,7 +48,7 @@ def _rescaled(peak, weight, slope, new_peak):
 
 @jit
 def _absorb(x, peak, weight, slope, scale):
-    """One tile into the columns' running peak and sums. Peaks are scaled: d = x * scale - peak is one instruction."""
+    """Add a tile to the columns' running peak and sums. Peaks are scaled: d = x * scale - peak is one instruction."""
     x = _finite_floor(x)
     new_peak = tl.maximum(peak, tl.max(x, axis=0) * scale)
     weight, slope = _rescaled(peak, weight, slope, new_peak)
@@ -59,7 +59,7 @@ def _absorb(x, peak, weight, slope, scale):
 
 @jit
 def _row_sums(peak, weight, slope, scale):
-    """The whole row's peak and sums. A row without a single finite logit has no distribution: NaN."""
+    """The whole row's peak and sums. A row without any finite logit has no distribution: NaN."""
     top = tl.max(peak, axis=0)
     weight, slope = _rescaled(peak, weight, slope, top)
     total = tl.sum(weight, axis=0)
@@ -68,10 +68,10 @@ def _row_sums(peak, weight, slope, scale):
 
 @jit
 def _log_prob(chosen, top, bits, scale):
-    """Of a logit, from the row's scaled peak and log2 of its sum."""
+    """The log-prob of a logit, from the row's scaled peak and log2 of its sum."""
     logp = (_finite_floor(chosen) * scale - top - bits) * 0.6931471805599453
     logp = tl.where(logp < -1.0e27 * scale, float("-inf"), logp)
-    # log2 is approximate near 1, so a sign that must hold is made to.
+    # log2 is approximate near 1, so the log-prob is forced to be at most 0.
     return tl.minimum(logp, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -91,7 +91,7 @@ def _put(pointer, row, number):
 
 @jit
 def _put_row(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, norm_ptr, row, chosen, top, total, slope, scale):
-    """The row's numbers from its sums."""
+    """Store the row's numbers, computed from its sums."""
     bits = tl.log2(total)
     ln2: tl.constexpr = 0.6931471805599453
     entropy = (bits - slope / total) * ln2
@@ -148,7 +148,7 @@ def read_row(
 
 @jit
 def _absorb_pair(x, z, peak, weight, slope, gap, z_peak, z_weight, scale):
-    """As `_absorb`, with the second distribution's sum, and gap = sum 2^d (d - its d)."""
+    """Like `_absorb`, with the second distribution's sum and gap = sum 2^d (d - d_second)."""
     x = _finite_floor(x)
     z = _finite_floor(z)
     new_peak = tl.maximum(peak, tl.max(x, axis=0) * scale)
@@ -177,7 +177,7 @@ def read_row_pair(
     norm_ptr, vocabulary, stride, other_stride, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As `read_row`, and the exact KL to a second distribution with its log-prob of the chosen token."""
+    """Like `read_row`, and also the exact KL to a second distribution and its log-prob of the chosen token."""
     row = tl.program_id(0).to(tl.int64)
     if _is_skipped(mask_ptr, row):
         _put_zeros(logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, row)
@@ -219,7 +219,7 @@ def read_row_pair(
         logp_ptr, entropy_ptr, lse_ptr, top_ptr, match_ptr, norm_ptr, row, chosen, top, total, slope_sum, scale
     )
     z_bits = tl.log2(z_total)
-    # sum p (log p - log q): the mean gap of the exponents, less the gap of the two normalisers.
+    # sum p (log p - log q): the mean gap of the exponents minus the gap of the two normalisers.
     kl = (gap_sum / total - (bits - z_bits)) * 0.6931471805599453
     kl = tl.where(kl > 1.0e18, float("inf"), kl)
     tl.store(kl_ptr + row, tl.maximum(kl, 0.0, propagate_nan=tl.PropagateNan.ALL))
@@ -231,7 +231,7 @@ def write_gradient(
     logits_ptr, id_ptr, mask_ptr, entropy_ptr, norm_ptr, logp_grad_ptr, entropy_grad_ptr, grad_ptr,
     vocabulary, stride, grad_stride, scale, inverse_temperature, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The logits' gradient of one block of a row: g_logp (1[chosen] - p) - g_entropy p (log p + H), by temperature."""
+    """The gradient of a block of a row of logits: (g_logp (1[chosen] - p) - g_entropy p (log p + H)) / temperature."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < vocabulary
@@ -240,7 +240,7 @@ def write_gradient(
         tl.store(target, tl.zeros((BLOCK,), dtype=grad_ptr.dtype.element_ty), mask=inside)
         return
     x = tl.load(logits_ptr + row * stride + at, mask=inside, other=float("-inf")).to(tl.float32)
-    # Counted from the peak: of a logsumexp as large as the logits only the first digits would be left in a log-prob.
+    # Relative to the peak: the rounding error of a logsumexp as large as the logits would be too large for a log-prob.
     bits = _finite_floor(x) * scale - tl.load(norm_ptr + 2 * row) - tl.load(norm_ptr + 2 * row + 1)
     p = tl.exp2(bits)
     logp = bits * 0.6931471805599453
@@ -255,7 +255,7 @@ def write_gradient(
 
 
 def tile_for(vocabulary, *, pair=False):
-    """Rows and columns of a tile, warps and stages: the fastest found on an H200, smaller for small vocabularies."""
+    """Rows and columns of a tile, warps and stages: the fastest measured on an H200, smaller for small vocabularies."""
     rows, columns, warps, stages = PAIR_TILE if pair else TILE
     while columns > 64 and columns >= 2 * vocabulary:
         columns, warps = columns // 2, max(warps // 2, 1)
@@ -263,7 +263,7 @@ def tile_for(vocabulary, *, pair=False):
 
 
 def forward(logits: Any, ids: Any, mask: Any, other: Any, options: TokenOptions) -> tuple[Rows, Any]:
-    """The numbers of logits [N, V] on the device, as `tokens_plain.forward`, and the norms for `backward`."""
+    """The numbers of logits [N, V] on the device, like `tokens_plain.forward`, and the norms for `backward`."""
     import torch
 
     logits, ids, mask = _readable(logits), ids.contiguous(), None if mask is None else mask.contiguous()
@@ -289,7 +289,7 @@ def forward(logits: Any, ids: Any, mask: Any, other: Any, options: TokenOptions)
 
 
 def backward(logits: Any, saved: Saved, options: TokenOptions) -> Any:
-    """The gradient of logits [N, V] on the device, as `tokens_plain.backward`."""
+    """The gradient of logits [N, V] on the device, like `tokens_plain.backward`."""
     import torch
 
     logits = _readable(logits)
