@@ -1,9 +1,8 @@
-"""What a run shows where it is recorded: the console's lines (which steps, on which stream, in which display), and its
-progress bars.
+"""The output of a recording process: lines for rows on the console, and progress bars.
 
-Owns the cadence, the pace (and so the ETA) and the stream; how a step looks is in `render.steps`. A display is a
-courtesy: whatever goes wrong with it turns it off and costs the training nothing. Nothing is imported where no rows
-are shown, and rich for `rich` alone.
+Owns which steps are printed, on which stream, and the pace from which the ETA is computed; `render.steps` formats a
+step. A display that fails is turned off and never affects the training. If no rows are shown, nothing is imported;
+rich is imported only for the rich display.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ ALARMS = "alarms"
 """No rows; findings are still printed (see `notices`)."""
 
 DISPLAYS = (ALARMS, "none", "auto", "rich", "plain", "json")
-"""auto: rich on a terminal, plain elsewhere."""
+"""`auto` is rich on a terminal and plain elsewhere."""
 
 SILENT = ("none", "json")
-"""Displays in which nothing but rows is printed."""
+"""Displays that print no findings."""
 
 PIPED_WIDTH = 120
-"""Columns where the stream is not a terminal."""
+"""Columns if the stream is not a terminal."""
 
 PACE_ROWS = 100
-"""The ETA follows the pace of so many rows back: slow first steps are forgotten, single ones smoothed."""
+"""Number of recent rows for the ETA. Slow first steps drop out, and single slow steps are smoothed."""
 
 STYLES = {"title": "bold", "step": "cyan", "first": "bold", "bad": "bold red", "note": "dim"}
 
 
 def check(display: str, layout: str = "line") -> None:
-    """Raise ConfigError for an unknown display or layout. For the start, before anything is written."""
+    """Raise ConfigError for an unknown display or layout. Called at the start, before anything is written."""
     if display not in DISPLAYS:
         raise ConfigError(
             f"unknown display {display!r}.{did_you_mean(display, DISPLAYS)} Displays: {', '.join(DISPLAYS)}"
@@ -81,17 +80,17 @@ class Display:
             rank=rank,
         )
         self.is_on = self._console.is_on
-        """Whether anybody looks at rows."""
+        """Whether rows are shown anywhere."""
 
     def step(self, step: int, row: Mapping[str, Any], now: float) -> None:
-        """A row is durable."""
+        """Show a durable row."""
         if self._console.is_on:
             self._console.step(step, row, now)
         for bar in self._bars:
             bar.see(step, row)
 
     def progress(self, iterable: Iterable[T], look: Mapping[str, Any]) -> Progress[T]:
-        """A bar that sees the rows from now on."""
+        """A bar that shows values of the rows from now on."""
         from rlvitals.capture.progress import Progress
 
         bar = Progress(iterable, **{"total_steps": self._total_steps, "disable": self._rank > 0, **look})
@@ -100,7 +99,7 @@ class Display:
         return bar
 
     def finish(self, status: Status, error: str | None) -> None:
-        """The run has ended."""
+        """Print how the run ended."""
         self._console.finish(status, error)
 
 
@@ -115,8 +114,8 @@ def open_console(
     track_with: Sequence[str] = (),
     rank: int = 0,
 ) -> Console:
-    """The console of a run's settings: rank 0's alone, on stderr; on stdout where the tracker of that name is asked
-    for, in its JSON form unless another display is named.
+    """The console for a run's settings. Only rank 0 prints, on stderr. If `track_with` names the tracker "console", it
+    prints on stdout, as JSON unless the settings name another display of rows.
     """
     is_tracker = CONSOLE_TRACKER in track_with
     if is_tracker and display in (ALARMS, "none"):
@@ -133,7 +132,7 @@ def open_console(
 
 
 class Console:
-    """Prints a run's steps. Made again for every attempt, so that a resume's pace is its own."""
+    """Prints a run's steps. Each attempt has its own console, and so its own pace."""
 
     def __init__(
         self,
@@ -147,8 +146,8 @@ class Console:
         framework: str | None = None,
         started: float | None = None,
     ) -> None:
-        """`every` is the layout's own where it is not given, `stream` is stderr. Raises ConfigError on an unknown name,
-        and nothing else.
+        """`every` defaults to the layout's value, `stream` to stderr. Raises only ConfigError, for an unknown display
+        or layout.
         """
         check(display, layout)
         self.is_on = display not in (ALARMS, "none")
@@ -163,7 +162,7 @@ class Console:
         self._reached: int | None = None
         self._waiting: tuple[int, dict[str, Any], float] | None = None
         facts = {"algorithm": algorithm, "framework": framework}
-        with guarded(self._turn_off):  # a closed or a strange stream, somebody's broken catalogue plug-in
+        with guarded(self._turn_off):  # a closed or incompatible stream, a broken catalogue plug-in
             self._open(display, layout, every, stream or sys.stderr, facts)
 
     def _open(
@@ -181,7 +180,7 @@ class Console:
         self._put: Callable[[Line], None] = _rich_writer(stream) if is_rich else self._put_plain
 
     def step(self, step: int, row: Mapping[str, Any], now: float) -> None:
-        """Show a row as it was written, if it is its turn. Never raises."""
+        """Show a row as it was written, if its step is due. Never raises."""
         if not self.is_on:
             return
         with guarded(self._turn_off):
@@ -196,7 +195,7 @@ class Console:
     def finish(
         self, status: str = "finished", error: BaseException | str | None = None, now: float | None = None
     ) -> None:
-        """Show the last row if it was not its turn, and how the run ended. Never raises; no step comes after."""
+        """Show the last row if it was not shown, and how the run ended. Later steps are ignored. Never raises."""
         if not self.is_on:
             return
         with guarded():
@@ -210,8 +209,8 @@ class Console:
         self.is_on = False
 
     def _is_due(self, step: int) -> bool:
-        """Every multiple, and where a trainer logs at other steps, the first one after each; all rows of a step that
-        is shown; and the last step.
+        """Whether a step is printed: multiples of `every`, or the first logged step after each; all further rows of a
+        printed step; and the last planned step.
         """
         if self._reached is None:
             self._reached = (step - 1) // self._every
@@ -247,7 +246,7 @@ class Console:
         put(plain(line), self._stream)
 
     def _width(self) -> int:
-        """Asked each time: terminals are resized."""
+        """Columns, read each time because terminals are resized."""
         if self._is_terminal:
             try:
                 return os.get_terminal_size(self._stream.fileno()).columns or PIPED_WIDTH
@@ -258,7 +257,7 @@ class Console:
 
 
 class Pace:
-    """Seconds per step, from the rows of this attempt alone: what an earlier one took says nothing of this one.
+    """Seconds per step, from the rows of this attempt only: an earlier attempt may have run at another speed.
 
     >>> pace = Pace()
     >>> for step, now in ((50, 1000.0), (51, 1002.0), (52, 1004.0)):
@@ -271,21 +270,21 @@ class Pace:
         self._rows: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
 
     def note(self, step: int, now: float) -> None:
-        """A row was logged. Late ones and further ones of a step do not count."""
+        """Count a logged row. Rows of an earlier step and further rows of the same step are ignored."""
         if not self._rows or step > self._rows[-1][0]:
             self._rows.append((step, now))
 
     def eta(self, step: int, total: int | None) -> float | None:
-        """Seconds from `step` to the last one; None where it is unknown, or nothing is left."""
+        """Seconds from `step` to the last step; None if unknown or if no step is left."""
         if total is None or step >= total or len(self._rows) < 2:
             return None
         (first, since), (last, until) = self._rows[0], self._rows[-1]
         seconds = (until - since) / (last - first) * (total - step)
-        return seconds if 0 < seconds < float("inf") else None  # a clock that was set back
+        return seconds if 0 < seconds < float("inf") else None  # the clock may be set back
 
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A written row's metrics, with the non-finite ones back among them."""
+    """The metrics of a written row, including non-finite values."""
     metrics = {name: value for name, value in row.items() if name not in RESERVED and not name.startswith("_")}
     if NONFINITE in row:
         metrics.update(read_nonfinite(row[NONFINITE]))
@@ -312,7 +311,7 @@ def _rich_writer(stream: TextIO) -> Callable[[Line], None]:
 
 
 def print_apart(text: str) -> None:
-    """A text on stderr, above the bars that may be there. Without stderr, or with a closed one, nothing happens."""
+    """Print a text on stderr, above any progress bars. A missing or closed stderr is ignored."""
     stream = sys.stderr
     with suppress(OSError, ValueError, AttributeError), apart_from_bars(stream) if stream.isatty() else nullcontext():
         put(text, stream)
@@ -320,7 +319,7 @@ def print_apart(text: str) -> None:
 
 @contextmanager
 def apart_from_bars(stream: TextIO) -> Generator[None]:
-    """Bars on the same terminal, ours and tqdm's, step aside while we print, as for `tqdm.write`."""
+    """Remove the bars on this terminal, ours and tqdm's, while something is printed, like `tqdm.write`."""
     with ExitStack() as aside:
         tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
         if tqdm is not None:

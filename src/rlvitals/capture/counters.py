@@ -1,7 +1,7 @@
 """Counts and rates: tokens and samples of the whole loop, tokens per second of phases.
 
-A rate over several steps is the sum of tokens over the sum of seconds, never a mean of rates. Both tails are given: for
-a speed the slow one is the 1st percentile, and the 99th is the near-best case.
+A rate over several steps is the sum of tokens divided by the sum of seconds, not a mean of rates. Both tails are
+reported: the 1st percentile is the slow one, and the 99th is close to the best case.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rlvitals.guard import value_or
 RateNames = Literal["canonical", "rlaif"]
 
 WINDOW_ROWS = 5
-"""How many rows `system/tps` is taken over, as in ROLL."""
+"""Number of rows that `system/tps` covers, as in ROLL."""
 
 KEPT_RATES = 10_000
-"""How many of a phase's rates the percentiles are taken of; the oldest go first."""
+"""Number of recent rates of a phase from which the percentiles are computed."""
 
 GENERATION = frozenset({"generate", "generation", "rollout"})
 BACKWARD = frozenset({"backward", "backprop"})
 
 
 def amount(count: float) -> float:
-    """A number of things; raises BadValue for what is none."""
-    number = value_or(None, float, count)  # a user's number may raise anything
+    """The count as a float; raises BadValue if it is not a finite number of at least 0."""
+    number = value_or(None, float, count)  # a user's type may raise anything
     if number is None:
         raise BadValue(f"a count must be a number, not {shown(count)}")
     if not 0 <= number < math.inf:
@@ -39,7 +39,7 @@ def amount(count: float) -> float:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of numbers in rising order, linear between neighbours (numpy's default).
+    """A percentile of sorted numbers, linear between neighbours (numpy's default).
 
     >>> percentile([10.0, 20.0, 30.0, 40.0], 50), percentile([10.0, 20.0], 1)
     (25.0, 10.1)
@@ -66,20 +66,20 @@ class Throughput:
     """
 
     def __init__(self, *, begun: float, samples: int = 0, window: int = WINDOW_ROWS) -> None:
-        """`begun` is when work began, by the clock passed to `take`; `samples` what earlier attempts had counted."""
+        """`begun` is the start of the work, on the same clock as `take`; `samples` is the count of earlier attempts."""
         self.begun = begun
         self.samples: float = samples
         self._samples_new = self._tokens_new = 0.0
         self._window: deque[tuple[float, float]] = deque(maxlen=window)
 
     def count(self, tokens: float = 0, samples: float = 0) -> None:
-        """So much was processed since the last call."""
+        """Add what was processed since the last call."""
         more_tokens, more_samples = amount(tokens), amount(samples)
         self._tokens_new += more_tokens
         self._samples_new += more_samples
 
     def take(self, now: float) -> dict[str, float]:
-        """What a row says; a row before which nothing was counted says nothing."""
+        """The metrics for the next row; empty if nothing was counted since the last row."""
         row: dict[str, float] = {}
         if self._tokens_new:
             self._window.append((self._tokens_new, now - self.begun))
@@ -109,14 +109,14 @@ class Rates:
         self._phases: dict[str, _PhaseRate] = {}
 
     def add(self, phase: str, tokens: float, seconds: float) -> None:
-        """One run of a phase."""
+        """Add one run of a phase."""
         known = self._phases.get(phase)
         if known is None:
             known = self._phases[phase] = _PhaseRate()
         known.add(tokens, seconds)
 
     def take(self) -> dict[str, float]:
-        """The rate since the last row, the mean since the start, and both tails; of phases that have run since."""
+        """For each phase that ran since the last row: its rate since then, the mean since the start, and both tails."""
         row: dict[str, float] = {}
         for phase, rate in self._phases.items():
             if rate.seconds_new > 0:
@@ -140,7 +140,7 @@ class Rates:
 
 
 class _PhaseRate:
-    """What is kept of one phase."""
+    """The tokens, seconds and recent rates of one phase."""
 
     __slots__ = ("_kept", "ordered", "seconds", "seconds_new", "tokens", "tokens_new")
 
@@ -152,7 +152,7 @@ class _PhaseRate:
 
     def add(self, tokens: float, seconds: float) -> None:
         if seconds <= 0:
-            return  # too quick for the clock: the rate is unknown
+            return  # too short for the clock: the rate is unknown
         self.tokens += tokens
         self.tokens_new += tokens
         self.seconds += seconds
@@ -166,7 +166,7 @@ class _PhaseRate:
 
 
 def _document_name(phase: str) -> str:
-    """The phase as the RLAIF document would spell it.
+    """The phase's name in the style of the RLAIF document.
 
     >>> _document_name("generate"), _document_name("backward"), _document_name("train_step")
     ('Generation', 'Backprop', 'TrainStep')

@@ -1,4 +1,4 @@
-"""The process's one global run, for people used to `init`, `log`, `finish`."""
+"""The global run of the process, for users of the functions `init`, `log` and `finish`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _current: Run | None = None
 
 
 def init(output_dir: str | os.PathLike[str], **settings: Any) -> Run:
-    """Open a run as `rlvitals.start` does, and remember it as the run of this process.
+    """Open a run like `rlvitals.start`, and make it the run of this process.
 
-    A run that was begun before is finished first.
+    An earlier run of `rlvitals.init` is finished first.
 
     Args:
         output_dir: The run's directory.
@@ -33,7 +33,7 @@ def init(output_dir: str | os.PathLike[str], **settings: Any) -> Run:
         print(rlvitals.open_run("out/kto").last_step)  # 1
         ```
     """
-    global _current  # noqa: PLW0603 - a global run is what this module is for
+    global _current  # noqa: PLW0603 - this module exists for a global run
     if _current is not None:
         _current.finish()
     _current = start(output_dir, **settings)
@@ -41,11 +41,11 @@ def init(output_dir: str | os.PathLike[str], **settings: Any) -> Run:
 
 
 def log(metrics: Mapping[str, Any], step: int | None = None) -> None:
-    """Append one row to the run that `rlvitals.init` began.
+    """Append one row to the run that `rlvitals.init` opened.
 
     Args:
-        metrics: Names and numbers, as `Run.log` takes them.
-        step: The training step; one more than the last row's where it is not given.
+        metrics: Names and values, as in `Run.log`.
+        step: The training step. The default is one more than that of the last row.
 
     Example:
         ```python
@@ -64,11 +64,11 @@ def log(metrics: Mapping[str, Any], step: int | None = None) -> None:
 
 
 def finish(status: Status | None = None, error: BaseException | str | None = None) -> None:
-    """Close the run that `rlvitals.init` began; without one it does nothing.
+    """Close the run that `rlvitals.init` opened. Does nothing without such a run.
 
     Args:
-        status: How it ended: `finished`, `failed` or `interrupted`; None: as `Run.finish` decides.
-        error: What ended it.
+        status: `finished`, `failed` or `interrupted`. None: `Run.finish` decides.
+        error: The exception or message that ended the run.
 
     Example:
         ```python

@@ -1,8 +1,8 @@
-"""A row whose numbers are still on a device: one asynchronous copy is started; the row is written when they are here.
+"""Rows whose numbers are still on a device: they are copied asynchronously, and the row is written when they arrive.
 
-Reading a scalar from a GPU makes the trainer wait until the GPU has done all that was asked of it before. So `Run.log`
-holds such a row back, at most one, and the next call writes it first. Whatever of it is on the host is read at once:
-the trainer may change it before the row is written.
+Reading a scalar from a GPU makes the trainer wait until the GPU has finished all earlier work. So `Run.log` holds at
+most one such row back, and the next call writes it first. Values on the host are read at once, because the trainer may
+change them before the row is written.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _ON_THE_HOST = PLAIN | {str, type(None), Value, Derived}
 _POLL_SECONDS = 0.001
 
 LAST_WAIT_SECONDS = 5.0
-"""How long a process that is asked to end waits for a device."""
+"""How long a process waits for a device after SIGTERM."""
 
 NO_ROW = [""]
-"""The names of no row: while one is pending, `Run.log` finds no row to be of the common kind."""
+"""Names that match no row. While a row is pending, they keep `Run.log` from its fast path."""
 
 
 Place = Literal["device", "arriving", "host"]
 
 
 class HostCopy(Protocol):
-    """Numbers on their way to the host: a copy started here, or `compute.step.Arrival`."""
+    """Numbers that are being copied to the host: a copy started here, or `compute.step.Arrival`."""
 
     def ready(self) -> bool:
-        """Whether they are here. Never waits."""
+        """Whether the numbers have arrived. Never waits."""
 
     def values(self) -> Mapping[str, Any]:
         """The numbers by name; waits for them."""
 
 
 class LoggedRow(NamedTuple):
-    """A row as `Run.log` was given it."""
+    """The arguments of one `Run.log` call."""
 
     metrics: dict[str, Any]
     step: int
@@ -55,7 +55,7 @@ class PendingRow:
         self._record = record
         self._warn_once = warn_once
         self.row: LoggedRow | None = None
-        """The row that waits; to be tested before `flush` is called, where nothing waiting must cost nothing."""
+        """The waiting row. Callers on a fast path test it before they call `flush`."""
         self._copies: list[HostCopy] = []
 
     def hold(self, metrics: Mapping[str, Any], step: int, now: float) -> bool:
@@ -69,7 +69,7 @@ class PendingRow:
             place = _place_of(value)
             if place == "device":
                 on_device[name] = value
-                row[name] = None  # its place in the row
+                row[name] = None  # keeps its position in the row
             elif place == "arriving":
                 copies.append(value)  # its numbers have their own names
             else:
@@ -82,9 +82,9 @@ class PendingRow:
         return True
 
     def write(self, seconds: float | None = None) -> None:
-        """Write the row, if there is one. Waits for the device, for so long as is allowed.
+        """Write the row, if there is one. Waits at most `seconds` for each copy; None waits without a limit.
 
-        What a broken or silent device did not deliver is missing in the row: the rest of it is worth having.
+        Numbers that the device does not deliver are missing from the row; the rest is written.
         """
         row, copies, self.row, self._copies = self.row, self._copies, None, []
         if row is None:
@@ -97,7 +97,7 @@ class PendingRow:
         self._record(*row)
 
     def flush(self, seconds: float | None = None) -> None:
-        """As `write`, but nothing is raised."""
+        """Like `write`, but never raises."""
         with guarded(self.not_recorded):
             self.write(seconds)
 
@@ -105,16 +105,16 @@ class PendingRow:
         self._warn_once(f"numbers of step {step} are missing in its row: {words_of(error)}", "device")
 
     def not_recorded(self, error: Exception) -> None:
-        """Tell that a row is lost, and why."""
+        """Warn that a row is lost, with the reason."""
         self._warn_once(f"a row could not be recorded: {words_of(error)}", f"log {type(error)}")
 
     def flush_if_ready(self) -> None:
-        """As `flush`, where it need not wait."""
+        """Call `flush` if it need not wait."""
         if self.row is not None and all(copy.ready() for copy in self._copies):
             self.flush()
 
     def forget(self) -> None:
-        """The process is a forked child: the row is its parent's."""
+        """Drop the row in a forked child: it belongs to the parent."""
         self.row, self._copies = None, []
 
 
@@ -137,11 +137,11 @@ class DeviceCopy:
             self._parts.append((names, host, event))
 
     def ready(self) -> bool:
-        """Whether all have arrived."""
+        """Whether all numbers have arrived."""
         return all(event.query() for _, _, event in self._parts)
 
     def values(self) -> dict[str, Any]:
-        """The numbers, as Python's own."""
+        """The numbers, as Python numbers."""
         found: dict[str, Any] = {}
         for names, host, event in self._parts:
             event.synchronize()
@@ -150,7 +150,7 @@ class DeviceCopy:
 
 
 def _bare(tensor: Any) -> Any:
-    """Without gradient and dimensions; mostly there is nothing to do, and each step of it would take a microsecond."""
+    """The tensor without gradient and dimensions. The tests avoid calls that take a microsecond each."""
     plain = tensor.detach() if tensor.requires_grad else tensor
     return plain.reshape(()) if plain.ndim else plain
 
@@ -165,12 +165,12 @@ def _arrives(copy: HostCopy, seconds: float) -> bool:
 
 
 def _is_here(value: Any) -> bool:
-    """Whether a value needs no second look."""
+    """Whether a value is certainly on the host."""
     return type(value) in _ON_THE_HOST
 
 
 def _place_of(value: Any) -> Place:
-    """Where a value's number is. A value that raises counts as on the host; the intake reports it."""
+    """Where a value's number is. A value that raises counts as on the host; `intake` reports it."""
     return value_or("host", _found_place, value)
 
 
@@ -179,12 +179,12 @@ def _found_place(value: Any) -> Place:
 
 
 def _is_device_scalar(value: Any) -> bool:
-    """One number on a CUDA device. Tensors of other devices, which have no page-locked memory, are read at once."""
+    """Whether it is one number on a CUDA device. Other devices have no page-locked memory; they are read at once."""
     return getattr(value, "is_cuda", False) is True and callable(getattr(value, "numel", None)) and value.numel() == 1
 
 
 def _is_arriving(value: Any) -> bool:
-    """Whether it is a HostCopy; asked of the protocol itself it would take far longer."""
+    """Whether it is a HostCopy. `isinstance` with the protocol would take far longer."""
     return callable(getattr(value, "ready", None)) and callable(getattr(value, "values", None))
 
 
@@ -194,4 +194,4 @@ def _as_it_is_now(value: Any) -> Any:
     try:
         return scalar(value)
     except CannotTake:
-        return value  # said and counted when the row is written
+        return value  # reported and counted when the row is written

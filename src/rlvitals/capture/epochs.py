@@ -1,11 +1,11 @@
-"""`MetricsTracker`: one row an epoch, kept as a record, a table, a history and three plots, and printed as a block.
+"""`MetricsTracker`: one row per epoch, stored as a record, a table, a history and three plots, and printed as a block.
 
     tracker = rlvitals.MetricsTracker(output_dir="out/metrics")
     tracker.set_total_epochs(10)
     tracker.log_epoch(epoch=1, loss=2.35, reward=0.78, kl_divergence=0.012, entropy=2.57, epoch_time=332.5)
     tracker.log_epoch(epoch=1, bertscore=0.52, bleu=0.27)          # scores may come later: the same row
 
-The record and the files are the business of `store.epochs`. Nothing here raises into a training loop.
+`store.epochs` writes the record and the files. Nothing here raises into a training loop.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ STOP_RULE = "early_stop_reward"
 STOP_RULES = (STOP_RULE, "early_stop_loss")
 
 MOST_EPOCHS = 1000
-"""The monitor looks no further back; a replay of these takes a tenth of a second."""
+"""Largest number of epochs that the monitor replays. This takes a tenth of a second."""
 
 
 class MetricsTracker:
-    """Keeps one row for each epoch of a training. A tracker on a folder that has some continues with them.
+    """Keeps one row for each epoch of a training. If the folder already has epochs, the tracker continues them.
 
-    Where the folder is the `metrics/` of a run that this process records, the run's findings get the tracker's, and
-    its steps are noted beside the epochs. Several processes may log to one folder (a trainer and an evaluator): nothing
-    is locked, and the last word on an epoch wins. Of several ranks only rank 0 writes.
+    If the folder is the `metrics/` of a run that this process records, the tracker's findings are added to the run's,
+    and each epoch stores the run's step. Several processes, such as a trainer and an evaluator, may log to one folder:
+    nothing is locked, and the last value for an epoch wins. Only rank 0 writes.
 
     Example:
         ```python
@@ -82,16 +82,16 @@ class MetricsTracker:
         """Open the folder.
 
         Args:
-            output_dir: Where the record, the table, the history and the plots are.
-            save_every_n_epochs: How often table, history and plots are written. The record always is, and the last
-                epoch in any case.
+            output_dir: The folder of the record, the table, the history and the plots.
+            save_every_n_epochs: How often the table, the history and the plots are written. They are also written at
+                the last epoch. The record is written at every call.
             total_epochs: The planned number of epochs.
-            keep_last_epochs: How many epochs table and history hold; None: all.
-            early_stopping: False, or the patience in epochs (5).
+            keep_last_epochs: Number of epochs in the table and the history; None keeps all.
+            early_stopping: The patience in epochs. True means 5; False disables early stopping.
             plots: Whether plots are drawn.
-            display: `auto` prints the epoch's block on stderr, `json` one line, `none` nothing.
-            fsync: Ask the disk itself before a file counts as written.
-            rank: This process's rank; None: from the environment.
+            display: `auto` prints a block per epoch on stderr, `json` one line, `none` nothing.
+            fsync: Whether files are synced to disk.
+            rank: The rank of this process; None reads it from the environment.
         """
         self._folder = kept_folder(output_dir)
         _check(self._folder, display, save_every_n_epochs=save_every_n_epochs, keep_last_epochs=keep_last_epochs)
@@ -119,13 +119,13 @@ class MetricsTracker:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The epochs in order, each with `epoch`, `timestamp` and what was logged of it."""
+        """The epochs in order, each with `epoch`, `timestamp` and its logged metrics."""
         with self._lock:
             return [_row(epoch) for epoch in self._store.history]
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of early stopping; steps are epochs."""
+        """The findings of early stopping; their steps are epochs."""
         return list(self._watch.findings)
 
     @property
@@ -133,7 +133,7 @@ class MetricsTracker:
         """Whether the reward has not risen for as many epochs as `early_stopping` allows."""
         return self._watch.should_stop
 
-    def log_epoch(  # noqa: PLR0917 - the order people know from the guide's tracker
+    def log_epoch(  # noqa: PLR0917 - the same order as in the guide's tracker
         self,
         epoch: int,
         loss: Any = None,
@@ -143,10 +143,11 @@ class MetricsTracker:
         learning_rate: Any = None,
         **further: Any,
     ) -> None:
-        """Say something of an epoch: all of it at once, or late scores (`bertscore`, `codebleu`, `bleu`, `rouge`,
-        `ruby`) and further metrics under their own names. None is nothing said. Numbers, numpy and torch scalars.
+        """Log metrics of an epoch, in one call or in several. Scores (`bertscore`, `codebleu`, `bleu`, `rouge`, `ruby`)
+        and other metrics may come later, under their own names. Values are numbers, numpy or torch scalars; None is
+        ignored.
 
-        When it returns the record has it, and the table and the history where it is their turn.
+        When the call returns, the record is written, and also the table and the history if they are due.
         """
         given = {
             "loss": loss,
@@ -165,17 +166,17 @@ class MetricsTracker:
                 self._take(number, self._metrics(given))
 
     def set_total_epochs(self, total: int) -> None:
-        """How many epochs there will be, for the time that is left."""
+        """Set the planned number of epochs, from which the remaining time is estimated."""
         if isinstance(total, bool) or not isinstance(total, int) or total < 1:
             raise ConfigError(f"the number of epochs must be a whole number of at least 1, not {total!r}")
         self._total = total
 
     def get_remaining_epochs(self) -> int | None:
-        """How many are still to come; None where the total was not said."""
+        """The number of remaining epochs; None if the total is unknown."""
         if self._total is None:
             return None
         numbers = self._store.epochs
-        # Counted from 0 or from 1, and perhaps not from the beginning.
+        # Epochs may be counted from 0 or from 1, and the first ones may be missing.
         reached = max(numbers, default=0) + (1 if 0 in numbers else 0)
         return max(self._total - max(len(numbers), reached), 0)
 
@@ -187,8 +188,8 @@ class MetricsTracker:
             return best_metrics(self._store.history, self._store.columns)
 
     def export_summary(self) -> dict[str, Any]:
-        """The training in one mapping: how many epochs, how long, the means over epochs, the best, the last, and where
-        the files are.
+        """A summary of the training: number of epochs, times, means over epochs, best and last metrics, and the paths
+        of the files.
         """
         with self._lock:
             history, paths = self._store.history, self._store.paths
@@ -208,7 +209,7 @@ class MetricsTracker:
             }
 
     def flush(self) -> None:
-        """Write what is not written yet, and wait for the plots."""
+        """Write everything that is not written yet, and wait for the plots."""
         if not self._is_writing or os.getpid() != self._pid:
             return
         with self._lock:
@@ -219,7 +220,7 @@ class MetricsTracker:
             self._plotter.wait()
 
     def close(self) -> None:
-        """Flush, and let go. The interpreter's end does it too."""
+        """Flush and close the tracker. This also happens when the interpreter ends."""
         self.flush()
         _open_trackers.discard(self)
 
@@ -238,7 +239,7 @@ class MetricsTracker:
             self._warn_once(f"{self._folder} cannot be read: {error.strerror or error}; its epochs are unknown")
         if self._store.epochs:
             self._watch.look(self._store.history)
-            if self._is_writing and self._store.is_stale:  # a training was killed before it was their turn
+            if self._is_writing and self._store.is_stale:  # a training was killed before they were due
                 with suppress(OSError):
                     self._store.save(self._keep_last)
 
@@ -314,14 +315,14 @@ class MetricsTracker:
                 console.print_apart(banner(finding, getattr(sys.stderr, "encoding", None)))
 
     def _in_steps(self, finding: Finding, run: Run) -> Finding:
-        """A finding as the run counts: its steps, with the epoch among the evidence."""
+        """The finding in steps of the run instead of epochs; the epoch is added to the evidence."""
         steps = {number: epoch.step for number, epoch in self._store.epochs.items() if epoch.step is not None}
         said = steps.get(finding.step, run.last_step)
         evidence = {**finding.evidence, "epoch": float(finding.step)}
         return replace(finding, step=said, onset_step=steps.get(finding.onset_step, said), evidence=evidence)
 
     def _live_run(self) -> Run | None:
-        """The run this process records, if the folder is its `metrics/`, which is followed when it is renamed."""
+        """The run that this process records, if the folder is its `metrics/`. Follows a renamed run directory."""
         for run in endings.open_runs():
             if not isinstance(run, Run):
                 continue
@@ -345,7 +346,7 @@ class MetricsTracker:
 
 
 _open_trackers: set[MetricsTracker] = set()
-"""Those that have logged something and were not closed."""
+"""The trackers that have logged an epoch and are not closed."""
 
 
 @atexit.register
@@ -356,7 +357,7 @@ def _close_all() -> None:
 
 
 def _check(folder: Path, display: str, **counts: int | None) -> None:
-    """Raise ConfigError on what cannot be meant."""
+    """Raise ConfigError for invalid arguments."""
     console.check(display)
     for name, count in counts.items():
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -376,9 +377,9 @@ def _times(history: list[EpochRow]) -> list[float]:
 
 
 def best_metrics(history: Sequence[EpochRow], columns: Iterable[str]) -> dict[str, float | int | None]:
-    """Flat: `best_NAME` and `best_NAME_epoch` where higher is better, `lowest_NAME` where lower is. Reward and loss are
-    always there, None before they were logged. A further metric counts where the catalogue knows its direction. Only
-    finite numbers count.
+    """A flat mapping: `best_NAME` and `best_NAME_epoch` if higher is better, `lowest_NAME` and `lowest_NAME_epoch` if
+    lower is better. Reward and loss are always included, as None before they were logged. Other metrics are included
+    if the catalogue has their direction. Only finite numbers count.
     """
     found: dict[str, float | int | None] = {}
     for name in columns:
@@ -397,7 +398,7 @@ def best_metrics(history: Sequence[EpochRow], columns: Iterable[str]) -> dict[st
 
 
 def averages(history: Sequence[EpochRow], columns: Iterable[str]) -> dict[str, float]:
-    """The mean over the epochs that have a metric, each counting once."""
+    """The mean of each metric over the epochs that have it, with equal weight."""
     found = {}
     for name in columns:
         values = [value for epoch in history if (value := _finite(epoch, name)) is not None]
@@ -412,7 +413,7 @@ def _word(name: str) -> str:
     if name == "reward" or name in SCORES:
         return "best"
     if name in TRAINING or name in ("epoch", "timestamp"):
-        return ""  # how fast an epoch went is no merit of the model
+        return ""  # for example speed, which is no quality of the model
     from rlvitals import catalog
 
     found = catalog.reader().meaning(name)
@@ -425,15 +426,17 @@ def _finite(epoch: EpochRow, name: str) -> float | int | None:
 
 
 class EpochWatch:
-    """Early stopping: what the monitor says of the epochs, by the guide's rules and no others. `findings` count in
-    epochs where others count in steps.
+    """Early stopping: runs the guide's rules, and the check for non-finite numbers, on the epochs. The steps of its
+    `findings` are epochs.
 
-    Each look replays the epochs as they stand, so a corrected value, a late one and a resumed training are all judged
-    alike. What was said before is not said again.
+    Each `look` replays all epochs, so corrected values, late values and resumed trainings are judged alike. A finding
+    is reported once.
     """
 
     def __init__(self, patience: bool | int = True) -> None:
-        """False: says nothing. A number: so many epochs without a better reward, or a lower loss."""
+        """`patience` is the number of epochs without a better reward or a lower loss. True uses the rules' own number;
+        False disables the rules.
+        """
         if patience is not True and patience is not False and patience < 1:
             raise ConfigError(f"early_stopping={patience!r} must be True, False or a number of epochs, as in 5")
         self._patience = patience
@@ -441,11 +444,11 @@ class EpochWatch:
         self._known: set[tuple[str, str, int]] = set()
         self.findings: list[Finding] = []
         self.standing: set[str] = set()
-        """The rules that are in alarm now."""
+        """The rules in alarm now."""
         self.should_stop = False
 
     def look(self, history: Sequence[EpochRow]) -> list[Finding]:
-        """Judge the epochs as they stand; returns what was not said before."""
+        """Judge the current epochs; returns the findings that were not reported before."""
         if self._patience is False:
             return []
         from rlvitals.health.monitor import Monitor
@@ -476,7 +479,7 @@ class EpochWatch:
 
 
 def epochs_since_best(history: Sequence[EpochRow]) -> int:
-    """How many epochs with a reward came after the best one; 0 where there is none."""
+    """The number of epochs with a reward after the best one; 0 without rewards."""
     rewards = [epoch.numbers["reward"] for epoch in history if math.isfinite(epoch.numbers.get("reward", math.nan))]
     return len(rewards) - 1 - rewards.index(max(rewards)) if rewards else 0
 
@@ -486,11 +489,10 @@ def _key(finding: Finding) -> tuple[str, str, int]:
 
 
 class Plotter:
-    """Turns epochs into pictures beside the training and hands them to `save(name, picture)`. Never raises.
+    """Draws plots of epochs in a separate thread and passes them to `save(name, picture)`. Never raises.
 
-    In a separate thread, the newest state alone, one picture at a time: a trainer that logs faster than pictures are
-    drawn skips some; `wait` leaves the last state drawn. Without matplotlib nothing is drawn, and one warning is
-    logged.
+    Only the newest state is drawn, one plot at a time. If the trainer logs faster than plots are drawn, some states are
+    skipped; `wait` returns when the last one is drawn. Without matplotlib, nothing is drawn and one warning is logged.
     """
 
     def __init__(self, save: Callable[[str, bytes], None]) -> None:
@@ -502,26 +504,26 @@ class Plotter:
         self._thread: threading.Thread | None = None
         self._warn_once = Once()
         self.is_off = False
-        """True once matplotlib has turned out to be missing."""
+        """True after matplotlib was found to be missing."""
 
     def draw(self, epochs: Epochs) -> None:
-        """Ask for pictures of these epochs. Returns at once."""
+        """Request plots of these epochs. Returns at once."""
         if self.is_off or not epochs:
             return
         with self._lock:
             self._next = epochs
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="rlvitals-plots", daemon=True)
-                with suppress(RuntimeError):  # the interpreter is ending: `wait` draws it
+                with suppress(RuntimeError):  # the interpreter is ending: `wait` draws the plots
                     self._thread.start()
 
     def wait(self) -> None:
-        """Return when everything asked for is drawn."""
+        """Return when all requested plots are drawn."""
         self._work()
 
     def _work(self) -> None:
         while True:
-            with self._drawing:  # one at a time: a caller that waits here finds the thread's picture done
+            with self._drawing:  # one at a time: after waiting here, the thread's plots are done
                 with self._lock:
                     epochs, self._next = self._next, None
                     if epochs is None:

@@ -1,6 +1,6 @@
-"""The trainer's side of forwarding: starts the follower's process, and at the end waits for it up to a deadline.
+"""The trainer's side of forwarding: starts the follower process, and at the end waits for it up to a deadline.
 
-The same process looks at the clock, also where there are no trackers; nobody waits for that.
+The follower also detects stalls (see `rlvitals.clock`), even without trackers. The trainer does not wait for that.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rlvitals")
 
 STOP_SECONDS = 1.0
-"""How long a start waits, in all, for the followers of an earlier attempt to let go."""
+"""How long a start waits, in total, for the followers of an earlier attempt to release their locks."""
 HOPELESS_SECONDS = 10.0
 NOTIFY_SECONDS = 20.0
-"""How long the end of a run waits for notifications on their way."""
+"""How long the end of a run waits for notifications that are being sent."""
 
 NOTIFIED = "notify/"
-"""What the names of those who are notified begin with, among those of trackers."""
+"""The prefix that distinguishes notification targets from trackers."""
 
 
 def trackers_of(settings: Settings) -> dict[str, Mapping[str, Any]]:
-    """Each tracker's own settings. Raises on an unknown tracker or a missing package."""
+    """The settings of each tracker. Raises on an unknown tracker or setting, or a missing package."""
     if not settings.track_with:
         return {}
     known = plugins.tracker_names()
@@ -81,7 +81,7 @@ def trackers_of(settings: Settings) -> dict[str, Mapping[str, Any]]:
 
 
 def kept_kwargs(settings: Settings) -> dict[str, Any]:
-    """The settings of the trackers as they were given, with the paths among them from the root on."""
+    """The trackers' settings as they were passed, with absolute paths."""
     given, names = settings.tracker_kwargs, settings.track_with
     if len(names) == 1 and not isinstance(given.get(names[0]), Mapping):
         return _with_kept_paths(names[0], given)
@@ -91,12 +91,12 @@ def kept_kwargs(settings: Settings) -> dict[str, Any]:
 def _with_kept_paths(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     if not own or name == plugins.CONSOLE_TRACKER or name not in plugins.tracker_names():
         return dict(own)
-    keep = getattr(plugins.tracker_class(name), "with_kept_paths", None)  # another package's may be no Sink of ours
+    keep = getattr(plugins.tracker_class(name), "with_kept_paths", None)  # another package's class may be no Sink
     return dict(own) if keep is None else keep(own)
 
 
 def _by_name(settings: Settings) -> dict[str, Mapping[str, Any]]:
-    """The settings of each tracker; for a single one they may stand there directly."""
+    """The settings of each tracker. For a single tracker, `tracker_kwargs` may hold them directly."""
     given = settings.tracker_kwargs
     if len(settings.track_with) == 1 and not isinstance(given.get(settings.track_with[0]), Mapping):
         return {settings.track_with[0]: given}
@@ -110,7 +110,7 @@ def _by_name(settings: Settings) -> dict[str, Mapping[str, Any]]:
 def start_following(
     run_dir: RunDir, settings: Settings, trackers: Mapping[str, Mapping[str, Any]], attempt: int
 ) -> Forwarding | None:
-    """The follower of a run that has trackers, or people to notify; None for any other."""
+    """Start the follower if the run has trackers, notifications or `actions="act"`; None otherwise."""
     following = {name: own for name, own in trackers.items() if name != plugins.CONSOLE_TRACKER}
     if not following and not settings.notify and settings.actions != "act":
         return None
@@ -123,7 +123,7 @@ def start_following(
 
 
 class Forwarding:
-    """The follower of one run, as its trainer sees it."""
+    """The trainer's handle to the follower of one run."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class Forwarding:
         holder: str | None = None,
         notify: Mapping[str, Any] | None = None,
     ) -> None:
-        """`clock`: what `rlvitals.clock` needs to know, or None for no clock. `holder`: the token of the run's lock;
-        the follower ends when another one is there. `notify`: the settings of those whom services are to tell.
+        """`clock`: the settings of `rlvitals.clock`; None for no clock. `holder`: the token of the run's lock; the
+        follower ends when the lock has another token. `notify`: the settings of the notification targets.
         """
         self._dir = run_dir
         self._holder = holder
@@ -143,7 +143,7 @@ class Forwarding:
         self._reported: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
-        # What an earlier attempt found is old news to a target that is named now for the first time.
+        # A target that is new in this attempt does not get the findings of earlier attempts.
         start = file_size(run_dir.findings) or 0
         self._notify: dict[str, Any] | None = None if notify is None else {"settings": dict(notify), "start": start}
         self._targets = [] if notify is None else _targets_of(notify)
@@ -167,12 +167,12 @@ class Forwarding:
 
     @property
     def has_clock(self) -> bool:
-        """Whether somebody outside this process looks at the clock."""
+        """Whether the follower process is running and detects stalls."""
         return self._wants_clock and self._process is not None and self._process.poll() is None
 
     def wait(self, seconds: float) -> None:
-        """Wait until the trackers hold the complete run. At the deadline, report what is left; it continues without
-        us.
+        """Wait until the trackers hold the complete run. At the deadline, report which are behind; the follower
+        continues after this process ends.
         """
         with guarded(lambda error: logger.warning("notifications are not waited for: %s", words_of(error))):
             self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
@@ -192,7 +192,7 @@ class Forwarding:
         self._part()
 
     def _wait_for_notifications(self, seconds: float) -> None:
-        """Wait a little for findings that people have not been sent yet, and say which are left."""
+        """Wait briefly for notifications that are not sent yet, and report how many are left."""
         if self._notify is None:
             return
         from rlvitals.notify.courier import unsent
@@ -212,7 +212,7 @@ class Forwarding:
                 )
 
     def keep_up(self) -> None:
-        """Begin again where the run is now, if its directory was renamed: the follower looks at the old name."""
+        """Restart the follower if the run's directory was renamed, because it still uses the old path."""
         if self._root == self._dir.root:
             return
         self._stop.set()
@@ -222,7 +222,7 @@ class Forwarding:
         self._begin()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """End our own follower, a stopped one too; its rows are sent again from the last commit."""
+        """End our own follower, even if it is stopped; rows after its last commit are sent again."""
         import subprocess
 
         process.terminate()
@@ -233,7 +233,7 @@ class Forwarding:
             process.wait()
 
     def report(self) -> None:
-        """Say once of each tracker that it fails, and why. For the background thread."""
+        """Warn about each failing tracker and target, once per reason. Called by the background thread."""
         for name in self._names:
             cursor = read_cursor(self._dir, name)
             if cursor.state == "failing" and cursor.error != self._reported.get(name):
@@ -247,19 +247,19 @@ class Forwarding:
                 logger.warning("notifications to %s are late: %s. Retrying", target.name, outbox.error)
 
     def _left(self) -> list[str]:
-        """The trackers that do not hold all of the run."""
+        """The trackers that do not hold the complete run."""
         cursors = [read_cursor(self._dir, name) for name in self._names]
         return [cursor.name for cursor in cursors if cursor.state != "done" or bytes_behind(self._dir, cursor)]
 
     def _is_hopeless(self, left: list[str]) -> bool:
-        """Whether waiting makes no sense: the follower is gone, or all that are left have been failing for a while."""
+        """Whether to stop waiting: the follower has ended, or all remaining trackers have been failing for a while."""
         if self._process is not None and self._process.poll() is not None:
             return True
         cursors = [read_cursor(self._dir, name) for name in left]
         return all(cursor.state == "failing" and time.time() - cursor.since > HOPELESS_SECONDS for cursor in cursors)
 
     def _part(self) -> None:
-        """Leave the process to itself: it ends when it has done its work."""
+        """Detach from the follower process, which ends when its work is done."""
         if self._process is None:
             return
         import subprocess
@@ -267,7 +267,7 @@ class Forwarding:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0 if self._names and not self._left() else 0.0)
         if self._process.returncode is None:
-            self._process.returncode = 0  # it outlives us on purpose; Popen would warn of that
+            self._process.returncode = 0  # it outlives this process on purpose; Popen would warn about it
             with contextlib.suppress(RuntimeError):  # the interpreter is ending
                 threading.Thread(target=_see_off, args=(self._process.pid,), daemon=True).start()
 
@@ -294,7 +294,7 @@ class Forwarding:
         self._process = process
 
     def _open_log(self) -> int | None:
-        """Where the follower's messages go."""
+        """The open log file for the follower's messages; None if it cannot be opened."""
         path = self._dir.sinks / "follower.log"
         try:
             return open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -322,18 +322,18 @@ def _targets_of(notify: Mapping[str, Any]) -> list[Target]:
 
 
 def _see_off(pid: int) -> None:
-    """Wait for a child that outlives its run, so that a process which records many leaves no defunct ones behind."""
+    """Wait for a child that outlives its run. Otherwise a process that records many runs would leave zombies."""
     if os.name != "nt":
         with contextlib.suppress(OSError):
             os.waitpid(pid, 0)
 
 
 def stop_followers(run_dir: RunDir) -> None:
-    """End the followers that an earlier attempt left behind; their rows are sent again from the last commit.
+    """End the followers of an earlier attempt; rows after their last commit are sent again.
 
-    A follower ends by itself when it sees another attempt's lock on the run. One of this user's on this machine is
-    ended at once, stuck and stopped ones too, but only where the system proves that it is this run's: see
-    `process.prove`. Any other is not touched, waited for shortly, and named.
+    A follower ends by itself when another attempt has locked the run. A follower of this user on this machine is ended
+    at once, even if it hangs or is stopped, but only if the system proves that it belongs to this run: see
+    `process.prove`. Others are not ended: after a short wait, a warning names them.
     """
     found = _held(run_dir)
     processes = {holder.process for holder in found.values()}
@@ -343,7 +343,7 @@ def stop_followers(run_dir: RunDir) -> None:
         with contextlib.suppress(OSError):
             handle.send(signal.SIGTERM)
     _wait_until_free(run_dir, time.monotonic() + STOP_SECONDS / 3)
-    for handle in proven:  # one that has ended is out of reach: the handle is not its pid
+    for handle in proven:  # safe if it has ended: a handle never reaches another process
         with contextlib.suppress(OSError):
             handle.send(signal.SIGKILL)
         handle.close()
@@ -359,13 +359,13 @@ def stop_followers(run_dir: RunDir) -> None:
 
 
 def _held(run_dir: RunDir) -> dict[str, Holder]:
-    """The trackers some live process sends to, with that process."""
+    """The trackers and targets that a live process holds, with that process."""
     holders = {name: read_holder(place) for name, place in _places(run_dir).items()}
     return {name: holder for name, holder in holders.items() if holder is not None and holder.is_live}
 
 
 def _places(run_dir: RunDir) -> dict[str, CursorPlace]:
-    """The locks of trackers, and of those who are notified."""
+    """The locks of trackers and of notification targets."""
     notified = {f"{NOTIFIED}{name}": place for name, place in outbox_places(run_dir)}
     return dict(cursor_places(run_dir)) | notified
 
@@ -377,12 +377,12 @@ def _place(run_dir: RunDir, name: str) -> CursorPlace:
 
 
 def _wait_until_free(run_dir: RunDir, deadline: float) -> dict[str, Holder]:
-    """Wait until nobody sends to any tracker; returns who still does at the deadline."""
+    """Wait until no process holds a tracker; returns those still held at the deadline."""
     while (left := _held(run_dir)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
 
 
 def _command(run_dir: RunDir) -> list[str]:
-    """How a follower of this run is started, and known again."""
+    """The arguments that start a follower of this run; they also identify its process."""
     return ["-m", "rlvitals.follow", str(run_dir.root)]

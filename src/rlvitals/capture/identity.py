@@ -1,5 +1,5 @@
-"""A run's identity card as its recorder keeps it, and what the card says of the surroundings: versions, git commit,
-host, command. Nothing secret.
+"""The identity card of a run that is being recorded, and the facts on it: versions, git commit, platform, command.
+Secrets are masked.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ REPORTED_PACKAGES = (
 
 
 class Identity:
-    """The identity card, settings and list of attempts of one run, saved when they change. Only who holds the run's
-    lock writes them; the other ranks' card is kept in memory.
+    """The identity card, settings and list of attempts of one run, saved when they change. Only the holder of the run's
+    lock writes them; other ranks keep their card in memory.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Identity:
         counts: Callable[[], dict[str, Any]],
         warn_once: Once,
     ) -> None:
-        """`counts` gives what is counted while the run continues: `left_out` and `rows_dropped`."""
+        """`counts` returns the current `left_out` and `rows_dropped`."""
         self.info = info
         self._dir, self._settings, self._attempt = run_dir, settings, attempt
         self._file_lock, self._counts, self._warn_once = lock, counts, warn_once
@@ -72,20 +72,20 @@ class Identity:
         self._saved: tuple[int, int] = (0, 0)
 
     def begin(self) -> None:
-        """The attempt is on record from now on."""
+        """Write the card and the settings, and record the attempt."""
         if self._file_lock is not None:
             self._write()
             append_attempt(self._dir, self._attempt)
             self.sync()
 
     def sync(self) -> None:
-        """Have the disk know the names of the run's small files; what is in them it knows already."""
+        """Sync the run's directory to disk. The contents of its small files are synced when they are written."""
         if self._file_lock is not None:
             with contextlib.suppress(OSError):
                 sync_folder(self._dir.root)
 
     def is_strangers(self) -> bool:
-        """Whether the directory is another run's: it has that run's card, or its lock and no card yet."""
+        """Whether the directory belongs to another run: it has that run's card, or its lock and no card yet."""
         try:
             named = read_json(self._dir.info).get("id")
         except (OSError, ValueError, AttributeError):
@@ -100,7 +100,7 @@ class Identity:
         return (holder.process.host, holder.process.pid) != (self._attempt.host, self._attempt.pid)
 
     def save(self, **changes: Any) -> None:
-        """Bring it up to date with the counts and these changes."""
+        """Update the card with the counts and these changes, and write it."""
         with self._lock:
             self.info = replace(self.info, updated=round(time.time(), 3), **self._counts(), **changes)
             if self._file_lock is None:
@@ -111,7 +111,7 @@ class Identity:
                 self._warn_once(f"cannot write {self._dir.info}: {error.strerror or error}", "info")
 
     def save_counts(self) -> None:
-        """Save it if the counts are no longer what it says."""
+        """Save the card if the counts have changed."""
         counts = self._counts()
         now = (sum(entry["count"] for entry in counts["left_out"].values()), counts["rows_dropped"])
         if now != self._saved:
@@ -119,8 +119,8 @@ class Identity:
             self.save()
 
     def restore(self) -> bool:
-        """The directory was deleted under us and is there again: put the small files back, the lock first. False, and
-        nothing is touched, where another run was quicker.
+        """Write the small files again, the lock first, after the directory was deleted and recreated. If another run
+        has taken the directory, returns False and writes nothing.
         """
         if self._file_lock is None:
             return True
@@ -128,7 +128,7 @@ class Identity:
             if not self._file_lock.restore() and self.is_strangers():
                 return False
             self._write()
-            # Each log that comes back asks for this, and perhaps the log alone was deleted.
+            # Called for each restored log; perhaps only the log was deleted, and the attempt is still recorded.
             if self._attempt.number not in {attempt.number for attempt in read_attempts(self._dir)}:
                 append_attempt(self._dir, self._attempt)
         except OSError as error:
@@ -141,7 +141,7 @@ class Identity:
 
 
 def packages() -> dict[str, str]:
-    """Versions of the field's packages this process has imported already; nothing is imported to find out."""
+    """Versions of the reported packages that this process has already imported; nothing is imported for this."""
     found = {}
     for name in REPORTED_PACKAGES:
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -151,7 +151,7 @@ def packages() -> dict[str, str]:
 
 
 def python_version() -> str:
-    """Of the running interpreter."""
+    """The version of the running interpreter."""
     return platform.python_version()
 
 
@@ -161,14 +161,15 @@ def platform_name() -> str:
 
 
 def command(settings: Mapping[str, Any]) -> str:
-    """The command line; secrets, the settings' own too, are masked."""
+    """The command line, with secrets masked, including those of the settings."""
     return Masking.of(settings).command(getattr(sys, "argv", []))[:2000]
 
 
 def git(start: Path | None = None) -> dict[str, str]:
-    """Commit and branch of the repository around the working directory, read from its files; empty outside of one.
+    """Commit and branch of the repository that contains the working directory; empty outside a repository.
 
-    The git program is not run: it may be missing, slow on a network disk, or refuse another user's repository.
+    Git's files are read directly. The git program may be missing, slow on a network disk, or refuse another user's
+    repository.
     """
     try:
         folder = (start or Path.cwd()).resolve()
@@ -203,15 +204,15 @@ def _head(git_path: Path) -> dict[str, str]:
 
 
 class Launched(NamedTuple):
-    """Which of the processes that a launcher started this one is."""
+    """The rank of this process among those that a launcher started, and their number."""
 
     rank: int
     processes: int | None
-    """None where no launcher is known to have started several."""
+    """None if no launcher started several processes."""
 
 
 def launched() -> Launched:
-    """What a launcher (torchrun, Slurm, MPI) says in the environment; rank 0 where there is one process."""
+    """The rank that a launcher (torchrun, Slurm, MPI) set in the environment; rank 0 for a single process."""
     for world, rank in (
         ("WORLD_SIZE", "RANK"),
         ("SLURM_NTASKS", "SLURM_PROCID"),

@@ -1,7 +1,7 @@
 """The card of a run in a notebook: shown with the first row and updated in place while the run trains.
 
-Owns the moment of an update, at most one a second, and the few points that the small curves are drawn from. How the
-card looks is in `render.notebook`. Outside a notebook there is no card, and rows cost nothing more.
+Owns the time of updates, at most one per second, and the points of the small curves. `render.notebook` formats the
+card. Outside a notebook there is no card and no cost per row.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rlvitals.guard import guarded
 
 EVERY_SECONDS = 1.0
 MOST_POINTS = 80
-"""Points of a curve; beyond that every second one is dropped."""
+"""Largest number of points per curve. Beyond it, every second point is dropped."""
 
 
 class Shown(Protocol):
-    """What has a card: the run."""
+    """The run that the card shows."""
 
     def _repr_html_(self) -> str: ...
 
@@ -42,10 +42,10 @@ class LiveCard:
         self._every = 1
         self._rows = 0
         self.points: dict[str, list[tuple[float, float]]] = {}
-        """By metric, a few of its values so far, with their steps."""
+        """For each metric, (step, value) for some of the rows so far."""
 
     def see(self, step: int, row: Mapping[str, Any]) -> None:
-        """A row is durable."""
+        """Take a durable row, and update the card if that is due."""
         self._rows += 1
         if self._rows % self._every == 0:
             self._keep(step, row)
@@ -53,11 +53,11 @@ class LiveCard:
             self.update()
 
     def hurry(self) -> None:
-        """There is news: the next row updates the card."""
+        """Update the card at the next row, because there is a new finding."""
         self._due = 0.0
 
     def update(self) -> None:
-        """Show the run as it is now. A display that fails costs the training nothing."""
+        """Show the run's current state. A failure never affects the training."""
         self._due = time.monotonic() + EVERY_SECONDS
         with guarded(lambda _: None):
             shown = import_module("IPython.display")

@@ -1,5 +1,5 @@
-"""What a run measures beside the rows it is given: phases, counts and rates, joined to the next row; samples of the
-machine, which have a log and a separate axis.
+"""The measurements of a run: phases, counts and rates, which are added to the next row, and hardware samples, which
+have their own log.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from rlvitals.capture.phases import Hook, Phase, Phases, Timer
 
 PAST_ROWS = 1000
-"""How far back a resumed run looks for its number of samples."""
+"""Number of rows in which a resumed run looks for its number of samples."""
 
 
 class MeasuredRun(Protocol):
     """The run that is measured."""
 
     is_measuring: bool
-    """Whether a row may have measurements to be joined with. Set here: `log` looks at nothing else."""
+    """Whether there may be measurements to add to a row. Set by `Measurements`; `log` reads only this."""
 
     @property
     def settings(self) -> Settings: ...
@@ -61,9 +61,7 @@ class Measurements:
         see_sample: Callable[[Mapping[str, float]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`append` adds a line to a log beside the rows; `see_sample` is called with a hardware sample that is on
-        record.
-        """
+        """`append` adds a line to a side log; `see_sample` is called with each recorded hardware sample."""
         self._see_sample = see_sample
         self._run, self._dir, self._attempt, self._append, self._clock = run, run_dir, attempt, append, clock
         self._lock = threading.RLock()
@@ -71,14 +69,14 @@ class Measurements:
         self._warn_once = Once()
         self._throughput = Throughput(begun=clock())
         self._wait = ProcessorWait(WINDOW_ROWS)
-        self._phases: Phases  # made by the first measurement
+        self._phases: Phases  # created by the first measurement
         seconds = run.settings.hardware
         self._sampler = Sampler(self._take_sample, seconds) if seconds and is_sampled_here(run.rank) else None
 
     def phase(self, name: str, onload: Hook, offload: Hook, memory: bool) -> Phase:
         """A phase to enter; see `Phases.phase`."""
         if not self._run.is_measuring:
-            self._begin(self._clock())  # here the work begins: what went before was loading a model
+            self._begin(self._clock())  # the time before was spent on loading a model
         return self._phases.phase(name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
@@ -88,7 +86,7 @@ class Measurements:
         return self._phases.timer(name)
 
     def count(self, tokens: float = 0, samples: float = 0) -> None:
-        """So much was processed."""
+        """Add processed tokens and samples."""
         if not self._run.is_measuring:
             self._begin(None)
         more_tokens, more_samples = self._amount(tokens), self._amount(samples)
@@ -96,7 +94,7 @@ class Measurements:
             self._throughput.count(more_tokens, more_samples)
 
     def join(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A row with what is new; the caller's own values win."""
+        """The row with the new measurements added; values of the caller take precedence."""
         now = self._clock()
         measured = self._phases.take(now)
         with self._lock:
@@ -106,18 +104,18 @@ class Measurements:
         return {**measured, **metrics} if measured and isinstance(metrics, Mapping) else metrics
 
     def open_phases(self) -> list[OpenPhase]:
-        """The phases that have not ended."""
+        """The open phases; see `Phases.open`."""
         return self._phases.open() if self._run.is_measuring else []
 
     def stop(self) -> None:
-        """The run ends: no more samples of the machine."""
+        """Stop sampling and measuring at the end of the run."""
         with self._lock:
             self._wait.close()
         if self._sampler is not None:
             self._sampler.stop()
 
     def _begin(self, now: float | None) -> None:
-        """The first measurement. Tokens are counted from `now` on, or from the start of the run."""
+        """Prepare the first measurement. The token rate counts time from `now`; None: from the start of the run."""
         with self._lock:
             if self._run.is_measuring:
                 return
@@ -164,7 +162,9 @@ class Measurements:
 
 
 class Sampler:
-    """Hands a sample of the machine to `take` every `seconds`, the first after as long: a short run has none."""
+    """Passes a sample of the machine to `take` every `seconds`. The first comes after `seconds`, so a short run has
+    none.
+    """
 
     def __init__(self, take: Callable[[dict[str, float]], None], seconds: float) -> None:
         self._take = take
@@ -183,7 +183,7 @@ class Sampler:
             return
         with guarded(self._give_up):
             if self._machine is None:
-                from rlvitals.capture.hardware import Machine  # not at the start: a short run has no sample
+                from rlvitals.capture.hardware import Machine  # not imported earlier: a short run has no sample
 
                 self._machine = Machine()
             if sample := self._machine.sample():
@@ -195,12 +195,12 @@ class Sampler:
 
 
 def is_sampled_here(rank: int) -> bool:
-    """Whether this process samples its machine: one of each machine does."""
+    """Whether this process samples its machine: one process per machine does."""
     return rank == 0 or os.environ.get("LOCAL_RANK") == "0"
 
 
 def _samples_before(run_dir: RunDir, rank: int, step: int) -> int:
-    """How many samples the run had counted at a step, for a resumed one to continue from."""
+    """The number of samples that the run had counted at a step; a resumed run continues from it."""
     for row in reversed(last_rows(run_dir.log("train", rank), PAST_ROWS)):
         if row.step <= step and (counted := row.numbers.get("system/samples", -1.0)) >= 0:
             return int(counted)

@@ -1,6 +1,6 @@
-"""How much memory is in use at this moment: by this process, and on the CUDA devices it works on.
+"""Measures memory in use: by this process, and on its CUDA devices.
 
-torch is never imported for it: who uses it has. A CUDA that nobody has initialised stays so.
+This module neither imports torch nor initialises CUDA; it uses them only if the process already does.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ GIB = 2**30
 
 
 class ProcessMemory(NamedTuple):
-    """In bytes."""
+    """Memory of a process in bytes."""
 
     rss: int
     vms: int
 
 
 class DeviceMemory(NamedTuple):
-    """What the caching allocator has given out and holds on one device, now and at most, in bytes."""
+    """Memory that the caching allocator has allocated and reserved on one device, now and at the peak, in bytes."""
 
     allocated: int
     reserved: int
@@ -36,32 +36,32 @@ class DeviceMark(Protocol):
     """A point in a device's stream of work."""
 
     def query(self) -> bool:
-        """Whether the device has come to it. Never waits."""
+        """Whether the device has reached it. Never waits."""
 
     def elapsed_time(self, end: Any, /) -> float:
-        """Milliseconds of the device from here to `end`."""
+        """Milliseconds of device time from here to `end`."""
 
 
 class Devices(Protocol):
     """The accelerators of this process."""
 
     def used(self) -> list[int]:
-        """The devices it works on."""
+        """The devices that this process uses."""
 
     def memory(self, device: int) -> DeviceMemory: ...
 
     def reset_peaks(self, device: int) -> None:
-        """Let the peaks begin again at what is in use now."""
+        """Reset the peaks to the memory in use now."""
 
     def total(self, device: int) -> int:
-        """The size of its memory in bytes."""
+        """The size of the device's memory in bytes."""
 
     def mark(self, like: Any = None) -> DeviceMark | None:
-        """Put a mark into the current stream, or into that of an earlier mark, without waiting."""
+        """Record a mark in the current stream, or in the stream of the mark `like`, without waiting."""
 
 
 class CudaDevices:
-    """`Devices` by way of torch.cuda, which is ROCm's name in torch as well."""
+    """`Devices` that uses torch.cuda. torch uses this name for ROCm as well."""
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
@@ -86,7 +86,7 @@ class CudaDevices:
         return self._totals[device]
 
     def mark(self, like: Any = None) -> DeviceMark | None:
-        if self._cuda.is_current_stream_capturing():  # it would become a part of the graph
+        if self._cuda.is_current_stream_capturing():  # the event would become part of the graph
             return None
         stream = self._cuda.current_stream() if like is None else like.stream
         event = self._cuda.Event(enable_timing=True)
@@ -95,7 +95,7 @@ class CudaDevices:
 
 
 class _StreamMark:
-    """An event, with the stream it is in."""
+    """An event with its stream."""
 
     __slots__ = ("_event", "stream")
 
@@ -114,7 +114,7 @@ _cuda_devices: CudaDevices | None = None
 
 
 def cuda_devices() -> CudaDevices | None:
-    """What torch calls CUDA devices; None where torch is not in use, or CUDA is not yet."""
+    """The devices of torch.cuda; None if torch is not imported or CUDA is not initialised yet."""
     global _cuda_devices  # noqa: PLW0603 - one process, one torch
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     is_initialized = getattr(cuda, "is_initialized", None)
@@ -125,13 +125,13 @@ def cuda_devices() -> CudaDevices | None:
     return _cuda_devices
 
 
-_statm = -1  # a fork inherits its parent's, which tells of the parent
+_statm = -1  # reset in a forked child: the parent's descriptor reads the parent's memory
 _IS_LINUX = sys.platform.startswith("linux")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def process_memory() -> ProcessMemory | None:
-    """Of this process; None where the system does not say and psutil is not installed. Never raises."""
+    """The memory of this process; None if neither the system nor psutil reports it. Never raises."""
     global _statm  # noqa: PLW0603 - opening the file each time would take three times as long
     if not _IS_LINUX:
         return _by_psutil()
@@ -163,5 +163,5 @@ def _by_psutil() -> ProcessMemory | None:
             _process = importlib.import_module("psutil").Process().memory_info
         except ImportError:
             return None
-    info = value_or(None, _process)  # psutil has errors of its own for a process that it may not see
+    info = value_or(None, _process)  # psutil raises its own errors if access is denied
     return None if info is None else ProcessMemory(rss=info.rss, vms=info.vms)

@@ -1,9 +1,10 @@
-"""Phases of a training step: how long each took and what memory it used, for the next row.
+"""Phases of a training step: measures the time and memory of each, for the next row.
 
 The keys are those of ROLL's document: `time/{phase}/{total,execute,onload,offload}`, `memory/{phase}/...` and
-`memory/cpu/{phase}/...`, memory in GiB. Where a phase runs several times between two rows its seconds add up, its peaks
-are the highest, its start is the first one's and its end the last one's. Time of the device is read from marks in its
-stream when they have been reached; nothing here waits for a device. Nothing of ours raises into a phase.
+`memory/cpu/{phase}/...`, memory in GiB. If a phase runs several times between two rows, its seconds are added up, its
+peaks are the highest ones, its start values come from the first run and its end values from the last. Device time is
+read from marks in the device's stream after the device has reached them. Nothing here waits for a device, and no error
+of the measurement is raised into a phase.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from rlvitals.store.process import renew_after_fork
 T = TypeVar("T")
 
 WAITING_MARKS = 64
-"""So many phases whose device time is still to come are looked through between two rows as well."""
+"""From this number of phases with unknown device time on, the marks are also read between two rows."""
 
 Hook = Callable[[], Any] | None
-"""What loads or unloads a model's state around a phase."""
+"""A function that loads or unloads a model's state before or after a phase."""
 
 Point = Literal["start/offload", "start/onload", "end/onload", "end/offload"]
-"""When memory is looked at: before and after the state is loaded, before and after it is unloaded."""
+"""When memory is measured: before and after the state is loaded, before and after it is unloaded."""
 
 FAILED: float | None = -1.0
 
 PARTS = ("total", "execute", "onload", "offload")
 
 Kept = Literal["first", "last", "most"]
-"""Which value stays of several runs before one row."""
+"""Which value is kept if a phase runs several times before a row."""
 
 
 class Phases:
-    """The phases of one process. `take` gives what is new since the last row.
+    """The phases of one process. `take` returns the measurements since the last row.
 
     >>> times = iter([10.0, 10.5, 12.5, 13.0])
     >>> phases = Phases(clock=lambda: next(times), devices=lambda: None)
@@ -70,7 +71,7 @@ class Phases:
         self._find_devices = devices
         self._on_close = on_close
         self._warn = warn
-        self._lock = threading.RLock()  # not a Lock: a signal handler may come in the middle of a phase's end
+        self._lock = threading.RLock()  # not a Lock: a signal handler may run while a phase ends
         renew_after_fork(self, "_lock")
         self._row: dict[str, float] = {}
         self._keys: dict[str, _Keys] = {}
@@ -81,15 +82,15 @@ class Phases:
         self._looks_at_memory = True
 
     def phase(self, name: str, onload: Hook = None, offload: Hook = None, memory: bool = True) -> Phase:
-        """A phase to enter. `onload` and `offload` are called around its body, and timed apart from it."""
+        """A phase to enter. `onload` and `offload` are called before and after its body, and timed separately."""
         return Phase(self, name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
-        """The bare `time/{name}`."""
+        """A timer that measures only `time/{name}`."""
         return Timer(self, name)
 
     def take(self, at: float | None = None) -> dict[str, float]:
-        """What ended since the last call, by name; `at` is the clock's time of the row."""
+        """The measurements that ended since the last call, by name; `at` is the row's time on the clock."""
         with self._lock:
             self._logged_at = self.clock() if at is None else at
             if self._waiting:
@@ -98,8 +99,8 @@ class Phases:
             return row | self.rates.take()
 
     def open(self) -> list[OpenPhase]:
-        """The phases that have not ended, but for those that wait for one inside them. A row, or a phase inside that
-        begins or ends, is a sign of life.
+        """The innermost open phases. A phase's silence begins at the last row, or when a phase inside it last began or
+        ended.
         """
         found = []
         with self._lock:
@@ -117,22 +118,20 @@ class Phases:
             self._open[phase] = None
 
     def devices(self) -> Devices | None:
-        """What there is to measure; None without a device, or after one has failed."""
+        """The devices to measure; None without a device, or after one has failed."""
         return self._asked(None, self._find_devices) if self._looks_at_memory else None
 
     def look(self, devices: Devices, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
-        """The devices' memory as this phase sees it: the peaks are those since it began, whatever phases began inside
-        it.
-        """
+        """The memory of the devices, with the peaks since this phase began, even if other phases began inside it."""
         with self._lock:
             return self._asked({}, self._look_at_all, devices, phase, point)
 
     def mark(self, devices: Devices, like: DeviceMark | None = None) -> DeviceMark | None:
-        """A mark in the device's stream; None where none can be put."""
+        """A mark in the device's stream; None if none can be recorded."""
         return self._asked(None, devices.mark, like)
 
     def close(self, phase: Phase) -> None:
-        """A phase has ended: its numbers go to the next row."""
+        """Add the numbers of an ended phase to the next row."""
         with self._lock:
             self._open.pop(phase, None)
             row, name = self._row, phase.name
@@ -170,9 +169,9 @@ class Phases:
             self._row[key] = self._row.get(key, 0.0) + seconds
 
     def _asked(self, default: T, question: Callable[..., T], *arguments: Any) -> T:
-        """A device's answer. One that fails is asked nothing more: its trouble is the trainer's to meet.
+        """A device's answer. After a failure, devices are no longer measured.
 
-        Not `guard.value_or`, which would take a microsecond each time: a phase asks up to seven questions.
+        Does not use `guard.value_or`, which takes a microsecond per call: a phase asks up to seven questions.
         """
         try:
             return question(*arguments)
@@ -187,7 +186,7 @@ class Phases:
 
     def _look_at(self, devices: Devices, device: int, phase: Phase, point: Point) -> DeviceMemory:
         seen = devices.memory(device)
-        for other in self._open:  # the peaks begin again below, so that those who are open must have them
+        for other in self._open:  # the peaks are reset below, so open phases must store them first
             if other is not phase or point != "start/offload":
                 other.see_peak(device, seen)
         if point == "start/offload":
@@ -198,7 +197,7 @@ class Phases:
         return phase.since_it_began(device, seen)
 
     def _read_marks(self) -> None:
-        """The device time of phases whose last mark has been reached; the others stay."""
+        """Add the device time of phases whose last mark was reached; the others keep waiting."""
         waiting, self._waiting = self._waiting, []
         for mark in waiting:
             name, begin, end, tokens = mark
@@ -214,7 +213,7 @@ class Phases:
 
 
 def _device_seconds(begin: DeviceMark, end: DeviceMark) -> float | None:
-    """The device's time between two marks; None while it has not come to the second one."""
+    """The device time between two marks; None while the device has not reached the second one."""
     return begin.elapsed_time(end) / 1000.0 if end.query() else None
 
 
@@ -222,7 +221,7 @@ _innermost: ContextVar[Phase | None] = ContextVar("rlvitals_phase", default=None
 
 
 class Phase:
-    """One phase, to be entered once."""
+    """One phase, which can be entered once."""
 
     __slots__ = (
         "_began",
@@ -256,22 +255,22 @@ class Phase:
         self.token_count = 0.0
         self.marks: tuple[DeviceMark, DeviceMark] | None = None
         self.error = ""
-        """The type of the exception that left it."""
+        """The type of the exception that ended the phase."""
         self.heard_at = 0.0
-        """When something last began or ended in it, by the clock."""
+        """When the phase, or a phase inside it, last began or ended, on the clock."""
         self.process_before: ProcessMemory | None = None
         self.process_after: ProcessMemory | None = None
         self.sizes: dict[int, int] = {}
-        """The devices' whole memory in bytes."""
+        """The total memory of each device in bytes."""
         self._phases, self._onload, self._offload, self._measures_memory = phases, onload, offload, memory
         self.points: dict[Point, dict[int, DeviceMemory]] = {}
-        """The devices' memory at each of them, where it was looked at."""
+        """The memory of each device at the points where it was measured."""
         self._peaks: dict[int, tuple[int, int]] = {}
         self._began = self._body_began = 0.0
         self._first_mark: DeviceMark | None = None
 
     def tokens(self, count: float) -> None:
-        """So many tokens were processed in this phase, for its tokens per second."""
+        """Add tokens that were processed in this phase, for its tokens per second."""
         self.token_count += self._phases.amount(count)
 
     def __enter__(self) -> Self:
@@ -293,7 +292,7 @@ class Phase:
                 undo.push(lambda _, error, __: self._close(error))
                 self.seconds["onload"] = self._timed(self._onload)
                 undo.pop_all()
-            devices = phases.devices()  # loading may have been the first to use one
+            devices = phases.devices()  # loading may have been the first use of a device
             if devices is not None:
                 self._look(devices, "start/onload")
         if devices is not None:
@@ -315,9 +314,7 @@ class Phase:
             return self._close(error)
         with ExitStack() as leaving:
             leaving.push(lambda _, failure, __: self._end(error or failure))
-            self.seconds["offload"] = self._timed(
-                self._offload
-            )  # after an exception too: what was loaded must not stay
+            self.seconds["offload"] = self._timed(self._offload)  # after an exception too: loaded state must not stay
 
     def see_peak(self, device: int, seen: DeviceMemory) -> None:
         allocated, reserved = self._peaks.get(device, (0, 0))
@@ -328,7 +325,7 @@ class Phase:
         return seen._replace(max_allocated=allocated, max_reserved=reserved)
 
     def device_memory(self) -> Iterator[tuple[str, float, Kept]]:
-        """The devices' values, in GiB, and which is kept of several before one row."""
+        """The memory values in GiB, each with the rule for several runs before a row."""
         for point, devices in self.points.items():
             now: Kept = "first" if point.startswith("start") else "last"
             for device, seen in devices.items():
@@ -355,7 +352,7 @@ class Phase:
 
     def _close(self, error: BaseException | None) -> None:
         if self.points:
-            # Where nothing is loaded or unloaded, the memory before and after is the same.
+            # Without an onload or offload hook, the memory before and after it is the same.
             for missing, same in (("start/onload", "start/offload"), ("end/offload", "end/onload")):
                 if same in self.points:
                     self.points.setdefault(missing, self.points[same])  # type: ignore[arg-type]
@@ -376,7 +373,7 @@ class Phase:
 
 
 class Timer:
-    """The seconds of a block, as `time/{name}` in the next row; `seconds` has them once it has ended."""
+    """Measures the seconds of a block: `time/{name}` in the next row, and `seconds` after the block."""
 
     __slots__ = ("_began", "_phases", "name", "seconds")
 
@@ -396,7 +393,7 @@ class Timer:
 
 
 class _Keys:
-    """The keys of one phase that every run of it writes, spelt once."""
+    """The keys that every run of a phase writes, built once."""
 
     __slots__ = ("end_rss", "end_vms", "start_rss", "start_vms", "times")
 

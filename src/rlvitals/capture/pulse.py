@@ -1,5 +1,5 @@
-"""A background thread of a recording process: heartbeat, retries, timed fsync; samples of the machine. Never on the
-path of `log`.
+"""A background thread of a recording process, for the heartbeat, retries, timed fsync and hardware samples. `log` never
+waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Pulse:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end, and wait for a beat in progress."""
+        """Ask the thread to end, and wait at most 5 s for a beat in progress."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=5.0)
@@ -32,5 +32,5 @@ class Pulse:
 
 
 def beat_seconds(fsync: str | float) -> float:
-    """How often the heartbeat comes: as often as its file must be touched, or as the disk is to be asked."""
+    """Seconds between beats: the interval of the heartbeat file, or of `fsync` if that is shorter."""
     return min(HEARTBEAT_SECONDS, fsync) if isinstance(fsync, float) else HEARTBEAT_SECONDS
