@@ -1,1 +1,1 @@
-"""Rollouts that other frameworks dump: one class a form, listed in `registry`."""
+"""Rollouts that other frameworks dump: one class per form, listed in `registry`."""

@@ -1,9 +1,9 @@
-"""AReaL: `rollout/VERSION/TASK.jsonl` and `eval-rollout/VERSION/TASK.jsonl` in the folder of a trial's logs.
+"""AReaL: `rollout/VERSION/TASK.jsonl` and `eval-rollout/VERSION/TASK.jsonl` in a trial's log folder.
 
 Read in AReaL 1.0.4 (`areal/infra/workflow_executor.py`, with `rollout.dump_to_file=true`). A task is a prompt and all
-its samples. The folder is the newest policy version of its tokens, which is the step at which synchronous training
-takes it; the step at which asynchronous training took it is not written. A task of several turns is written as one
-prompt and one completion.
+its samples. The folder is named after the newest policy version of its tokens. In synchronous training, this is the
+step that trains on the task; the step of asynchronous training is not written. A task with several turns is written as
+one prompt and one completion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEYS = frozenset({"task_id", "sample_idx", "head_version", "tail_version", "pro
 
 
 class Areal(LineForm):
-    """A line a sample."""
+    """One line per sample."""
 
     name = "areal"
     writes = "AReaL's rollout and eval-rollout folders"

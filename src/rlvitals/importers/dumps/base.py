@@ -1,7 +1,7 @@
-"""What a form of dump is: a class that recognises one framework's files of rollouts and reads them piece by piece.
+"""The interface of a dump form: a class that recognises one framework's rollout files and reads them piece by piece.
 
-A piece is a group of rollouts, or a part of one: most frameworks write a row for each rollout, and the rows of one
-step and one prompt are put together by who reads them. `LineForm` reads JSON lines, `DocumentForm` a file as a whole.
+A piece is a group of rollouts, or a part of one. Most frameworks write a row for each rollout; the caller merges the
+rows of one step and one prompt. `LineForm` reads JSON lines, `DocumentForm` a file as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlvitals.store.rollouts import read_lines
 Split = Literal["train", "validation"]
 
 HEAD_BYTES = 16 * 2**20
-"""The longest first line that is looked at: one of NeMo-RL's holds thousands of tokens."""
+"""How much of a first line is read. NeMo-RL's lines hold thousands of tokens."""
 
 WHOLE_BYTES = 2**30
 """The largest document that is read at once."""
@@ -35,56 +35,56 @@ _HELD_OUT = re.compile(r"(?:^|[_.-])(?:val|valid|validation|evals?|evaluation|te
 
 
 class RowContents(NamedTuple):
-    """A row as what it holds."""
+    """The step, group and split of a row."""
 
     step: int
     group: Mapping[str, Any]
-    """A group in the form that `store.rollout_forms.group_of` takes."""
+    """A group in the form that `store.rollout_forms.group_of` accepts."""
     split: Split = "train"
 
 
 class DumpedGroup(NamedTuple):
-    """A group of a dump, or a part of one, and where it is."""
+    """A group of a dump, or a part of one, and its position."""
 
     offset: int
-    """A byte of the file, or the number of a row: what `pick` takes."""
+    """A byte offset in the file, or a row number; `pick` accepts it."""
     end: int
-    """From where a later look continues."""
+    """Where a later read continues."""
     told: RowContents
 
 
 class DumpForm(ABC):
-    """One framework's way to write rollouts. It has no state."""
+    """One framework's format of rollouts. It has no state."""
 
     name: ClassVar[str]
     writes: ClassVar[str]
-    """What it is, for lists."""
+    """A description, for lists."""
     places: ClassVar[tuple[str, ...]] = ()
-    """Patterns of its files, from the folder that counts as one dump."""
+    """Patterns of its files, relative to the folder that counts as one dump."""
     grows: ClassVar[bool] = False
-    """Whether its files are only ever appended to, so that a later look continues where the last one ended."""
+    """Whether its files are only appended to. A later read then continues where the last one ended."""
 
     @abstractmethod
     def recognises(self, path: Path, row: Any) -> bool:
-        """Whether a file is of this form, by its name and its first row; None where it has no rows of JSON."""
+        """Whether a file is of this form, by its name and its first row. The row is None for files without JSON."""
 
     @abstractmethod
     def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
-        """The pieces of a file from a place on. Raises NotALog where it cannot be read, OSError where it is gone.
+        """The pieces of a file from `start` on. Raises NotALog if it cannot be read, OSError if it no longer exists.
 
-        Those that cannot hold the `needle`, a text in small letters as JSON has it, may be left out.
+        Pieces that cannot contain the `needle`, a lower-case text as JSON encodes it, may be skipped.
         """
 
     @abstractmethod
     def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[DumpedGroup]:
-        """The pieces at these places, or all, with everything that is known of them."""
+        """The pieces at these offsets, or all, in full detail."""
 
     def split_of(self, path: Path) -> Split | None:
-        """Whether a file is of training or of validation; None where its rows decide."""
+        """Whether a file holds training or validation rollouts; None if its rows decide."""
         return held_out([path.parent.name, path.stem])
 
     def is_left_out(self, path: Path) -> bool:
-        """Whether a file in one of its places holds no rollouts, or those of another file."""
+        """Whether a file that matches `places` holds no rollouts, or repeats those of another file."""
         return False
 
 
@@ -93,7 +93,7 @@ class LineForm(DumpForm):
 
     @abstractmethod
     def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
-        """What a row holds; None where that is not a rollout."""
+        """The content of a row; None if it is not a rollout."""
 
     def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
         end = start
@@ -136,16 +136,16 @@ class LineForm(DumpForm):
         return DumpedGroup(offset, end, told)
 
     def told_of_list(self, row: Any, path: Path) -> RowContents | None:
-        """What a line holds that is not an object."""
+        """The content of a line that is not a JSON object."""
         return None
 
 
 class DocumentForm(DumpForm):
-    """A file that is read as a whole: its pieces are numbered."""
+    """A file that is read as a whole. Its pieces are numbered."""
 
     @abstractmethod
     def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
-        """Every row of a file. `whole`: with what a table of rollouts does not need, such as tokens."""
+        """Every row of a file. With `whole`, also the data that a table of rollouts does not need, such as tokens."""
 
     def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
         return (DumpedGroup(place, place + 1, told) for place, told in enumerate(self.rows(path, notes, whole=False)))
@@ -156,7 +156,7 @@ class DocumentForm(DumpForm):
 
 
 def _is_whole(tail: bytes) -> bool:
-    """Whether what follows the last newline is a whole object: nothing that comes later can belong to it."""
+    """Whether the text after the last newline is a complete object, so that no later text can belong to it."""
     try:
         return isinstance(parsed(tail), dict | list)
     except ValueError:
@@ -164,7 +164,7 @@ def _is_whole(tail: bytes) -> bool:
 
 
 def beside(path: Path, folder: str, *patterns: str) -> list[Path]:
-    """The files of a folder beside that of a dump's file; a link that leads elsewhere is skipped."""
+    """The matching files of a sibling folder of the dump file's folder. Links that lead elsewhere are skipped."""
     root = path.parent.parent
     found = sorted({file for pattern in patterns for file in (root / folder).glob(pattern)})
     here = os.path.realpath(root)
@@ -172,7 +172,7 @@ def beside(path: Path, folder: str, *patterns: str) -> list[Path]:
 
 
 def first_row(path: Path) -> Any:
-    """The first row of a file of JSON lines; None where it has none."""
+    """The first row of a file of JSON lines; None if it has none."""
     with open_foreign(path) as file:
         for _ in range(3):
             line = file.readline(HEAD_BYTES)
@@ -185,8 +185,8 @@ def first_row(path: Path) -> Any:
 
 
 def parsed(data: bytes) -> Any:
-    """JSON as programs write it, also with NaN; half a surrogate, which is not a text, is replaced. Raises ValueError
-    on anything else, however deep.
+    """Parses JSON, also with NaN. Lone surrogates, which are not valid text, are replaced. Raises ValueError on
+    anything else and on too deep nesting.
     """
     try:
         return parse_shallow(data)
@@ -195,7 +195,7 @@ def parsed(data: bytes) -> Any:
 
 
 def object_in(data: bytes | str) -> Mapping[str, Any]:
-    """The JSON object that bytes or a text are; an empty one where they are none."""
+    """The JSON object in bytes or a text; empty if they hold none."""
     try:
         found = parsed(data.encode("utf-8", "replace") if isinstance(data, str) else data)
     except ValueError:
@@ -212,7 +212,7 @@ def _mended(value: Any) -> Any:
 
 
 def document(path: Path) -> Any:
-    """A file of JSON."""
+    """The content of a JSON file. Raises NotALog if it is too large or not JSON."""
     with open_foreign(path) as file:
         data = file.read(WHOLE_BYTES + 1)
     if len(data) > WHOLE_BYTES:
@@ -224,7 +224,7 @@ def document(path: Path) -> Any:
 
 
 def held_out(names: Iterable[str]) -> Split:
-    """Which split the names of a file and its folders indicate.
+    """The split that the names of a file and its folders indicate.
 
     >>> held_out(["rollout_data", "10"]), held_out(["validation_data", "10"]), held_out(["rollout_data", "eval_10"])
     ('train', 'validation', 'validation')
@@ -233,12 +233,12 @@ def held_out(names: Iterable[str]) -> Split:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a number to reckon with: NaN is, an infinity is not."""
+    """Whether a value is a number that can be used: NaN is, an infinity is not."""
     return isinstance(value, int | float) and not (isinstance(value, float) and math.isinf(value))
 
 
 def step_in(name: str) -> int:
-    """The first number of a file's name.
+    """The first number in a file's name; 0 if there is none.
 
     >>> step_in("completions_00010.parquet"), step_in("results.jsonl")
     (10, 0)
@@ -248,20 +248,20 @@ def step_in(name: str) -> int:
 
 
 def whole(value: Any, otherwise: int) -> int:
-    """A step as a row gives it."""
+    """A row's step as an integer; `otherwise` if it is not a number."""
     if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
         return int(value)
     return int(value) if is_number(value) and abs(value) <= MAX_STEP else otherwise
 
 
 def inner(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """An object within a row; an empty one where there is none."""
+    """An object inside a row; empty if there is none."""
     value = row.get(key)
     return value if isinstance(value, Mapping) else {}
 
 
 def numbers(values: Any) -> list[float] | None:
-    """A list of numbers, a missing one as NaN; None where it is none."""
+    """A list of floats, with NaN for missing numbers; None if the value is not a list."""
     if not isinstance(values, list):
         return None
     return [float(value) if is_number(value) else math.nan for value in values]

@@ -1,4 +1,4 @@
-"""Conversations that were written as one text, with ChatML's marks in it."""
+"""Splits conversations that were written as one text with ChatML markers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TOOL_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 
 def chat_messages(text: str) -> list[dict[str, Any]]:
-    r"""The messages of a text in the ChatML form, which begins in the middle of the model's first.
+    r"""The messages of a ChatML text. It usually starts inside the model's first message.
 
     >>> chat_messages('Look.<tool_call>{"name": "find"}</tool_call><|im_end|>\n<|im_start|>tool\nAnn<|im_end|>')[1]
     {'role': 'tool', 'content': 'Ann'}
@@ -31,7 +31,7 @@ def chat_messages(text: str) -> list[dict[str, Any]]:
 
 
 def spoken(text: str) -> dict[str, Any]:
-    """A model's text as a rollout holds it: split into messages where it has marks."""
+    """A model's text as part of a rollout, split into messages if it has ChatML markers."""
     return {"messages": chat_messages(text)} if "<|im_" in text else {"completion": text}
 
 

@@ -1,7 +1,7 @@
-"""The files of a dump as a table of rollouts needs them: which there are, and how each is read.
+"""Lists and reads the files of a dump for the table of rollouts.
 
-The folder is somebody else's: nothing is written into it. The table is kept in the user's cache
-(`store.remote.cache_folder`), where tables that were not asked for a month are removed.
+Nothing is written to the dump's folder. The table is in the user's cache (`store.remote.cache_folder`). Tables that
+were not used for 30 days are removed when a new one is created.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rlvitals.store.rollout_search import as_written, places
 
 KEPT_SECONDS = 30 * 86_400
 MOST_NOTES = 20
-"""Notes of one file."""
+"""The most notes of one file."""
 
 
 class DumpFiles:
-    """One split of a dump: a folder of some framework's files, or one of them."""
+    """One split of a dump: a folder of a framework's files, or a single file."""
 
     is_in_parts = True
 
@@ -47,7 +47,7 @@ class DumpFiles:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What changes when a file is added or changes."""
+        """A value that changes when a file is added or changed."""
         return tuple((file.name, file.state) for file in self.files())
 
     def files(self) -> list[Indexed]:
@@ -69,14 +69,14 @@ class DumpFiles:
 
     def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
         wanted = text.lower()
-        # Another program may have escaped what is not plain: then every row is looked at.
+        # Another program may have escaped characters that are not ASCII. Every row is then searched.
         needle = as_written(wanted) if wanted.isascii() else b""
         for offset, _, at, group in self._groups(file, 0, [], needle):
             if step in (None, at) and (found := places(_texts(group), wanted)):
                 yield offset, found
 
     def groups(self, parts: Iterable[FilePart], notes: list[str]) -> list[Group]:
-        """The groups that these parts are, whole, in their order."""
+        """The complete groups of these parts, in order."""
         wanted: dict[str, list[int]] = defaultdict(list)
         for part in parts:
             wanted[part.file].append(part.offset)
@@ -109,7 +109,7 @@ class DumpFiles:
 
     @contextlib.contextmanager
     def _told(self, file: Indexed, notes: list[str], said: Notes) -> Iterator[None]:
-        """A file that cannot be read is a note: the others are worth looking at."""
+        """Converts errors on reading a file to a note, so that the other files are still read."""
         try:
             yield
         except NotALog as error:
@@ -127,7 +127,7 @@ class DumpFiles:
 
 
 def _facts(group: Group) -> dict[str, Any]:
-    """What the table takes of a group."""
+    """The fields of a group that the table stores."""
     rollouts = [
         {
             "turns": [None] * len(rollout.turns), "reward": rollout.reward, "outcome": rollout.outcome,
@@ -149,7 +149,7 @@ def _texts(group: Group) -> dict[str, Any]:
 
 
 def _table(place: Path, split: Split) -> Path | None:
-    """Where the table of a dump is kept; None where nothing can be."""
+    """The path of a dump's table; None if the cache folder is not writable."""
     try:
         folder = cache_folder("dumps")
         if not folder.is_dir():

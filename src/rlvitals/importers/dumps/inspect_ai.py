@@ -1,8 +1,8 @@
-"""Inspect's logs of evaluations: `.eval`, a zip archive with a file a sample, and `.json`.
+"""Inspect's evaluation logs: `.eval`, a zip archive with one file per sample, and `.json`.
 
 Read in UKGovernmentBEIS/inspect_ai at 499e6152 (`src/inspect_ai/log/_log.py`, `log/_recorders/eval.py`). The epochs
-of a sample are its group. The reward is the first scorer's value: `C`, `P`, `I` and `N` count 1, 0.5, 0 and 0, as in
-Inspect. Newer versions pack an archive's files with zstd, which needs Python 3.14, `zstandard` or `pyarrow`.
+of a sample form its group. The reward is the first scorer's value: `C`, `P`, `I` and `N` count 1, 0.5, 0 and 0, as in
+Inspect. Newer versions compress an archive's files with zstd, which needs Python 3.14, `zstandard` or `pyarrow`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Inspect(DocumentForm):
 
     name = "inspect"
     writes = "Inspect's .eval and .json logs"
-    # Inspect begins the name of a log with the time: any JSON file may be called anything else.
+    # Inspect starts a log's name with the time. Other names would match any JSON file.
     places = tuple(f"{folder}{name}" for folder in ("", "logs/") for name in ("*.eval", "20[0-9][0-9]-*T*_*.json"))
 
     def recognises(self, path: Path, row: Any) -> bool:
@@ -70,7 +70,7 @@ def _members(path: Path, notes: Notes) -> Iterable[Any]:
 
 
 def _unpacked(file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """A member's bytes; zipfile itself knows zstd from Python 3.14 on."""
+    """A member's bytes. zipfile supports zstd only since Python 3.14."""
     if member.compress_type != _ZSTANDARD:
         with archive.open(member) as stream:
             return stream.read(MEMBER_BYTES)
@@ -127,7 +127,7 @@ def _completion(sample: Mapping[str, Any]) -> str:
 
 
 def _resolved(value: Any, attached: Mapping[str, Any]) -> Any:
-    """Texts that were stored once and are referred to, in their places."""
+    """Replaces references to attachments with their texts."""
     if isinstance(value, str) and value.startswith(_ATTACHED):
         return text_of(attached.get(value.removeprefix(_ATTACHED), value))
     if isinstance(value, list):

@@ -1,5 +1,5 @@
-"""Conversations that no framework has a name for: JSON, JSONL or Parquet with `messages`, or with `prompt` and
-`completion`, with a reward or without; and rlvitals' own lines.
+"""Conversations in no particular framework's format: JSON, JSONL or Parquet with `messages`, or with `prompt` and
+`completion`, with or without a reward. Also rlvitals' own lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MARKS = frozenset({"messages", "completion", "turns"})
 
 
 def told_of(row: Any, path: Path, notes: Notes) -> RowContents | None:
-    """A row as a group of one, or one of our own groups whole."""
+    """A row as a group with one rollout, or a whole group in rlvitals' own form."""
     if are_messages(row):
         row = {"messages": row}
     if not isinstance(row, Mapping):
@@ -60,7 +60,7 @@ class OwnLines(MessageLines):
 
 
 class Documents(DocumentForm):
-    """A list in a JSON file, one conversation in it, or a Parquet table."""
+    """A JSON file with a list of conversations or a single one, or a Parquet table."""
 
     name = "messages"
     writes = "JSON or Parquet of conversations"

@@ -1,9 +1,9 @@
-"""NeMo-RL: `train_data_step10.jsonl` and `val_data_step10.jsonl` in the folder of its logs.
+"""NeMo-RL: `train_data_step10.jsonl` and `val_data_step10.jsonl` in its log folder.
 
 Read in NVIDIA-NeMo/RL at 7ea279ab (`nemo_rl/utils/logger.py`, `nemo_rl/algorithms/grpo.py`). Each value of a line is
-a list of one, because a line is a batch of one. In training `content` has the texts of the messages without their
-roles: the first is the prompt, then the model and the environment in turn. Tokens are padded to the longest of the
-batch and include the prompt; `input_lengths` says how many count. Log-probs stand at their token.
+a list with one item, because a line is a batch of one. In training, `content` has the texts of the messages without
+their roles: first the prompt, then the model and the environment in turn. Tokens include the prompt and are padded to
+the longest sample of the batch; `input_lengths` is the length without padding. Each log-prob has its token's index.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READ = frozenset(
 
 
 class NemoRl(LineForm):
-    """A line a sample."""
+    """One line per sample."""
 
     name = "nemo_rl"
     writes = "NeMo-RL's train_data_step{n}.jsonl and val_data_step{n}.jsonl"
@@ -69,7 +69,7 @@ class NemoRl(LineForm):
 
 
 def _tokens(one: Mapping[str, Any]) -> dict[str, Any] | None:
-    """From the first token that is trained on to the last that is not padding."""
+    """The tokens from the first trained one to the last that is not padding."""
     ids, mask = one.get("token_ids"), numbers(one.get("token_loss_mask"))
     if not isinstance(ids, list) or mask is None or len(mask) != len(ids) or 1.0 not in mask:
         return None
@@ -84,7 +84,7 @@ def _tokens(one: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _advantage(tokens: Mapping[str, Any] | None) -> float | None:
-    """The one advantage of all trained tokens; None where they differ."""
+    """The advantage of the trained tokens; None if they differ."""
     if tokens is None or "advantages" not in tokens:
         return None
     found = {value for value, trained in zip(tokens["advantages"], tokens["trained"], strict=True) if trained}

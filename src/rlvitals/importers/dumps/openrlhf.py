@@ -1,4 +1,4 @@
-"""OpenRLHF: the table `train/generated_samples` as W&B stores it, a sample a step.
+"""OpenRLHF: the table `train/generated_samples` as W&B stores it, with one sample per step.
 
 Read in OpenRLHF/OpenRLHF at 3c3be623 (`openrlhf/utils/logging_utils.py`): columns `global_step`, `text` (prompt and
 answer in one) and `reward`. OpenRLHF writes no other file of samples.
@@ -33,7 +33,7 @@ class OpenRlhf(DocumentForm):
 
 
 def told_of(row: Mapping[str, Any], step: int) -> RowContents:
-    """A sample as a mapping of `text`, `reward` and perhaps `global_step`."""
+    """The content of a sample: a mapping with `text`, `reward` and optionally `global_step`."""
     text = str(row.get("text", ""))
     rollout = {**spoken(text), "reward": row.get("reward")}
     return RowContents(whole(row.get("global_step"), step), {"rollouts": [rollout]})

@@ -1,10 +1,9 @@
-"""What `torch.save` wrote, read without running any of it: a zip archive with a pickle and the tensors' numbers.
+"""Reads files written by `torch.save` without unpickling them: a zip archive with a pickle and the tensors' numbers.
 
-A pickle is a program: unpickling one imports modules and calls what they hold, so a file from somebody else can run
-anything. Here an interpreter reads its instructions that has only containers, numbers and texts. Where the program
-names a class it gets the name alone, in a `Foreign`, and where it would call something it gets a `Foreign` with the
-arguments: nothing is imported and nothing is called. A tensor is a `Tensor`, whose numbers are read when they are
-asked for. An instruction that is not in the list is refused.
+A pickle is a program. Unpickling imports modules and calls their functions, so a file from somebody else can run any
+code. This module interprets the pickle's instructions with only containers, numbers and texts. A class becomes a
+`Foreign` with its name, and a call becomes a `Foreign` with its arguments. Nothing is imported and nothing is called. A
+tensor becomes a `Tensor`, which reads its numbers on request. An unknown instruction raises NotPlain.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ PICKLE_BYTES = 2**30
 """The largest pickle that is read."""
 
 MOST_VALUES = 200_000_000
-"""Values that a file may come to when everything it refers to twice is counted twice."""
+"""The most values of a file. A part that is referred to several times counts each time."""
 
 MOST_DEPTH = 60
 
 
 class NotPlain(ValueError):
-    """A file that is not an archive of torch, or does what plain data does not need."""
+    """The file is not a torch archive, is damaged, or holds more than plain data."""
 
 
 @dataclass(slots=True, eq=False)
 class Foreign:
-    """Something that only the writer's own code could make: its name, and what it would be made of."""
+    """An object that only the writer's code could create: its name, arguments and state."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -44,7 +43,7 @@ class Foreign:
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A tensor that lies row by row in one storage of the archive, or `tolist()` is None."""
+    """A tensor of the archive. `tolist()` returns None if it is not stored row by row."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -58,13 +57,13 @@ _KINDS = {
     "DoubleStorage": "f8", "FloatStorage": "f4", "HalfStorage": "f2", "LongStorage": "i8", "IntStorage": "i4",
     "ShortStorage": "i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
 }  # fmt: skip
-"""Storages of torch by the numbers they hold."""
+"""numpy types of torch's storages."""
 
 _REBUILT = frozenset({"torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor"})
 
 
 class Archive:
-    """A file that `torch.save` wrote. Close it, or use it as a context manager; tensors are read while it is open."""
+    """A file that `torch.save` wrote. Use it as a context manager; tensors can only be read while it is open."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = open_foreign(path)
@@ -93,7 +92,7 @@ class Archive:
         self._file.close()
 
     def value(self) -> Any:
-        """What was saved. Raises NotPlain where it is more than plain data."""
+        """The saved value. Raises NotPlain if it is damaged or not plain data."""
         try:
             read = read_pickle(self._member(self._pickle, PICKLE_BYTES), self._tensor)
             bounded(read)
@@ -105,14 +104,14 @@ class Archive:
 
     def _member(self, name: str, most: int) -> bytes:
         member = self._zip.getinfo(name)
-        if member.compress_type != zipfile.ZIP_STORED:  # torch never packs them, and a packed one may grow without end
+        if member.compress_type != zipfile.ZIP_STORED:  # torch never compresses; this excludes zip bombs
             raise NotPlain("its members are packed")
         if member.file_size > most:
             raise NotPlain(f"{name} has {member.file_size:,} bytes")
         return self._zip.read(member)
 
     def _tensor(self, storage: Any, arguments: tuple[Any, ...]) -> Any:
-        """A tensor of a storage that the pickle refers to: ("storage", its class, its name, its device, its size)."""
+        """The tensor of a storage that the pickle refers to as ("storage", class, name, device, size)."""
         offset, shape, stride = arguments[1:4]
         _, kind, key, _, _ = storage
         name = kind.name.rpartition(" ")[2]
@@ -142,11 +141,11 @@ class Archive:
 _MARK = object()
 
 _MOST_DIGITS = 64
-"""Bytes of a whole number."""
+"""The most bytes of an integer."""
 
 
 def read_pickle(data: bytes, tensor: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
-    """The value of a pickle; `tensor` makes one of a storage and the arguments of torch's function for it."""
+    """The value of a pickle. `tensor` creates a tensor from a storage and the arguments of torch's rebuild function."""
     machine = _Machine(tensor)
     instructions = pickletools.genops(data)
     while True:
@@ -160,7 +159,7 @@ def read_pickle(data: bytes, tensor: Callable[[Any, tuple[Any, ...]], Any]) -> A
 
 
 class _Machine:
-    """The stack and the memo of one pickle, and what each instruction does to them; their names are `pickletools`'."""
+    """The stack and memo of one pickle, and the effect of each instruction. `pickletools` defines the names."""
 
     def __init__(self, tensor: Callable[[Any, tuple[Any, ...]], Any]) -> None:
         self._tensor = tensor
@@ -184,7 +183,7 @@ class _Machine:
             "MARK": lambda _: push(_MARK),
             "EMPTY_DICT": lambda _: push({}),
             "EMPTY_TUPLE": lambda _: push(()),
-            # A set is a list here: what it holds may be no key.
+            # A set becomes a list, because its items may not be hashable here.
             **dict.fromkeys(("EMPTY_LIST", "EMPTY_SET"), lambda _: push([])),
             **dict.fromkeys(("LIST", "FROZENSET"), lambda _: push(self._since_mark())),
             "TUPLE": lambda _: push(tuple(self._since_mark())),
@@ -201,14 +200,14 @@ class _Machine:
             **dict.fromkeys(("REDUCE", "NEWOBJ"), lambda _: self._make(*self._popped(2))),
             "NEWOBJ_EX": self._make_with_names,
             "BUILD": self._build,
-            "BINPERSID": lambda _: None,  # what it refers to stands for itself, the description of a storage
+            "BINPERSID": lambda _: None,  # the description of a storage stays on the stack
             "POP": lambda _: self.stack.pop(),
             "POP_MARK": lambda _: self._since_mark(),
             "DUP": lambda _: push(self.stack[-1]),
         }
 
     def do(self, name: str, argument: Any) -> None:
-        """One instruction with the argument that stands behind it."""
+        """Execute one instruction with its argument."""
         instruction = self._instructions.get(name)
         if instruction is None:
             raise NotPlain(f"its pickle has an instruction that is not read ({name})")
@@ -223,7 +222,7 @@ class _Machine:
         self.stack.append(text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8"))
 
     def _remember(self, place: int | None) -> None:
-        """Under the number that follows, or the next one."""
+        """Store the top of the stack in the memo, under the given number or the next one."""
         self._memo[len(self._memo) if place is None else place] = self.stack[-1]
 
     def _popped(self, count: int) -> list[Any]:
@@ -258,7 +257,7 @@ class _Machine:
         if not isinstance(target, dict):
             raise NotPlain("its pickle sets an item of something that is not a dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # A key of another kind is nobody's field.
+            # A key of another type is replaced by its type's name.
             is_plain = isinstance(key, str | int | float | bytes | None)
             target[key if is_plain else f"<{type(key).__name__}>"] = value
 
@@ -269,7 +268,7 @@ class _Machine:
             self.stack.append(self._tensor(arguments[0], arguments))
         elif what.name == "collections OrderedDict":
             self.stack.append({})
-        elif what.name == "_codecs encode" and isinstance(arguments[0], str):  # how older protocols write bytes
+        elif what.name == "_codecs encode" and isinstance(arguments[0], str):  # older protocols write bytes this way
             self.stack.append(arguments[0].encode("latin-1", "replace"))
         else:
             self.stack.append(Foreign(what.name, arguments))
@@ -285,8 +284,8 @@ class _Machine:
 
 
 def bounded(value: Any) -> None:
-    """Raise NotPlain where a value is nested too deeply or in itself, or refers to its own parts so often that walking
-    through it would not end.
+    """Raise NotPlain if a value is nested too deeply, contains itself, or refers to its parts so often that walking
+    through it would take too long.
     """
     sizes: dict[int, int] = {}
 

@@ -1,8 +1,7 @@
-"""The forms of dumps there are, and which files of a folder are of them.
+"""Lists the dump forms and finds the files of a folder that belong to one.
 
-A folder is a dump by the places its files have in it (`DumpForm.places`), not by looking into every file: a folder of a
-framework's run counts as one, with all its steps. Nothing outside the folder is read: a link that leads out of it is
-skipped.
+The paths of its files (`DumpForm.places`) make a folder a dump, so not every file is opened. The folder of a
+framework's run is one dump with all its steps. Links are not followed, so nothing outside the folder is read.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ FORMS: tuple[DumpForm, ...] = (
     Episodes(), NemoRl(), Roll(), Slime(), Summaries(), SkyRl(), Areal(), Verl(), OpenRlhf(), Trl(), Results(),
     Trajectories(), Inspect(), OwnLines(), MessageLines(), Documents(),
 )  # fmt: skip
-"""In the order in which they are asked."""
+"""In the order in which they are tried."""
 
 PLACES = tuple(dict.fromkeys(pattern for form in FORMS for pattern in form.places))
 MOST_TRIED = 3
-"""Files of a folder that are looked into before it is read as something else."""
+"""How many files of a folder are checked to decide whether it is a dump."""
 
 _LOOSE = ("completions/*.parquet", "rollouts/*.jsonl", "*.jsonl", "*.parquet", "*.json", "*.ndjson")
-"""Where rollouts of no framework's layout may be, when somebody names the folder."""
+"""Where rollouts may be in a folder without a framework's layout, if the user passes the folder."""
 
 
 class DumpFile(NamedTuple):
@@ -50,11 +49,11 @@ class DumpFile(NamedTuple):
 
     path: Path
     name: str
-    """Its path in the dump's folder."""
+    """Its path relative to the dump's folder."""
 
 
 def form_of(path: Path) -> DumpForm:
-    """The form of a file. Raises NotALog where it is of none."""
+    """The form of a file. Raises NotALog if there is none."""
     row = _first(path)
     for form in FORMS:
         if form.recognises(path, row):
@@ -69,7 +68,7 @@ def _first(path: Path) -> Any:
 
 
 def is_dump(folder: Path) -> bool:
-    """Whether a folder is the dump of some framework: a file in the right place that its form recognises."""
+    """Whether a folder is a framework's dump: a form's pattern matches one of its files, and the form recognises it."""
     for path in islice(_matches(folder, PLACES), MOST_TRIED):
         name = path.relative_to(folder).as_posix()
         if any(_is_of(form, path) for form in forms_by_name(name)):
@@ -78,7 +77,7 @@ def is_dump(folder: Path) -> bool:
 
 
 def forms_by_name(name: str) -> list[DumpForm]:
-    """The forms whose files have such a place in a dump."""
+    """The forms with a pattern that matches this path in a dump."""
     return [form for form in FORMS if any(fnmatchcase(name, pattern) for pattern in form.places)]
 
 
@@ -90,8 +89,8 @@ def _is_of(form: DumpForm, path: Path) -> bool:
 
 
 def dump_files(place: Path) -> list[DumpFile]:
-    """The files of a dump, by name: a file is one itself. Where there are no others, also those of which nothing but
-    their rows says what they are. Raises NotALog where there are none.
+    """The files of a dump, by name. A file is its own dump. If no form's pattern matches a file, files with more
+    general names are listed. Raises NotALog if there are none.
     """
     if os.path.isfile(place):
         return [DumpFile(place, place.name)]
@@ -107,7 +106,7 @@ def dump_files(place: Path) -> list[DumpFile]:
 
 
 def splits_in(folder: Path) -> set[Split]:
-    """Which splits a dump's files may hold, as far as their names say."""
+    """The splits that a dump's files may hold, judged by their names."""
     found: set[Split] = set()
     for file in dump_files(folder):
         for form in forms_by_name(file.name)[:1]:
@@ -119,7 +118,7 @@ def splits_in(folder: Path) -> set[Split]:
 
 
 def _matches(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
-    """The plain files that one of the patterns finds, level by level, without following a link."""
+    """The regular files that match one of the patterns. Links are not followed."""
     here = tuple(pattern for pattern in patterns if "/" not in pattern)
     below = [pattern.partition("/")[::2] for pattern in patterns if "/" in pattern]
     is_wanted, is_folder = _any_of(here), _any_of(tuple(first for first, _ in below))
@@ -142,5 +141,5 @@ def _matches(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
 
 @lru_cache(maxsize=256)
 def _any_of(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """Whether a name fits one of the patterns."""
+    """A function that checks whether a name matches one of the patterns."""
     return re.compile("|".join(map(translate, patterns)) if patterns else r"(?!)").match

@@ -1,8 +1,8 @@
 """ROLL: `rollout_dump_data.step_10.jsonl` in `rollout_dump_dir`.
 
 Read in alibaba/ROLL at 8eb27cc2 (`roll/pipeline/rlvr/utils.py`, `roll/pipeline/agentic/utils.py`). A file has one
-line: the columns of the whole step. Those of single answers are `prompt`, `responses`, `scores`, `ground_truth` and
-others; agents have `messages` and `trajectory_data` as texts of JSON.
+line with the columns of the whole step. Single answers have `prompt`, `responses`, `scores`, `ground_truth` and other
+columns; agents have `messages` and `trajectory_data` as JSON texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAKEN = frozenset(
 
 
 class Roll(DocumentForm):
-    """A table a step."""
+    """One table per step."""
 
     name = "roll"
     writes = "ROLL's rollout_dump_dir"
@@ -43,7 +43,7 @@ class Roll(DocumentForm):
 
 
 def told_of(row: Mapping[str, Any], step: int) -> RowContents | None:
-    """A sample of ROLL as a mapping of its columns."""
+    """The content of a ROLL sample, given as a mapping of its columns; None if it holds no rollout."""
     at = whole(row.get("global_step"), step)
     rest = {key: value for key, value in row.items() if key not in _TAKEN}
     messages = _parsed(row.get("messages"))

@@ -1,6 +1,6 @@
 """SkyRL: `dumped_evals/global_step_10_evals/SOURCE.jsonl` below the export path.
 
-Read in NovaSky-AI/SkyRL at a9564572 (`skyrl/train/utils/trainer_utils.py`). The batches of training that
+Read in NovaSky-AI/SkyRL at a9564572 (`skyrl/train/utils/trainer_utils.py`). The training batches that
 `dump_data_batch` pickles hold no texts and are not read.
 """
 
@@ -16,7 +16,7 @@ from rlvitals.importers.dumps.chatml import spoken
 
 
 class SkyRl(LineForm):
-    """A line a rollout of an evaluation."""
+    """One line per rollout of an evaluation."""
 
     name = "skyrl"
     writes = "SkyRL's dumped_evals"
@@ -29,13 +29,13 @@ class SkyRl(LineForm):
         return "validation"
 
     def is_left_out(self, path: Path) -> bool:
-        return path.name == "aggregated_results.jsonl"  # the metrics of all
+        return path.name == "aggregated_results.jsonl"  # aggregated metrics, no rollouts
 
     def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "input_prompt" not in row or "output_response" not in row:
             return None
         score = row.get("score")
-        if isinstance(score, list):  # a reward a token
+        if isinstance(score, list):  # one reward per token
             score = sum(part for part in score if is_number(part))
         rollout = {
             **spoken(str(row["output_response"])),

@@ -1,11 +1,12 @@
-"""slime and miles: `rollout_data/10.pt` of `--dump-details` or `--save-debug-rollout-data`, and `train_data` beside it.
+"""slime and miles: `rollout_data/10.pt` from `--dump-details` or `--save-debug-rollout-data`, and the `train_data`
+folder next to it.
 
 Read in THUDM/slime at 624b824a (`slime/observability/rollout_data_utils.py`, `train_data_utils.py`) and
-radixark/miles at 31f1ca96 (`miles/ray/rollout/debug_data.py`, `miles/utils/train_dump_utils.py`). A file is what
-`torch.save` made of a dictionary with `samples`, each a dictionary of the fields of a `Sample`; it is read by
-`pickles`, without unpickling. Evaluations are `eval_10.pt`. The trainer's log-probs, entropies and advantages are in
-`train_data/10.pt` (slime) or `train_data/10_RANK.pt` (miles); they are joined to the samples where they have one
-value for each token of the answer, so not where miles split sequences over ranks.
+radixark/miles at 31f1ca96 (`miles/ray/rollout/debug_data.py`, `miles/utils/train_dump_utils.py`). `torch.save` wrote a
+file from a dictionary with `samples`; each is a dictionary with the fields of a `Sample`. `pickles` reads it without
+unpickling. Evaluations are `eval_10.pt`. The trainer's log-probs, entropies and advantages are in `train_data/10.pt`
+(slime) or `train_data/10_RANK.pt` (miles). They are joined to the samples if they have one value per token of the
+answer. This is not the case if miles split sequences over ranks.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _TRAINED = {
     "entropy": "entropies",
     "advantages": "advantages",
 }
-"""Columns of the trainer's dump and ours."""
+"""Columns of the trainer's dump, and our names."""
 
 _META = 20
-"""Entries of a sample's own facts that are kept."""
+"""The most entries of a sample's metadata that are kept."""
 
 
 class Slime(DocumentForm):
-    """A file a step."""
+    """One file per step."""
 
     name = "slime"
     writes = "slime's and miles' rollout_data/{n}.pt"
@@ -69,7 +70,7 @@ class Slime(DocumentForm):
                 step = _step(saved.get("rollout_id"), path)
                 trained, spoken_of = _trained(path, notes) if whole else {}, _conversations(path)
                 for place, given in enumerate(samples):
-                    sample = given.state if isinstance(given, Foreign) else given  # pickled as the object itself
+                    sample = given.state if isinstance(given, Foreign) else given  # pickled as a `Sample` object
                     if isinstance(sample, dict):
                         more = trained.get(("place", place)) or trained.get(("index", _index(sample))) or {}
                         said = spoken_of.get(_index(sample))
@@ -87,7 +88,7 @@ def _step(said: Any, path: Path) -> int:
 
 
 def _conversations(path: Path) -> dict[int, Any]:
-    """The messages of agents, which miles keeps in a file beside the samples, by the samples' numbers."""
+    """The messages of agents by sample index. miles writes them to a file in a separate folder."""
     found = {}
     for file in beside(path, "trajectory", f"{path.stem}.jsonl"):
         for _, line in read_lines(file):
@@ -134,7 +135,7 @@ def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], said: Any) -> 
 
 
 def _tokens(sample: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer's tokens: the last ones."""
+    """The tokens of the answer, which are the last ones."""
     ids, length = _plain(sample.get("tokens")), sample.get("response_length")
     if not isinstance(ids, list) or not isinstance(length, int) or not 0 < length <= len(ids):
         return None
@@ -154,7 +155,7 @@ def _plain(value: Any) -> Any:
 
 
 def _facts(metadata: Any) -> dict[str, Any]:
-    """The facts of a sample that are single values."""
+    """The metadata of a sample that are single values."""
     known = metadata.items() if isinstance(metadata, dict) else ()
     facts = [(str(key), value) for key, value in known if isinstance(value, str | int | float | bool)]
     return dict(facts[:_META])
@@ -166,7 +167,7 @@ def _index(sample: Mapping[str, Any]) -> int:
 
 
 def _trained(path: Path, notes: Notes) -> dict[tuple[str, int], dict[str, Any]]:
-    """What the trainer's dump of the same step has of each sample, by its place among them or its own number."""
+    """The values for each sample in the trainer's dump of the same step, by the sample's position or index."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for file in beside(path, "train_data", f"{path.stem}.pt", f"{path.stem}_[0-9]*.pt"):
         try:
@@ -180,7 +181,7 @@ def _trained(path: Path, notes: Notes) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def _rows_of_training(saved: Any) -> Iterable[tuple[tuple[str, int], dict[str, Any]]]:
-    """The samples of slime by their place in the rollout's; the columns of a rank of miles by the samples' numbers."""
+    """The samples of slime by their position in the rollout; the columns of one miles rank by sample index."""
     if not isinstance(saved, dict):
         return
     samples, columns = saved.get("samples"), saved.get("rollout_data")

@@ -1,8 +1,8 @@
 """tinker-cookbook: `iteration_000010/train_rollout_summaries.jsonl`, and the trajectories of its benchmarks.
 
 Read in thinking-machines-lab/tinker-cookbook at 9dfcc3a2 (`tinker_cookbook/rl/rollout_logging.py`,
-`stores/training_store.py`, `eval/benchmarks/_types.py`). A summary has no texts but what an environment put into the
-`logs` of its steps; a trajectory of a benchmark has the whole conversation.
+`stores/training_store.py`, `eval/benchmarks/_types.py`). A summary has no texts except those that an environment added
+to the `logs` of its steps. A benchmark's trajectory has the whole conversation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUTCOMES = {1.0: "correct", 0.0: "wrong"}
 
 
 class Summaries(LineForm):
-    """A line a trajectory of training or of an evaluation within it."""
+    """One line per trajectory of the training or of an evaluation during it."""
 
     name = "tinker"
     writes = "tinker-cookbook's rollout summaries"
@@ -46,7 +46,7 @@ class Summaries(LineForm):
         }
         name = f"group {row.get('group_idx')}"
         group = {
-            "id": f"{split} {step} {name}",  # problems are drawn again at each iteration
+            "id": f"{split} {step} {name}",  # problems are sampled again at each iteration
             "prompt": f"{name} ({tags})" if tags else name,
             "rollouts": [rollout],
         }

@@ -1,6 +1,6 @@
 """TRL with `log_completions=True`: `completions/completions_00010.parquet`, and the same table as W&B stores it.
 
-A column of numbers is a part of the reward; the parts' weights are not in the table.
+Each column of numbers is a part of the reward. The weights of the parts are not in the table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Trl(DocumentForm):
 
 
 def told(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
-    """A row of TRL's table."""
+    """The content of a row of TRL's table."""
     parts = {key: float(value) for key, value in row.items() if key not in _NOT_REWARDS and is_number(value)}
     reward = parts.pop("reward", None)
     known = [part for part in parts.values() if not math.isnan(part)]
@@ -58,7 +58,7 @@ def told(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, a few at a time."""
+    """The rows of a Parquet file, read in batches."""
     arrow = _arrow()
     try:
         with open_foreign(path) as file:

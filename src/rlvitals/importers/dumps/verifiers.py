@@ -2,9 +2,9 @@
 
 Read in PrimeIntellect-ai/verifiers at a60a606e (`verifiers/v1/trace.py`, `episode.py`, `legacy/utils/save_utils.py`)
 and PrimeIntellect-ai/prime-rl at 559b4477 (`src/prime_rl/monitors/file.py`). A trace is a graph of messages, each
-with the tokens it adds; what is read is its last branch, as verifiers' own `Trace.messages` does. prime-rl has
-written the same episodes to `rollouts/step_N/{train,eval}/{all,effective}/traces.jsonl`, and since its pull request
-3444 to one stream below `monitors/file/traces`; the annotations beside that stream are not read.
+with the tokens it adds. Its last branch is read, like in verifiers' own `Trace.messages`. prime-rl wrote the same
+episodes to `rollouts/step_N/{train,eval}/{all,effective}/traces.jsonl`. Since its pull request 3444 it writes them to
+one stream in `monitors/file/traces`; the annotations next to that stream are not read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _COLUMNS = {
     "advantages": "advantages",
     "entropies": "entropies",
 }
-"""Of a node's sampled tokens: its names and ours."""
+"""Columns of a node's sampled tokens, and our names."""
 
 
 class Episodes(LineForm):
-    """An episode a line: verifiers' `traces.jsonl`, prime-rl's files of a step and its stream."""
+    """One line per episode: verifiers' `traces.jsonl`, prime-rl's files per step and its stream."""
 
     name = "verifiers"
     writes = "verifiers' and prime-rl's traces"
@@ -54,7 +54,7 @@ class Episodes(LineForm):
         at = _STEP.search(path.as_posix())
         version = inner(work, "policy").get("start")
         rollouts = [rollout for trace in traces if isinstance(trace, Mapping) for rollout in [_rollout(trace, version)]]
-        if not rollouts:  # a failure before the first word
+        if not rollouts:  # the episode failed before the first message
             rollouts = [{"completion": "", "outcome": "error", "error": _error(row)}]
         group = {
             "id": task.get("key") or task.get("hash") or "",
@@ -73,7 +73,7 @@ class Episodes(LineForm):
         return None
 
     def is_left_out(self, path: Path) -> bool:
-        """prime-rl writes each trained episode a second time, among all that came."""
+        """Whether it repeats episodes: prime-rl writes each trained episode to both `effective` and `all`."""
         return path.parent.name == "effective" and (path.parent.parent / "all" / path.name).is_file()
 
 
@@ -103,7 +103,7 @@ def _rollout(trace: Mapping[str, Any], version: Any) -> dict[str, Any]:
 
 
 def _branch(nodes: Any) -> list[Mapping[str, Any]]:
-    """The messages from the root to the newest one that nothing follows."""
+    """The messages from the root to the newest leaf."""
     if not isinstance(nodes, list):
         return []
     told = [node.get("parent") for node in nodes if isinstance(node, Mapping)]
@@ -129,7 +129,7 @@ def _message(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The tokens from the model's first message on."""
+    """The tokens, starting with the model's first message."""
     first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
     kept = [node for node in nodes[first:] if isinstance(node.get("token_ids"), list)]
     ids = [token for node in kept for token in node["token_ids"]]
@@ -152,7 +152,7 @@ def _mask(node: Mapping[str, Any]) -> list[bool]:
 
 
 def _spread(node: Mapping[str, Any], name: str) -> Iterator[float]:
-    """A value a token: the sampled ones have one each, the others none."""
+    """One value per token; NaN for tokens that were not sampled."""
     given = node.get(name)
     values = iter(given if isinstance(given, list) else ())
     for is_sampled in _mask(node):
@@ -167,7 +167,7 @@ def _error(record: Mapping[str, Any]) -> str:
 
 
 class Results(LineForm):
-    """verifiers' `results.jsonl`: an evaluation's rollouts, a line each."""
+    """verifiers' `results.jsonl`: one line per rollout of an evaluation."""
 
     name = "verifiers results"
     writes = "verifiers' results.jsonl"

@@ -1,8 +1,8 @@
-"""verl: `trainer.rollout_data_dir` and `trainer.validation_data_dir`, a file `10.jsonl` a step.
+"""verl: `trainer.rollout_data_dir` and `trainer.validation_data_dir`, with one file such as `10.jsonl` per step.
 
 Read in volcengine/verl at b178a3cd (`verl/trainer/ppo/ray_trainer.py`, `_dump_generations`): `input`, `output`,
-`gts`, `score`, `step`, and each list the reward function returned. Both folders hold the same form; validation is
-recognised by the folder's name. The texts come without special tokens, so that several turns are one text.
+`gts`, `score`, `step`, and each list that the reward function returned. Both folders have the same form; validation is
+recognised by the folder's name. The texts have no special tokens, so several turns are one text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlvitals.importers.dumps.base import LineForm, RowContents, held_out, step_
 from rlvitals.importers.dumps.chatml import spoken
 
 OUTCOMES = {"true": "correct", "1": "correct", "false": "wrong", "0": "wrong"}
-"""verl's `acc`; a numpy truth value comes as its text."""
+"""Outcomes by verl's `acc`. A numpy bool is written as text."""
 
 _OWN = frozenset({"input", "output", "gts", "score", "step"})
 _FOLDERS = ("rollout_data", "rollout_data_dir", "rollouts", "rollout", "generations")
@@ -25,7 +25,7 @@ _HELD_OUT_FOLDERS = ("validation_data", "validation_data_dir", "val_data", "vali
 
 
 class Verl(LineForm):
-    """`10.jsonl`, written at once."""
+    """One file per step, such as `10.jsonl`, written at once."""
 
     name = "verl"
     writes = "verl's rollout_data_dir and validation_data_dir"

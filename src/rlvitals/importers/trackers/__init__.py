@@ -1,1 +1,1 @@
-"""Runs of trackers, fetched through their own clients: from a server, a database or an export."""
+"""Fetches the runs of trackers through the trackers' own clients: from a server, a database or an export."""

@@ -1,7 +1,7 @@
-"""How a tracker's runs are addressed: `SCHEME:[PLACE#]PATH`.
+"""The addresses of trackers' runs: `SCHEME:[PLACE#]PATH`.
 
-The scheme is the tracker. The place is its server, database or folder; without one, the tracker's own setting decides
-(its environment variables and its login). The path names a project, or a run of it.
+The scheme is the tracker. The place is its server, database or folder; without one, the tracker's own configuration
+applies (its environment variables and its login). The path names a project, or a run of it.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from rlvitals.masking import mask_text
 SCHEMES = ("wandb", "mlflow", "trackio", "swanlab", "neptune")
 
 PUBLIC_HOSTS = frozenset({"wandb.ai", "www.wandb.ai", "swanlab.cn", "www.swanlab.cn", "swanlab.com"})
-"""Pages of the vendors' own services: their clients know where the data is."""
+"""Hosts of the vendors' own services. Their clients know the server, so the address does not set it."""
 
 _LINKED = frozenset({"wandb", "swanlab"})
-"""Trackers whose pages' addresses name project and run, so that a link can be pasted."""
+"""Trackers whose page URLs name project and run, so a user can paste a link."""
 
 _PAGES = frozenset({"runs", "workspace", "overview", "chart", "charts", "logs", "files", "table", "experiments", ""})
-"""Parts of such an address that name neither."""
+"""Parts of such a URL that name neither."""
 
 _ONE_SLASH = re.compile(r"^(https?):/(?=[^/])")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where runs are."""
+    """The location of runs."""
 
     scheme: str
     place: str
-    """A server, a database or a folder; empty: what the tracker's client is set to."""
+    """A server, a database or a folder; empty for the client's own configuration."""
     path: str
-    """A project or a run; what the parts mean is the tracker's."""
+    """A project or a run. The meaning of its parts depends on the tracker."""
 
     def __str__(self) -> str:
         return self._said(mask_text(self.place))
 
     @property
     def shown(self) -> str:
-        """The same without the way to a local file or folder: for what may leave the machine.
+        """The address without the folders of a local file, for data that may leave the machine.
 
         >>> Address("mlflow", "sqlite:////home/me/mlflow.db", "grpo").shown
         'mlflow:mlflow.db#grpo'
@@ -53,7 +53,7 @@ class Address:
 
     @property
     def place_mark(self) -> str:
-        """Tells places apart without naming them."""
+        """A hash that identifies the place without naming it."""
         return hashlib.sha256(self.place.encode("utf-8", "replace")).hexdigest()[:16] if self.place else ""
 
     def _said(self, place: str) -> str:
@@ -61,7 +61,7 @@ class Address:
 
 
 def address_in(text: object) -> Address | None:
-    """The address that a text is; None where it is something else, a file of that name for instance.
+    """Parses an address; None if the text is something else, such as an existing file of that name.
 
     >>> address_in("wandb:team/grpo/3f2a"), address_in("train.log"), address_in("C:/runs")
     (Address(scheme='wandb', place='', path='team/grpo/3f2a'), None, None)
@@ -76,7 +76,7 @@ def address_in(text: object) -> Address | None:
     scheme, colon, rest = said.partition(":")
     if not colon or scheme not in SCHEMES or rest.startswith("//") or os.path.lexists(said):
         return None
-    rest = _ONE_SLASH.sub(r"\1://", rest)  # a path object has made one slash of two
+    rest = _ONE_SLASH.sub(r"\1://", rest)  # a Path object merges two slashes into one
     place, mark, path = rest.rpartition("#")
     if not mark and scheme == "neptune":
         place, path = rest, ""
@@ -90,7 +90,7 @@ def address_in(text: object) -> Address | None:
 
 
 def _of_link(link: str) -> tuple[str, str]:
-    """The server and the path that a page's address names."""
+    """The server and the path in a page's URL."""
     parts = urlsplit(link)
     host = parts.hostname or ""
     place = "" if host in PUBLIC_HOSTS else f"{parts.scheme}://{parts.netloc}"

@@ -1,8 +1,8 @@
-"""What a tracker is to an import: it lists runs, describes each, and gives their rows page by page.
+"""The interface of a tracker for imports: a source lists runs, describes each, and returns their rows page by page.
 
-A source asks the vendor's own client. Whatever the client raises goes through `Source.ask`, which waits and tries again
-where the trouble may pass, and otherwise says what to do. Keys and tokens stay with the client: a source neither reads
-nor repeats them.
+A source calls the vendor's own client. `Source.ask` handles the client's exceptions: it retries after temporary errors,
+and converts other errors to a message with a fix. Keys and tokens stay in the client; a source neither reads nor prints
+them.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ T = TypeVar("T")
 
 TRIES = 7
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-"""Seconds between tries: doubled each time, unless the server says how long."""
+"""Seconds between tries. The wait doubles each time, and is longer if the server requests it."""
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
-"""Answers of a server that may be others later."""
+"""HTTP statuses of temporary errors."""
 
 _UNREACHABLE = frozenset(
     {"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError", "WriteError",
      "RemoteProtocolError", "ConnectionError", "Timeout", "ChunkedEncodingError", "IncompleteRead", "ProtocolError"}
 )  # fmt: skip
-"""Exceptions of HTTP clients, by name: which client a vendor uses is its own business."""
+"""Exceptions of HTTP clients, by name, because vendors use different clients."""
 
 PAGE_ROWS = 5_000
 
 MOST_TEXT = 20_000
-"""Characters of a logged text that are kept."""
+"""The most characters kept of a logged text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run says that rlvitals itself forwarded: an attempt of one of its runs."""
+    """The origin of a run that rlvitals itself forwarded to the tracker: one attempt of an rlvitals run."""
 
     run: str
     attempt: int
@@ -57,7 +57,7 @@ class Origin:
 
     @classmethod
     def of(cls, said: object) -> Origin | None:
-        """From what a sink has written down; None where it is something else."""
+        """Parses the origin that a sink has stored; None if it is something else."""
         if not isinstance(said, Mapping) or not isinstance(said.get("run"), str) or not said["run"]:
             return None
         attempt, step = _whole(said.get("attempt")), _whole(said.get("from_step"))
@@ -66,31 +66,31 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRun:
-    """One run of a list: what is known of it without fetching its rows."""
+    """One run of a list, with the facts that are known without fetching its rows."""
 
     id: str
     name: str
     project: str
     status: Status
     mark: str = ""
-    """Changes whenever the run does. Empty: not known, so its rows are asked for."""
+    """Changes whenever the run changes. Empty if unknown; the rows are then fetched."""
     created: float | None = None
     ended: float | None = None
     origin: Origin | None = None
     within: str = ""
-    """What its id is unique in, where that is not the whole tracker."""
+    """The scope in which its id is unique, if that is not the whole tracker."""
     handle: Any = field(default=None, compare=False, repr=False)
     """The client's own object."""
 
     @property
     def identity(self) -> str:
-        """What it is known by, whatever it is called by then."""
+        """Identifies the run, also after it was renamed."""
         return f"{self.within}/{self.id}" if self.within else self.id
 
 
 @dataclass(frozen=True, slots=True)
 class RunCard:
-    """What a tracker says of a run beside its rows."""
+    """The data of a run besides its rows."""
 
     config: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
@@ -102,15 +102,15 @@ class RunCard:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows of a run, in order, and what the source needs to continue after them."""
+    """Some rows of a run, in order, and the cursor to continue after them."""
 
     rows: list[Row] = field(default_factory=list)
-    """With the attempt 1: which attempt they are is decided by whoever writes them."""
+    """All with attempt 1. The code that writes them sets the attempt."""
     samples: list[Row] = field(default_factory=list)
     """Samples of the machine."""
     distributions: list[Logged] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
-    """Rollouts, where a table of completions was logged."""
+    """Rollouts, if a table of completions was logged."""
     cursor: dict[str, Any] = field(default_factory=dict)
 
 
@@ -119,16 +119,16 @@ class Source(ABC):
 
     scheme: ClassVar[str]
     grammar: ClassVar[str]
-    """How its addresses are written, for messages."""
+    """The form of its addresses, for messages."""
     login: ClassVar[str] = ""
-    """What to do where the login is missing or refused: a sentence."""
+    """What to do if the login is missing or refused: a sentence."""
     goes_on: ClassVar[bool]
-    """Whether `pages` can continue from a cursor. Otherwise a run that has changed is fetched whole again."""
+    """Whether `pages` can continue from a cursor. Otherwise a changed run is fetched again completely."""
 
     def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
         self.address, self._tell = address, tell
         self.notes: dict[str, None] = {}
-        """Remarks on the run whose pages were given last."""
+        """Remarks on the run whose pages were returned last."""
 
     @property
     @abstractmethod
@@ -137,25 +137,25 @@ class Source(ABC):
 
     @abstractmethod
     def runs(self) -> Iterator[RemoteRun]:
-        """The run that the address names, or all runs of the project, the oldest first."""
+        """The run that the address names, or all runs of the project, oldest first."""
 
     @abstractmethod
     def card(self, run: RemoteRun) -> RunCard:
-        """What the tracker says of a run."""
+        """The tracker's data on a run besides its rows."""
 
     @abstractmethod
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
-        """The rows of a run: all, or with the cursor of an earlier page those after it."""
+        """The rows of a run: all rows, or those after an earlier page if its cursor is passed."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go of the client."""
+    def close(self) -> None:  # noqa: B027 - most have nothing to release
+        """Release the client."""
 
     def wrong_address(self) -> SourceError:
         """The error for a path that names nothing."""
         return SourceError(f"{self.address} is not an address of {self.scheme}. Write {self.grammar}")
 
     def ask(self, question: Callable[[], T], what: str = "") -> T:
-        """What the client answers. Trouble that may pass is waited for; the rest is a SourceError."""
+        """The client's answer. Temporary errors are retried; other errors raise SourceError."""
         wait = FIRST_WAIT
         for left in reversed(range(TRIES)):
             met: list[Exception] = []
@@ -164,14 +164,14 @@ class Source(ABC):
             error = met[0]
             if not left or not self.may_pass(error):
                 raise self._explained(error, what) from error
-            pause = max(retry_after(error), wait * random.uniform(0.75, 1.25))  # noqa: S311 - so that several imports do not ask at once
+            pause = max(retry_after(error), wait * random.uniform(0.75, 1.25))  # noqa: S311 - so that several imports do not retry at once
             self._tell(f"{self.scheme} does not answer ({words_of(error)[:80]}): trying again in {pause:.0f} s")
             time.sleep(min(pause, 10 * LONGEST_WAIT))
             wait = min(2 * wait, LONGEST_WAIT)
         raise AssertionError  # the loop returns or raises
 
     def may_pass(self, error: Exception) -> bool:
-        """Whether the same question may be answered later."""
+        """Whether an error is temporary, so that a retry may succeed."""
         status = status_of(error)
         if status is not None:
             return status in PASSING
@@ -181,7 +181,7 @@ class Source(ABC):
         )
 
     def needs_login(self, error: Exception) -> bool:
-        """Whether the client or the server asks who we are."""
+        """Whether an error means that the login is missing or refused."""
         return status_of(error) in (401, 403)
 
     def _explained(self, error: Exception, what: str) -> SourceError:
@@ -192,7 +192,7 @@ class Source(ABC):
 
 
 class _Nowhere(io.TextIOBase):
-    """Where clients print to: their words are not made harmless, may hold signed addresses, and are not JSON."""
+    """Discards what clients print: it is not sanitised, may contain signed URLs, and would break JSON output."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -207,7 +207,7 @@ def client_module(name: str, scheme: str) -> Any:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those behind it; clients wrap each other's."""
+    """An exception and its causes, because clients wrap each other's exceptions."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:
@@ -219,7 +219,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an exception tells of."""
+    """The HTTP status that an exception carries, or None."""
     for one in chain(error):
         response = getattr(one, "response", None)
         for holder, name in ((one, "status_code"), (response, "status_code"), (response, "http_status")):
@@ -230,7 +230,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def retry_after(error: BaseException) -> float:
-    """The seconds a server asks to wait; 0 where it does not say."""
+    """The seconds that a server asks to wait; 0 if it does not."""
     for one in chain(error):
         headers = getattr(getattr(one, "response", None), "headers", None)
         said = headers.get("retry-after") if isinstance(headers, Mapping) else None
@@ -240,7 +240,7 @@ def retry_after(error: BaseException) -> float:
 
 
 def utc_time(said: object) -> float | None:
-    """Unix seconds; a text without a time zone is in UTC, as servers write it.
+    """Unix seconds. A text without a time zone is read as UTC, which servers use.
 
     >>> utc_time("2026-01-01T00:00:00"), utc_time("2026-01-01T00:00:00Z"), utc_time(None)
     (1767225600.0, 1767225600.0, None)
@@ -251,7 +251,7 @@ def utc_time(said: object) -> float | None:
 
 
 def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that say something."""
+    """The facts without empty values."""
     return {name: value for name, value in facts.items() if value not in (None, "", [], {})}
 
 

@@ -1,7 +1,7 @@
 """MLflow: runs of a tracking server, a database or a folder of files, through `MlflowClient`.
 
-MLflow keeps points, not rows: the points of a step become one row, those of an evaluation another. A metric's
-whole history is fetched at a time, which the client does in pages of 25,000 points; a run that has changed is fetched
+MLflow stores points, not rows. The points of a step become one row, and those of an evaluation another. The whole
+history of a metric is fetched at once; the client splits it into pages of 25,000 points. A changed run is fetched
 again.
 """
 
@@ -35,7 +35,7 @@ RUNS_A_PAGE = 500
 _ID = re.compile(r"[0-9a-f]{32}")
 _STATUS: dict[str, Status] = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 _OWN = ("mlflow.", "rlvitals.", "text/")
-"""Beginnings of tags that are no user's."""
+"""Prefixes of tags that users did not set."""
 
 
 class MlflowSource(Source):
@@ -55,7 +55,7 @@ class MlflowSource(Source):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it announces every table it makes
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs every table it creates
         mlflow = client_module("mlflow", self.scheme)
         self._error = mlflow.exceptions.MlflowException
         self._client = self.ask(lambda: mlflow.MlflowClient(tracking_uri=self.address.place or None), "the server")
@@ -138,11 +138,11 @@ class MlflowSource(Source):
 
     def needs_login(self, error: Exception) -> bool:
         code = getattr(error, "error_code", "")
-        said = re.search(r"error code (401|403)\b", str(error))  # of an answer that is not MLflow's own
+        said = re.search(r"error code (401|403)\b", str(error))  # an answer that MLflow itself did not send
         return code in ("UNAUTHENTICATED", "PERMISSION_DENIED") or status_of(error) in (401, 403) or bool(said)
 
     def _find(self) -> dict[str, str]:
-        """The experiments meant, by id; a run that is meant is kept."""
+        """The experiments that the address names, by id. Sets `_run` if it names a run."""
         path = self.address.path
         if not path:
             found = self.ask(self._client.search_experiments, "the list of experiments")
@@ -152,7 +152,7 @@ class MlflowSource(Source):
             return {whole.experiment_id: whole.name}
         places = [place for place, letter in enumerate(path) if letter == "/"]
         experiment = None
-        for place in reversed(places):  # both names may have slashes
+        for place in reversed(places):  # both names may contain slashes
             experiment = self._experiment(path[:place])
             if experiment is not None:
                 self._run = self._run_by_name(experiment.experiment_id, path[place + 1 :])

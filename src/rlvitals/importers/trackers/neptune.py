@@ -1,8 +1,8 @@
-"""Neptune, whose service has ended: runs from exports.
+"""Neptune, whose service was shut down: runs from exports.
 
-Two forms are read. What neptune-exporter writes: Parquet files `RUN_part_N.parquet` with a row for each point or
-setting, in a folder for each project. And what the `neptune` client's `fetch_values()` gives, saved as CSV: a folder
-for each run, a file `METRIC.csv` for each series (step, value, timestamp), and settings in a JSON file beside them.
+Two forms are read. neptune-exporter writes Parquet files `RUN_part_N.parquet` with one row per point or setting, in one
+folder per project. The `neptune` client's `fetch_values()` returns frames that users save as CSV: one folder per run
+with one file `METRIC.csv` per series (step, value, timestamp), and settings in a JSON file next to them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ COLUMNS = (
     "project_id", "run_id", "attribute_path", "attribute_type", "step", "timestamp", "int_value", "float_value",
     "string_value", "bool_value", "datetime_value", "string_set_value", "histogram_value",
 )  # fmt: skip
-"""Of neptune-exporter's tables."""
+"""The columns of neptune-exporter's tables."""
 
 BATCH_ROWS = 50_000
 MOST_SETTINGS = 5_000
 MOST_HISTOGRAMS = 20_000
 FINEST = 6
-"""Decimals of a step that Neptune keeps."""
+"""The decimals of a step that Neptune stores."""
 
 _PART = re.compile(r"(.+)_part_(\d+)\.parquet")
 _OTHERS = frozenset({"models", "model_versions"})
-"""Folders of the exporter that hold no runs."""
+"""The exporter's folders that hold no runs."""
 _SETTINGS = {"int": "int_value", "float": "float_value", "string": "string_value", "bool": "bool_value"}
 _MACHINE = "monitoring/"
 
@@ -56,7 +56,7 @@ class _Export:
     files: list[Path]
     is_whole: bool = True
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Settings and facts by name, as far as they have been read."""
+    """The settings and facts read so far, by name."""
 
     @property
     def mark(self) -> str:
@@ -183,7 +183,7 @@ class NeptuneSource(Source):
 
 
 class _Series:
-    """The series of one run, as they are read."""
+    """Collects the series of one run."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -193,7 +193,7 @@ class _Series:
         self._finest = 0
 
     def add(self, name: str, steps: Any, times: Any, values: Any) -> None:
-        """Some points of a metric, as arrays; steps may have decimals."""
+        """Add points of a metric, as arrays. Steps may have decimals."""
         import numpy as np
 
         steps = np.asarray(steps, np.float64)
@@ -225,7 +225,7 @@ class _Series:
             if name.startswith(_MACHINE) is is_machine:
                 steps, times, values = (np.concatenate(one) for one in zip(*parts, strict=True))
                 scaled = np.rint(steps * 10.0**self._finest)
-                scaled[~np.isfinite(scaled)] = 2.0 * MAX_STEP  # no step: it is left out and counted
+                scaled[~np.isfinite(scaled)] = 2.0 * MAX_STEP  # an invalid step: skipped and counted
                 columns.add(name, scaled.astype(np.int64), times, values)
         return columns
 
@@ -246,7 +246,7 @@ def _parquet(file: Path) -> Iterator[Any]:
 
 
 def _identity(file: Path) -> tuple[str, str] | None:
-    """Project and run of an exported table; None where it is another table."""
+    """The project and run of an exported table; None if it is another table."""
     with _parquet(file) as table:
         if not {"run_id", "attribute_path", "attribute_type", "float_value"} <= set(table.schema_arrow.names):
             return None
@@ -257,7 +257,7 @@ def _identity(file: Path) -> tuple[str, str] | None:
 
 
 def _batches(file: Path) -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Pieces of a table, and how to filter one by the types of its rows."""
+    """Batches of a table, each with a function that filters it by row types."""
     with _parquet(file) as table:
         import pyarrow
         from pyarrow import compute
@@ -343,7 +343,7 @@ def _read_frame(file: Path, export: _Export, series: _Series) -> None:
             values.append(float(value))
         elif cells.get("value"):
             series.add_text(name, float(step), moment or float("nan"), str(cells["value"]))
-        else:  # pandas writes NaN as nothing
+        else:  # pandas writes NaN as an empty cell
             steps.append(float(step))
             times.append(moment)
             values.append(float("nan"))
@@ -351,7 +351,7 @@ def _read_frame(file: Path, export: _Export, series: _Series) -> None:
 
 
 def _root_of(export: _Export) -> Path:
-    """The folder of a run whose series are files."""
+    """The folder of a run that was exported as CSV files."""
     common = Path(os.path.commonpath([file.parent for file in export.files]))
     for folder in (common, *common.parents):
         if folder.name == export.run:

@@ -1,5 +1,5 @@
-"""Which trackers runs can be fetched from. A source is imported when its scheme is asked for: vendors' packages are
-large.
+"""Lists the trackers that runs can be fetched from. A source is imported when its scheme is used, because vendors'
+packages are large.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ CLASSES = {
     "swanlab": "SwanLabSource",
     "neptune": "NeptuneSource",
 }
-"""In the module of the scheme's name."""
+"""The class in the module with the scheme's name."""
 
 assert tuple(CLASSES) == SCHEMES
 
 
 def open_source(address: Address, tell: Callable[[str], None] = lambda said: None) -> Source:
-    """The source of an address. Raises SourceError where it cannot be reached or holds no such thing."""
+    """The source of an address. Raises SourceError if it cannot be reached or the address does not exist."""
     module = import_module(f"rlvitals.importers.trackers.{address.scheme}")
     found: Source = getattr(module, CLASSES[address.scheme])(address, tell)
     return found

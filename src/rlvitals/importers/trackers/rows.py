@@ -1,4 +1,4 @@
-"""From a record, as trackers keep that have rows, to a row: which step it is of, its numbers and its texts."""
+"""Converts the records of trackers that store rows: finds the step, the numbers and the texts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rlvitals.splits import is_held_out
 from rlvitals.store.lines import metric_key
 
 OUR_STEP, OUR_SAMPLE = "rlvitals/step", "rlvitals/sample"
-"""What rlvitals calls the axes where it forwards rows to a tracker that counts its own."""
+"""Names of the axes in rows that rlvitals forwards to a tracker with its own step counter."""
 
 _NONFINITE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"})
-"""How trackers write numbers that JSON has none for."""
+"""How trackers write numbers that JSON does not have."""
 
 
 def counter_name(scheme: str) -> str:
-    """What a tracker's own step is called in a row whose step the training gave."""
+    """The name of a tracker's own step in a row with a step from the training."""
     return f"{scheme}/step"
 
 
 def are_completions(name: str) -> bool:
-    """Whether a table of this name may hold what a training sampled; evaluations are left out.
+    """Whether a table with this name may hold a training's completions. Evaluations do not count.
 
     >>> are_completions("completions"), are_completions("eval/completions"), are_completions("confusion")
     (True, False, False)
@@ -39,7 +39,7 @@ def are_completions(name: str) -> bool:
 
 
 def groups_of(table: Iterable[Mapping[str, Any]], step: int) -> list[Group]:
-    """The rollouts of a table with a row for each completion, as TRL logs it; those of one prompt are a group."""
+    """The rollouts of a table with one row per completion, as TRL logs it. Those of one prompt form a group."""
     found: dict[tuple[int, str], Group] = {}
     for row in table:
         group = group_of_row("trl", row, step) if "completion" in row else None
@@ -52,28 +52,28 @@ def groups_of(table: Iterable[Mapping[str, Any]], step: int) -> list[Group]:
 
 
 class RowMaker:
-    """Makes the rows of one run, in order. What it knows by then can be kept for the rows that follow."""
+    """Creates the rows of one run, in order. `memory` returns its state, to continue later."""
 
     def __init__(self, scheme: str, memory: dict[str, Any] | None = None, *, is_ours: bool = False) -> None:
-        """`is_ours`: rlvitals has forwarded the run, so the step is known for certain."""
+        """`is_ours`: rlvitals forwarded the run, so its step is certain."""
         self._counter, self._is_ours = counter_name(scheme), is_ours
         self.notes = Notes()
         self._steps = StepFinder(self.notes)
         self._has_media = False
         self._found: list[list[Mapping[str, Any]]] = []
-        """Tables of completions in the record that is being read."""
+        """Tables of completions in the current record."""
         self.groups: list[Group] = []
-        """Rollouts of the records so far; for the caller to take."""
+        """Rollouts of the records so far. The caller takes them out."""
         if memory:
             self._steps.recall(memory)
 
     def memory(self) -> dict[str, Any]:
-        """What another maker needs to continue."""
+        """The state that another maker needs to continue."""
         return self._steps.memory()
 
     def row(self, record: dict[str, Any], counter: Any = None, time: Any = None) -> Row | None:
-        """One record; None where it holds nothing. `counter` is the tracker's own step: it gives way to a step that
-        the training logged, and stays as `SCHEME/step` where the two differ.
+        """The row of one record; None if it is empty. `counter` is the tracker's own step. A step that the training
+        logged takes precedence; if the two differ, `counter` is kept as `SCHEME/step`.
         """
         numbers, texts = self._cells(record)
         if self._is_ours:
@@ -98,7 +98,7 @@ class RowMaker:
         return Row(step, moment, 1, {metric_key(name): value for name, value in fields.items()}, texts)
 
     def sample(self, record: dict[str, Any], time: float | None) -> Row | None:
-        """A sample of the machine, which has a time and no step; None where it holds nothing."""
+        """A sample of the machine, which has a time and no step; None if it is empty."""
         numbers, _ = self._cells(record)
         numbers.pop(OUR_SAMPLE, None)
         if not numbers:

@@ -1,8 +1,8 @@
 """SwanLab: experiments of a server, through the `swanlab` package's `Api`.
 
-SwanLab keeps points, not rows: those of a step become one row. Its client exports the metrics in full, sixteen at a
-time, and swallows errors on the way: a metric that is listed and comes without points is asked for again, and then an
-error. An experiment that has changed is fetched again.
+SwanLab stores points, not rows; the points of a step become one row. The client exports complete metrics, sixteen per
+request, and hides errors. If a listed metric has no points, it is requested again, and in the end raises an error. A
+changed experiment is fetched again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _STATUS: dict[str, Status] = {
 
 
 class _Unanswered(Exception):
-    """The client swallowed an error, after it had tried again by itself."""
+    """The client hid an error after its own retries."""
 
 
 class _NoPoints(ConnectionError):
-    """The client swallowed an error: what it gave is not whole."""
+    """The client hid an error: its answer is incomplete."""
 
 
 class SwanLabSource(Source):
@@ -149,7 +149,7 @@ class SwanLabSource(Source):
     def _remote(self, run: Any) -> RemoteRun:
         status = _STATUS.get(run.state, "interrupted")
         said = [run.name, run.state, run.finished_at, run.description, run.labels]
-        # Every run that rlvitals forwards is of a group; for others the settings are not asked for yet.
+        # Every run that rlvitals forwards has a group. The settings of other runs are not requested yet.
         profile = self.ask(lambda: run.profile, "the settings") if run.group else None
         config = profile.get("config") if isinstance(profile, dict) else None
         origin = _setting(config.get("rlvitals")) if isinstance(config, dict) else None
@@ -158,7 +158,7 @@ class SwanLabSource(Source):
             name=run.name or run.run_id,
             project=self._project,
             status=status,
-            # Nothing that is listed changes while points come in.
+            # The listed facts do not change while points arrive.
             mark="" if status == "running" else hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32],
             created=utc_time(run.created_at),
             ended=utc_time(run.finished_at),
@@ -168,7 +168,7 @@ class SwanLabSource(Source):
 
 
 def _answered(entity: Any) -> Any:
-    """An entity that was asked. Raises where its client swallowed an error."""
+    """The entity, after a check of its answer. Raises if the client hid an error."""
     wrapper = getattr(entity, "wrapper", None)
     answer = wrapper() if callable(wrapper) else None
     if answer is not None and not answer.ok:
@@ -177,5 +177,5 @@ def _answered(entity: Any) -> Any:
 
 
 def _setting(stored: Any) -> Any:
-    """A setting's value, which SwanLab keeps with its place and description."""
+    """A setting's value. SwanLab stores it with its position and description."""
     return stored["value"] if isinstance(stored, dict) and "value" in stored else stored

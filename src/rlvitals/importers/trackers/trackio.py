@@ -1,7 +1,8 @@
 """Trackio: projects on this machine, on a private server or in a Space, through Trackio's read-only SQL.
 
-Both ways go through the package: `SQLiteStorage.query_project` here, `/query_project` there. Its other answers are
-thinned to a few thousand rows. Rows come in the order of their ids, which is also what the next import continues from.
+The package is used for both: `SQLiteStorage.query_project` locally, `/query_project` on a server. Its other functions
+downsample to a few thousand rows. Rows are read in the order of their ids, and the next import continues after the last
+id.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rlvitals.importers.trackers.base import (
 from rlvitals.importers.trackers.rows import RowMaker
 
 _PREFIXED = re.compile(r"__(time|run|project|metrics|timestamp|step|__.*)")
-"""Names that Trackio reserves get this prefix when they are logged."""
+"""Trackio adds this prefix to logged names that it reserves."""
 
 
 class TrackioSource(Source):
@@ -64,7 +65,7 @@ class TrackioSource(Source):
                 )
         columns = {row["name"] for row in self._rows("PRAGMA table_info(metrics)")}
         self._key = "run_id" if "run_id" in columns else "run_name"
-        """Older databases have names alone."""
+        """Older databases have only names."""
         tables = self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._tables = {row["name"] for row in tables}
         self._configs: dict[str, dict[str, Any]] = {}
@@ -139,7 +140,9 @@ class TrackioSource(Source):
                     break
 
     def _listed(self, table: str, columns: str, grouped: str = "") -> list[dict[str, Any]]:
-        """What a table says of all runs: a project may have more than an answer may have rows."""
+        """A table's rows for all runs, read in pages, because a project may have more runs than an answer may have
+        rows.
+        """
         found: list[dict[str, Any]] = []
         while table in self._tables:
             after = f"WHERE {self._key} > {_quoted(found[-1]['id_'])}" if found else ""
@@ -160,7 +163,7 @@ class TrackioSource(Source):
 
 
 def _quoted(text: str) -> str:
-    """A text as SQL takes it."""
+    """A text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,8 +1,7 @@
-"""Brings runs of a tracker into run directories: one, or all of a project, each in a separate folder.
+"""Imports a tracker's runs into run directories: one run, or all runs of a project, each in a separate folder.
 
-An import that was killed continues where it was: runs that are whole are skipped, of the others what is missing is
-fetched. The same command brings a folder up to date later. Attempts that rlvitals itself forwarded as several runs
-become one run again.
+A killed import continues where it stopped: complete runs are skipped, and the missing rows of the others are fetched.
+Later, the same command updates the folder. Attempts that rlvitals forwarded as several runs become one run again.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from rlvitals.store.marks import LONGEST_NOTE, LONGEST_TAG, MOST_TAGS, FolderMar
 from rlvitals.store.rollouts import group_line
 
 LONGEST_NAME = 60
-"""Characters of a run's name that its folder has."""
+"""The most characters of a run's name in its folder's name."""
 
 Outcome = Literal["new", "continued", "unchanged", "failed"]
 
@@ -50,7 +49,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(slots=True)
 class Brought:
-    """What became of one run."""
+    """The result of importing one run."""
 
     name: str
     id: str
@@ -60,7 +59,7 @@ class Brought:
     eval_rows: int = 0
     samples: int = 0
     added: int = 0
-    """Rows of this import."""
+    """The rows that this import added."""
     attempts: int = 0
     state: str = ""
     why: str = ""
@@ -69,7 +68,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """What all imports of a command share."""
+    """The options that all imports of a command share."""
 
     version: str
     refuse: Callable[[RunDir], None]
@@ -86,10 +85,10 @@ def bring(
     name: str | None = None,
     tell: Callable[[str], None] = lambda said: None,
 ) -> list[Brought]:
-    """Bring in what an address names: a run into the directory `to`, or the runs of a project into folders below it.
+    """Import the run of an address into the directory `to`, or the runs of a project into folders below it.
 
-    `refuse` raises where a directory holds another run. A run of a project that cannot be imported is reported in its
-    `why`; the others continue. Raises SourceError, RunError.
+    `refuse` raises if a directory holds another run. If a run of a project cannot be imported, its `why` gives the
+    reason, and the import continues with the others. Raises SourceError, RunError.
     """
     source = open_source(address, tell)
     with contextlib.closing(source):
@@ -115,7 +114,7 @@ def bring(
 
 
 def read_address(address: Address) -> ForeignLog:
-    """The rows of the run that an address names, without writing anything. Raises SourceError."""
+    """Read the rows of the run that an address names, without writing files. Raises SourceError."""
     source = open_source(address)
     with contextlib.closing(source):
         if not source.is_one_run:
@@ -137,7 +136,7 @@ def read_address(address: Address) -> ForeignLog:
 
 
 def folder_name(name: str, run_id: str) -> str:
-    """A folder's name for a run that anybody may have named: its name as far as that is harmless, and its id.
+    """A safe folder name for a run: its name without unsafe characters, and its id. The id is hashed if it is unsafe.
 
     >>> folder_name("grpo 7b", "3f2a77ab"), folder_name("../../etc/passwd", "x/../y")
     ('grpo_7b-3f2a77ab', 'etc_passwd-fec01a9e')
@@ -152,7 +151,7 @@ def _tell_of(tell: Callable[[str], None], place: str, said: str) -> None:
 
 
 def _new_folder(folder: Path, run: RemoteRun) -> Path:
-    """A place for a run: runs of two projects may share name and id."""
+    """A folder for a new run. Runs of two projects may have the same name and id."""
     wanted = folder / folder_name(run.name, run.id)
     if not os.path.lexists(wanted):
         return wanted
@@ -160,7 +159,7 @@ def _new_folder(folder: Path, run: RemoteRun) -> Path:
 
 
 def _groups(runs: Iterable[RemoteRun]) -> list[list[RemoteRun]]:
-    """Runs, and together those that are attempts of one run of rlvitals."""
+    """Groups the runs: attempts of one rlvitals run together, other runs alone."""
     found: dict[str, list[RemoteRun]] = {}
     for run in runs:
         found.setdefault(f"rlvitals {run.origin.run}" if run.origin else f"id {run.id}", []).append(run)
@@ -169,13 +168,13 @@ def _groups(runs: Iterable[RemoteRun]) -> list[list[RemoteRun]]:
         numbers = [part.origin.attempt if part.origin else 1 for part in parts]
         if len(set(numbers)) == len(numbers):
             groups.append(sorted(parts, key=lambda part: part.origin.attempt if part.origin else 1))
-        else:  # forwarded twice: each stays by itself
+        else:  # an attempt was forwarded twice: import each run separately
             groups += [[part] for part in parts]
     return groups
 
 
 def _known(folder: Path, address: Address) -> dict[str, Path]:
-    """The runs that are in a folder already, by identity: a run may have been renamed since."""
+    """The runs that are already in a folder, by identity, because a run may have been renamed."""
     found: dict[str, Path] = {}
     for child in sorted(folder.iterdir()):
         with contextlib.suppress(RlvitalsError):
@@ -186,7 +185,7 @@ def _known(folder: Path, address: Address) -> dict[str, Path]:
 
 
 class _Import:
-    """One run on its way into a directory."""
+    """The import of one run into a directory."""
 
     def __init__(self, source: Source, parts: list[RemoteRun], run_dir: RunDir, how: _How) -> None:
         self._source, self._parts, self._dir, self._how = source, parts, run_dir, how
@@ -205,7 +204,7 @@ class _Import:
         lock = RunLock(self._dir)
         lock.acquire()
         try:
-            known = self._known_record()  # once more: another import may have been at it
+            known = self._known_record()  # again, because another import may have changed it
             return self._bring(known)
         finally:
             lock.release()
@@ -349,7 +348,7 @@ class _Import:
         info = RunInfo(
             id=run_id,
             name=self._how.name or first.name,
-            status="interrupted" if is_running else status,  # no process of this machine writes it
+            status="interrupted" if is_running else status,  # no process on this machine writes it
             created=created,
             updated=max(ended, created),
             written_by=self._how.version,
@@ -360,7 +359,7 @@ class _Import:
         write_info(self._dir, info)
 
     def _mark(self, card: RunCard) -> None:
-        """Tags and notes, where the dashboard looks for them."""
+        """Store the tags and the note where the dashboard reads them."""
         tags = [" ".join(mask_text(tag).split())[:LONGEST_TAG] for tag in card.tags]
         wanted: dict[str, Any] = {
             "tags": [tag for tag in tags if tag.isprintable() and tag][:MOST_TAGS],
@@ -368,7 +367,7 @@ class _Import:
         }
         wanted = {name: value for name, value in wanted.items() if value}
         if wanted:
-            with contextlib.suppress(ConfigError, RunLocked, RunUnreadable, OSError):  # they are in the settings, too
+            with contextlib.suppress(ConfigError, RunLocked, RunUnreadable, OSError):  # the settings hold them, too
                 FolderMarks(self._dir.root.absolute().parent).mark(self._dir.root.absolute().name, wanted)
 
     def _told(self, outcome: Outcome, record: dict[str, Any], added: int) -> Brought:

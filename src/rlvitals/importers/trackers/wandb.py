@@ -1,7 +1,7 @@
 """Weights & Biases: runs of a server, through the public API of the `wandb` package.
 
-The history is scanned in pages and without thinning (`scan_history`), from the step where the last import ended. W&B
-gives samples of the machine thinned only.
+`scan_history` returns the history in pages and not downsampled, from the step where the last import ended. W&B returns
+samples of the machine only downsampled.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from rlvitals.store.distributions import Logged
 
 ROWS_A_PAGE = 1_000
 STEPS_A_PAGE = 1_000_000
-"""The client pages by steps: a run whose steps count tokens would take a page for each row."""
+"""The client pages by steps. If steps count tokens, smaller pages would hold about one row each."""
 
 MOST_SAMPLES = 10_000
-"""Samples of the machine that are asked for; W&B thins them to as many."""
+"""How many samples of the machine are requested. W&B downsamples to this number."""
 
 _STATUS: dict[str, Status] = {
     "running": "running", "pending": "running", "preempting": "running", "finished": "finished", "failed": "failed",
@@ -73,7 +73,7 @@ class WandbSource(Source):
         self._undo = ExitStack()
         self._lost_tables = 0
         os.environ.setdefault("WANDB_SILENT", "true")
-        if "WANDB_DIR" not in os.environ:  # the client makes a folder for each run it lists
+        if "WANDB_DIR" not in os.environ:  # the client creates a folder for each run it lists
             folder = self._undo.enter_context(tempfile.TemporaryDirectory(prefix="rlvitals-"))
             os.environ["WANDB_DIR"] = folder
             self._undo.callback(os.environ.pop, "WANDB_DIR", None)
@@ -123,7 +123,7 @@ class WandbSource(Source):
         while (record := self.ask(lambda: next(scan, None), "the history")) is not None:
             counter = record.get("_step")
             if type(counter) is not int or abs(counter) > MAX_STEP or counter < place:
-                continue  # W&B's step only grows: what its client gives twice, exported and live, is the same
+                continue  # W&B's step only grows; the client may return a row twice, exported and live
             logged = {name: value for name, value in without_media(record).items() if name not in _OWN}
             moment = record.get("_timestamp")
             is_sample = run.origin is not None and OUR_SAMPLE in logged
@@ -150,7 +150,7 @@ class WandbSource(Source):
         self._undo.close()
 
     def may_pass(self, error: Exception) -> bool:
-        """W&B's client has tried again by itself; a timeout of it, or a server that is overloaded, may still pass."""
+        """Whether an error is temporary. W&B's client retries by itself, but timeouts and overload may still end."""
         return super().may_pass(error) or any("timed out" in str(one).lower() for one in chain(error))
 
     def needs_login(self, error: Exception) -> bool:
@@ -158,8 +158,8 @@ class WandbSource(Source):
         return bool(names & {"AuthenticationError", "UsageError"}) or status_of(error) == 401
 
     def _refuse_without_login(self, wandb: Any, place: str) -> None:
-        """The client would ask for a key on the terminal."""
-        with guarded(but=(SourceError,)):  # its inner ways differ between versions: then it asks
+        """Raise SourceError if there is no login; the client would ask for a key on the terminal."""
+        with guarded(but=(SourceError,)):  # private functions differ between versions; on failure the client asks
             found = wandb.sdk.lib.wbauth.authenticate_session(
                 host=place or wandb.env.get_base_url(wandb.setup().settings.base_url),
                 source="rlvitals import",
@@ -189,7 +189,7 @@ class WandbSource(Source):
         return samples, max((row.timestamp for row in samples), default=since)
 
     def _rollouts(self, run: RemoteRun, record: dict[str, Any], step: int) -> list[Group]:
-        """The rollouts in tables of completions, which W&B keeps as files. One that cannot be had is a note."""
+        """The rollouts in tables of completions, which W&B stores as files. Unreadable tables are counted."""
         found: list[Group] = []
         for name, told in record.items():
             if not isinstance(told, dict) or told.get("_type") != "table-file" or not are_completions(name):
@@ -206,7 +206,7 @@ class WandbSource(Source):
         with tempfile.TemporaryDirectory(prefix="rlvitals-") as name:
             folder = Path(name).resolve()
             file = (folder / path).resolve()
-            if not file.is_relative_to(folder):  # the name is the server's
+            if not file.is_relative_to(folder):  # the name comes from the server
                 raise SourceError(f"{path!r} is not a name of a file")
             self.ask(lambda: run.handle.file(path).download(root=name, replace=True).close(), f"the table {path}")
             return list(table_rows(document(file)))
@@ -215,7 +215,7 @@ class WandbSource(Source):
         said = {
             name: getattr(run, name, None) for name in ("state", "historyLineCount", "heartbeatAt", "tags", "notes")
         }
-        # So is called what rlvitals forwards; for others the settings are not asked for yet.
+        # rlvitals gives forwarded runs such names. The settings of other runs are not requested yet.
         is_ours = bool(getattr(run, "group", None)) and re.search(r"-a\d+$", run.id) is not None
         config = self.ask(lambda: run.config, "the settings") if is_ours else None
         return RemoteRun(
