@@ -4,13 +4,14 @@
     bleu("the cat sat", "the cat sat down").score        # one pair: a Score
     rouge_l(["a b", "c"], ["a", "c"]).scores             # lists: a Corpus
 
-Pure functions of texts: nothing here reads a run. The packages a score needs are imported when it is first used. What
-the scores mean is in the catalogue (`rlvitals explain bleu`); how ours differ from others is in docs/text-scores.md.
+The scores are pure functions of texts: nothing here reads a run. The packages that a score needs are imported on first
+use. The catalogue explains the scores (`rlvitals explain bleu`). docs/text-scores.md lists the differences from other
+implementations.
 """
 
 from __future__ import annotations
 
-# Not on demand: a module and its function share a name, and an import of the module alone would hide the function.
+# Imported eagerly: a module and its function share a name, and importing only the module would hide the function.
 from rlvitals.textscore.bertscore import bertscore
 from rlvitals.textscore.bleu import bleu, corpus_bleu
 from rlvitals.textscore.codebleu import codebleu

@@ -1,8 +1,8 @@
-"""BERTScore: each token matched with the closest token of the other text, by the cosine of contextual vectors.
+"""BERTScore: matches each token with the closest token of the other text, by the cosine of contextual vectors.
 
-The F1 of greedy matching as Zhang et al. define it, without inverse document frequencies and without baseline
-rescaling; `parts` holds precision and recall, `note` the encoder and the layer. Values belong to one encoder at one
-layer: those of two encoders do not compare.
+The score is the F1 of greedy matching as Zhang et al. define it, without inverse document frequencies and without
+baseline rescaling. `parts` holds precision and recall, `note` the encoder and the layer. Values of different encoders
+or layers cannot be compared.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def bertscore(
 ) -> Score | Corpus:
     """BERTScore F1 of a pair; of lists, the mean over the pairs.
 
-    `model` is a folder, a model's name on the hub, or "offline-minilm", the default where it is installed. `layer`
-    counts from 1; by default it is the one that bert-score recommends, else the last. `progress` is called with how
-    many pairs are done.
+    `model` is a folder, a model's name on the hub, or "offline-minilm", the default if it is installed. `layer` 0 is
+    the embeddings and 1 the first layer; the default is the layer that bert-score recommends, else the last one.
+    `progress` is called with the number of pairs done.
     """
     alone = isinstance(prediction, str)
     pairs = (
@@ -58,7 +58,7 @@ def _match_all(pairs: list[tuple[Encoded, Encoded]], note: str) -> list[Score]:
     import torch
 
     with torch.inference_mode():
-        # One copy from the device for all pairs.
+        # One copy from the device for the pairs of a chunk.
         found = torch.stack([_match(prediction, reference) for prediction, reference in pairs]).tolist()
     return [
         _score(precision, recall, f"{note}; {CUT}" if prediction.cut or reference.cut else note)

@@ -1,9 +1,9 @@
-"""BLEU, the two of them that are in use, each under its own name.
+"""The two common variants of BLEU, each under its own name.
 
-`bleu` scores every pair by itself: BLEU-4 over words split at whitespace, where a precision without a match counts 0.1
-matches (smoothing method 1 of Chen and Cherry). Over a list it is the mean of these. `corpus_bleu` pools the counts of
-all pairs before it divides, with sacrebleu's own code and settings (tokenizer 13a, exponential smoothing): the value
-that papers print. The two are not close to each other, and the mean of one is never the other.
+`bleu` scores every pair separately: BLEU-4 over words split at whitespace, where a precision without a match counts 0.1
+matches (smoothing method 1 of Chen and Cherry). For a list it is the mean over the pairs. `corpus_bleu` pools the
+counts of all pairs before it divides, with sacrebleu's own code and settings (tokenizer 13a, exponential smoothing).
+Papers report this value. The two values differ, and neither can be computed from the other.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rlvitals.errors import BadText, needs
 from rlvitals.textscore.score import Corpus, Score, check_lengths, mean_of, text_of
 
 LONGEST = 4
-"""The longest word sequence that is counted."""
+"""The length of the longest word sequence that is counted."""
 
 SMOOTHING = 0.1
-"""Matches that a word sequence without any is given."""
+"""The number of matches assumed for a sequence length without any match."""
 
 SENTENCE_MEAN = "mean of sentence BLEU-4 (whitespace words, smoothing method 1)"
 POOLED = "corpus BLEU-4 (sacrebleu, counts pooled over all pairs)"
@@ -50,7 +50,7 @@ def corpus_bleu(predictions: Sequence[str], references: Sequence[References], *,
     """BLEU of the whole list as sacrebleu computes it, in 0..1; `tokenize` is one of sacrebleu's tokenizers.
 
     `parts` holds the four precisions, the brevity penalty and both lengths, `note` sacrebleu's signature. Pooled counts
-    have no value per pair, so `scores` is empty.
+    give no value per pair, so `scores` is empty.
     """
     with needs("corpus BLEU", "text"):
         from sacrebleu.metrics.bleu import BLEU
@@ -60,9 +60,9 @@ def corpus_bleu(predictions: Sequence[str], references: Sequence[References], *,
     texts = [text_of(prediction, "prediction", number) for number, prediction in enumerate(predictions, start=1)]
     per_pair = [_references_of(its, number) for number, its in enumerate(references, start=1)]
     most = max(map(len, per_pair))
-    # sacrebleu wants all first references, then all second ones; None where a pair has fewer.
+    # sacrebleu expects all first references, then all second ones, with None for a pair that has fewer.
     streams: Any = [[its[place] if place < len(its) else None for its in per_pair] for place in range(most)]
-    metric = BLEU(tokenize=tokenize, force=True)  # force: no advice on texts that look tokenized already
+    metric = BLEU(tokenize=tokenize, force=True)  # force: no warning about texts that look tokenized already
     result = metric.corpus_score(texts, streams)
     parts = {f"precision_{size}": share / 100 for size, share in enumerate(result.precisions, start=1)}
     parts |= {"brevity_penalty": result.bp, "length": result.sys_len, "reference_length": result.ref_len}
@@ -92,14 +92,14 @@ def _sentence_bleu(prediction: str, references: Sequence[str]) -> Score:
 
 
 def _matches(words: list[str], others: list[list[str]]) -> list[int]:
-    """How many sequences of one to four words are also in a reference, each counted as often as it occurs there."""
+    """How many sequences of one to four words are also in a reference, each counted at most as often as there."""
     found = []
     for size in range(1, LONGEST + 1):
         allowed = _sequences(others[0], size)
         for other in others[1:]:
             allowed |= _sequences(other, size)
         found.append((_sequences(words, size) & allowed).total())
-        if not found[-1]:  # nothing of this length, so nothing longer
+        if not found[-1]:  # no match of this length, so no longer match
             return found + [0] * (LONGEST - size)
     return found
 

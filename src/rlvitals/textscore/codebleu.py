@@ -1,35 +1,35 @@
 """CodeBLEU (Ren et al., 2020): BLEU for programs, from four parts.
 
-- `ngram`: BLEU-4 of the words split at whitespace, a precision without a match smoothed to 0.1 matches;
-- `weighted_ngram`: the same as recall of the reference, where a keyword weighs 1 and another word 0.2;
-- `syntax`: the share of the reference's syntax subtrees, texts left out, that the prediction has too;
-- `dataflow`: the share of the reference's data-flow items (`dataflow.py`) that the prediction has too.
+- `ngram`: BLEU-4 of the words split at whitespace; a precision without a match is smoothed to 0.1 matches.
+- `weighted_ngram`: the same as recall of the reference, with weight 1 for a keyword and 0.2 for another word.
+- `syntax`: the share of the reference's syntax subtrees, without texts, that the prediction also has.
+- `dataflow`: the share of the reference's data-flow items (`dataflow.py`) that the prediction also has.
 
-Over a list of pairs the counts of all pairs are pooled before anything is divided, as the paper does.
+For a list of pairs, the counts of all pairs are pooled before any division, as in the paper.
 
-Values are those of the codebleu package 0.7.0, which carries Microsoft's original further, to rounding, except where
-that is wrong:
+Values agree up to rounding with the codebleu package 0.7.0, the successor of Microsoft's original, except for these
+faults of that package:
 
-1. The weighted part's brevity penalty takes a reference to be two words long, whatever its length, so that short
-   predictions go unpunished. Here it is the reference's own length.
-2. A data flow of 0 counts as 1 in the sum. Here the score is the weighted sum of the parts shown, and a reference
-   without any data flow, for which the share is undefined, gives 0 as in the original, with a note.
-3. Columns in bytes are applied to characters, so that code after a non-ASCII character is cut in the wrong places.
-4. Merged names come in the order of a set, so that values with loops change from one process to the next. Here it is
-   the order in which they are written.
+1. The weighted part's brevity penalty assumes a reference of two words, so short predictions are not penalised. Here
+   it uses the reference's own length.
+2. A data flow of 0 counts as 1 in the sum. Here the score is the weighted sum of the parts shown. A reference without
+   any data flow, for which the share is undefined, gives 0 as in the original, with a note.
+3. Byte columns are applied to characters, so code after a non-ASCII character is cut in the wrong places.
+4. Merged names have the order of a set, so values with loops change between processes. Here names have the order in
+   which they are written.
 5. `for ... else` loses the loop's body.
-6. A string assigned to an attribute (`self.name = "x"`) makes all data flow of that program disappear.
-7. Docstrings are searched token by token, which also takes a string at the start of a line out of its expression
-   (`", ".join(x)`) and turns indentation by tabs into a mixture. Here statements that are only a string are left out.
-   Comments are left out too where Python's own tokenizer gives up.
+6. A string assigned to an attribute (`self.name = "x"`) removes all data flow of that program.
+7. Docstrings are searched token by token. This also removes a string at the start of a line from its expression
+   (`", ".join(x)`) and breaks indentation by tabs. Here only statements that are just a string are removed. Comments
+   are also removed from code that Python's own tokenizer rejects.
 8. A variable called `identifier` is treated as punctuation.
-9. Each level of loops inside loops doubles the time, so that a few dozen never end. Here they give the same items
-   without that.
+9. Each level of nested loops doubles the time, so a few dozen levels never finish. Here the time does not double, and
+   the items are the same.
 10. JavaScript's `=` and `for ... of` set nothing there. C, C++, Go, Rust and TypeScript have their own data flow
-    here, and keywords are the languages' reserved words; values of languages other than Python and Java differ.
+    here, and keywords are the languages' reserved words. Values of languages other than Python and Java differ.
 
-Kept as published, though one may wish otherwise: subtrees are looked up, not used up (three equal ones in the reference
-all match one); programs of fewer than four words do not reach 1 even against themselves; and the flow's own rules.
+Kept as published: subtrees are looked up, not used up (three equal ones in the reference all match one); programs of
+fewer than four words do not reach 1 even against themselves; and the rules of the data flow.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ PARTS = ("ngram", "weighted_ngram", "syntax", "dataflow")
 LONGEST = 4
 SMOOTHING = 0.1
 OTHER_WORD = 0.2
-"""What a word that is no keyword weighs."""
+"""The weight of a word that is not a keyword."""
 
 POOLED = "corpus CodeBLEU (counts pooled over all pairs)"
 
 Weights = tuple[float, float, float, float]
 EQUAL: Weights = (0.25, 0.25, 0.25, 0.25)
 Share = tuple[float, float]
-"""How much was found, of how much."""
+"""The amount found, and the total."""
 
 
 def codebleu(
@@ -67,8 +67,8 @@ def codebleu(
 ) -> Score | Corpus:
     """CodeBLEU of a pair of programs, with its four parts; of lists, the corpus value and each pair's.
 
-    `weights` are those of n-grams, weighted n-grams, syntax and data flow, and add up to 1. Code that does not parse is
-    scored on what the grammar parses of it, with a note.
+    `weights` are those of n-grams, weighted n-grams, syntax and data flow; they must add up to 1. Code that does not
+    parse is scored on the parts that the grammar can parse, with a note.
 
     >>> score = codebleu("return a - b", "return a + b")
     >>> {part: round(value, 3) for part, value in score.parts.items()}
@@ -85,13 +85,13 @@ def codebleu(
 
 
 def count_pairs(pairs: Sequence[tuple[str, str]], lang: str = "python") -> list[Counts]:
-    """The first half of the corpus value, which can be shared out among processes."""
+    """The counts of each pair, the first step of the corpus value. Several processes can share this work."""
     language = find_language(lang)
     return [_count(*pair, language) for pair in pairs]
 
 
 def pool_counts(counts: list[Counts], weights: Weights = EQUAL) -> Corpus:
-    """The second half: the counts of all pairs make one value."""
+    """The corpus value from the counts of all pairs, the second step."""
     pooled = _scored(counts, weights)
     return Corpus(pooled.score, tuple(_scored([count], weights) for count in counts), POOLED, pooled.parts, pooled.note)
 
@@ -109,12 +109,12 @@ def _check(weights: Weights) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is counted in one pair; sums of these give the corpus."""
+    """The counts of one pair; their sums give the corpus value."""
 
     length: int
     reference_length: int
     found: list[Share]
-    """Matches of the prediction's n-grams, and how many it has, for each length of n-gram."""
+    """Matching n-grams of the prediction and all its n-grams, for each n-gram length."""
 
     recalled: list[Share]
     """The same for the reference's n-grams, weighted."""

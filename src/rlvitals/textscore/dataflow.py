@@ -1,13 +1,12 @@
-"""Where the values of a program come from, as CodeBLEU counts it.
+"""The data flow of a program, as CodeBLEU counts it.
 
-Every name or literal that takes part in a flow gives one item: which names its value comes from. A name that is read
-comes from itself, as it was set before; one that is set is computed from what stands on the other side. Names are
-replaced by the order in which they appear, so that renaming a variable changes nothing.
+Every name or literal in a flow gives one item: the names that its value comes from. A name that is read comes from its
+own earlier setting. A name that is set is computed from the other side of the assignment. Names are replaced by numbers
+in order of appearance, so renaming a variable changes nothing.
 
-The relation is the published one (GraphCodeBERT's, which CodeBLEU uses), kept as it is so that values compare with
-published ones: the first time a name is seen counts as where it is set, attributes and indices on the left of an
-assignment count as set too, and `x += y` comes from `y`. What RUBY uses to see which statement depends on which is
-stricter: `dependence.py`.
+The relation is the published one (GraphCodeBERT's, which CodeBLEU uses), unchanged, so values can be compared with
+published ones. The first occurrence of a name counts as its setting, attributes and indices on the left of an
+assignment count as set too, and `x += y` comes from `y`. RUBY uses a stricter analysis of dependence: `dependence.py`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from rlvitals.textscore.syntax import Program
 READ, SET = "comes from", "computed from"
 
 Item = tuple[int, str, tuple[int, ...]]
-"""A name, how it gets its value, and the names it gets it from; names are numbers."""
+"""A name, the relation, and the names that its value comes from; names are numbers."""
 
 Work = Generator[Any, None, None]
-"""A visit of a part of the program; what it yields is visited before it continues."""
+"""A visit of a part of the program. The visits that it yields are completed before it continues."""
 
 
 class Merged:
-    """A name was set in one of several places, depending on the branch taken."""
+    """The places where a name may have been set, depending on the branch taken."""
 
     __slots__ = ("origins",)
 
@@ -37,7 +36,7 @@ class Merged:
 
 
 class BranchScope:
-    """Which token set each name last. A branch has its own scope above the one it began in."""
+    """The token that set each name last. A branch has its own scope on top of the one that contains it."""
 
     __slots__ = ("below", "own")
 
@@ -46,7 +45,7 @@ class BranchScope:
         self.own: dict[bytes, int | Merged] = {}
 
     def find(self, name: bytes) -> int | Merged | None:
-        """What set the name, in this scope or one below."""
+        """The token that set the name, in this scope or one below."""
         scope: BranchScope | None = self
         while scope is not None:
             if name in scope.own:
@@ -63,7 +62,7 @@ def flow_items(program: Program) -> Counter[Item]:
 
 
 def _run(work: Work) -> None:
-    """Do the visits, innermost first, without using Python's own stack: programs nest as deep as they like."""
+    """Run the visits, innermost first, without Python's own stack, because programs may be nested deeply."""
     stack = [work]
     while stack:
         deeper = next(stack[-1], None)
@@ -78,13 +77,13 @@ def _numbered(program: Program, tracing: _Tracing) -> Iterable[Item]:
     for token in sorted(tracing.sources):
         relation, sources = tracing.sources[token]
         if not sources and token not in tracing.used:
-            continue  # it gets nothing and gives nothing
+            continue  # it neither receives nor provides a value
         origins = tuple([numbers.setdefault(name, len(numbers)) for name in sources])
         yield numbers.setdefault(program.tokens[token], len(numbers)), relation, origins
 
 
 class _Tracing:
-    """One walk through a program in the order it runs."""
+    """One walk through a program in execution order."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -94,7 +93,7 @@ class _Tracing:
         self.held = [
             kind == "identifier" or kind.encode() != text
             for kind, text in zip(program.token_kinds, program.tokens, strict=True)
-        ]  # keywords and operators hold no value: their kind is their own text
+        ]  # keywords and operators have no value: their kind is equal to their text
         self.handlers: dict[str, Callable[[int, BranchScope, bool], Work]] = {
             **dict.fromkeys(flow.declarations, self._declaration),
             **dict.fromkeys(flow.assignments, self._assignment),
@@ -105,7 +104,7 @@ class _Tracing:
         }
 
     def visit(self, node: int, scope: BranchScope, settled: bool) -> Work:
-        """Visit a node and what is below it; `settled` inside the second round of a loop, where one round is enough."""
+        """Visit a node and its descendants. `settled` is true in the second round of a loop: inner loops run once."""
         kinds, lasts = self.program.kinds, self.program.last_tokens
         pending = [node]
         while pending:
@@ -144,10 +143,10 @@ class _Tracing:
                 self.used.add(one)
             else:
                 pending += one.origins
-                one.origins = []  # all of them are marked now
+                one.origins = []  # all origins are marked now
 
     def _add(self, token: int, relation: str, names: list[bytes]) -> None:
-        """Add an item; one that is met again, in the second round of a loop, holds each name once."""
+        """Add an item. An item that occurs again, in the second round of a loop, keeps each name once."""
         before = self.sources.get(token)
         if before is not None:
             names = list(dict.fromkeys(before[1] + names))
@@ -157,7 +156,7 @@ class _Tracing:
         return [token for token in self.program.span(node) if self.held[token]]
 
     def _give(self, target: int, value: int, relation: str, scope: BranchScope, *, whole: bool) -> None:
-        """Set the names of `target` from those of `value`; `whole` keeps a name as often as it is written."""
+        """Set the names of `target` from those of `value`; with `whole`, repeated names are kept."""
         sources, tokens = self._values(value), self.program.tokens
         names = [tokens[source] for source in sources]
         if not whole:
@@ -195,7 +194,7 @@ class _Tracing:
                 self._give(name, part, SET, scope, whole=self.flow.unpacks)
 
     def _pairs(self, target: int, value: int) -> list[tuple[int, int]]:
-        """What goes where: part by part when both sides have as many, else the one as a whole into the other."""
+        """Pairs of target and value: part by part if both sides have equally many parts, else the two whole sides."""
         if self.program.is_token(value):
             return [(target, value)]
         kinds = self.program.kinds

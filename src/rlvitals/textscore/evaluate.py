@@ -1,8 +1,8 @@
-"""Every score of a list of pairs: which scores there are, what each needs, and how they share the processors.
+"""Computes the scores of a list of pairs: which scores exist, what each requires, and how work is split over processes.
 
-Scores of single pairs are computed in chunks, by a pool of processes when there are several workers; the order of the
-results is that of the pairs, whichever worker was first. Corpus BLEU and BERTScore see all pairs at once and stay in
-this process, the latter because its encoder uses every core by itself.
+Scores of single pairs are computed in chunks, by a pool of processes if there are several workers. The results have the
+order of the pairs. Corpus BLEU and BERTScore need all pairs at once and run in this process. BERTScore's encoder
+already uses every core.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rlvitals.textscore.score import Corpus, Score, checked_pairs, mean_of
 from rlvitals.textscore.syntax import LARGEST
 
 LARGEST_CHUNK = 50
-"""Pairs a worker takes at a time; small enough that the slowest pairs are shared out."""
+"""Pairs per task of a worker; small enough to spread slow pairs over the workers."""
 
 Texts = tuple[str, str]
 """A prediction and its reference."""
 
 Progress = Callable[[str, int], None]
-"""Told a metric's name and how many of its pairs are done."""
+"""Called with a metric's name and the number of its pairs that are done."""
 
 
 class ScoreMetric(NamedTuple):
-    """What a score is called in the catalogue, and what has to be installed for it."""
+    """The name of a score in the catalogue, and the packages that it requires."""
 
     concept: str
     packages: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ METRICS = {
     "ruby": ScoreMetric("textscore.ruby", ("tree_sitter", "rapidfuzz")),
     "bertscore": ScoreMetric("textscore.bertscore", ("torch", "transformers"), "bertscore"),
 }
-"""In the order in which they are computed and shown. The names are those of the epoch tracker."""
+"""The scores, in the order in which they are computed and shown. The names are those of the epoch tracker."""
 
 CODE_SCORES = ("codebleu", "ruby")
 
@@ -60,7 +60,7 @@ OTHER_NAMES = {"rouge_l": "rouge", "rouge-l": "rouge", "rougel": "rouge"}
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """What the scores are computed with; travels to the workers."""
+    """The options of the scores; they are sent to the workers."""
 
     lang: str = "python"
     stem: bool = False
@@ -69,9 +69,9 @@ class ScoreOptions:
 
 
 def chosen_metrics(asked: Sequence[str], options: ScoreOptions) -> tuple[list[str], dict[str, str]]:
-    """The scores to compute, and for each that is left out the reason. With nothing asked for: all that can be.
+    """The scores to compute, and the reason for each score that is not. Without names: all that can be computed.
 
-    For BLEU, both are shown. A score that was asked for by name and cannot be computed is an error.
+    `bleu` selects both variants of BLEU. A score that is named and cannot be computed raises a ConfigError.
     """
     words = [word.strip().lower() for word in asked]
     names = [OTHER_NAMES.get(word, word) for word in words]
@@ -82,7 +82,7 @@ def chosen_metrics(asked: Sequence[str], options: ScoreOptions) -> tuple[list[st
 
 
 def check_metrics(names: Sequence[str], options: ScoreOptions) -> None:
-    """ConfigError for a score that there is not, or that cannot be computed here."""
+    """Raise ConfigError for a score that does not exist or cannot be computed here."""
     for name in names:
         if name not in METRICS:
             raise ConfigError(f"there is no score {name!r}.{did_you_mean(name, METRICS)} Scores: {', '.join(METRICS)}.")
@@ -91,7 +91,7 @@ def check_metrics(names: Sequence[str], options: ScoreOptions) -> None:
 
 
 def why_missing(name: str, options: ScoreOptions) -> str:
-    """Why a score cannot be computed here, with the command that helps; empty where it can."""
+    """Why a score cannot be computed here, with the command that fixes it; empty if it can be computed."""
     metric = METRICS[name]
     packages = (*metric.packages, *(("nltk",) if name == "rouge" and options.stem else ()))
     absent = [package for package in packages if find_spec(package) is None]
@@ -114,7 +114,7 @@ def evaluate(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Corpus]:
-    """The result of each of these METRICS over all pairs."""
+    """The result of each of the given metrics (names in METRICS) over all pairs."""
     options = options or ScoreOptions()
     check_metrics(metrics, options)
     pairs = checked_pairs(predictions, references)
@@ -128,7 +128,7 @@ def evaluate(
 
 
 def _check_sizes(pairs: list[Texts]) -> None:
-    """Before hours of work, not after."""
+    """Reject texts that are too long before hours of work, not after."""
     for number, pair in enumerate(pairs, start=1):
         if max(map(len, pair)) > LARGEST:
             raise BadText(
@@ -161,8 +161,8 @@ def _evaluate_one(
 
 
 class _Chunk(NamedTuple):
-    """What a worker sends back: scores, and what their mean is called; for CodeBLEU counts, which only together make
-    a score.
+    """The result of a worker: scores and the name of their mean. For CodeBLEU these are counts, which are pooled into
+    one score later.
     """
 
     items: list[Any]
@@ -216,8 +216,8 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
     if workers <= 1:
         yield None
         return
-    # Fresh processes: forking one that may have threads of torch or of a tracker can deadlock.
-    # An interrupt is for this process to answer; each worker would print its own traceback.
+    # Spawned, because a fork of a process that has threads of torch or of a tracker can deadlock.
+    # Only this process handles an interrupt; otherwise each worker would print a traceback.
     pool = ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
     )

@@ -1,9 +1,9 @@
-"""How many vertices and edges must be inserted, deleted or relabelled to turn one graph into another: an upper bound.
+"""An upper bound on the number of vertices and edges to insert, delete or relabel to turn one graph into another.
 
-The exact number takes exponential time. Here vertices are matched by an optimal assignment in which each vertex counts
-with the edges at it (Riesen and Bunke, 2009), then pairs are exchanged while that lowers the cost of the edit path, and
-the cost of that path is the result: a real sequence of edits, never less than the exact distance, 0 for equal graphs,
-the same in both directions and on every machine. Nothing depends on a clock.
+The exact number takes exponential time. Here an optimal assignment matches the vertices, with a cost that includes the
+edges at each vertex (Riesen and Bunke, 2009). Then partners are exchanged while that lowers the cost of the edit path.
+The result is the cost of that path, a real sequence of edits. It is never less than the exact distance, 0 for equal
+graphs, and the same in both directions and on every machine. Nothing depends on a clock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from functools import lru_cache
 from rlvitals.textscore.dependence import Graph
 
 Matching = list[int]
-"""For each vertex of the smaller graph its partner in the larger; after these, the partners that are left over.
+"""For each vertex of the smaller graph its partner in the larger one; then the remaining vertices of the larger one.
 
 Every vertex of the smaller graph has a partner: relabelling one costs 1, deleting and inserting 2, and its edges cost
 no more with a partner than without.
 """
 
 ROUNDS = 4
-"""How often all pairs of vertices are tried for an exchange."""
+"""The maximum number of rounds over all pairs of vertices."""
 
 
 def graph_distance(one: Graph, other: Graph) -> int:
@@ -43,7 +43,7 @@ def _order(graph: Graph) -> tuple[int, tuple[str, ...], list[tuple[tuple[int, in
 
 
 class _Path:
-    """The edits that a matching stands for, and what they cost."""
+    """The edits of a matching and their cost."""
 
     def __init__(self, small: Graph, large: Graph, matching: Matching) -> None:
         self.small, self.large, self.matching = small, large, matching
@@ -59,7 +59,7 @@ class _Path:
         )
 
     def improved(self) -> int:
-        """The cost after exchanging partners, two vertices at a time, while that helps."""
+        """The cost after exchanges of partners, two vertices at a time, while the cost decreases."""
         cost = self.cost()
         for _ in range(ROUNDS):
             gained = sum(
@@ -73,7 +73,7 @@ class _Path:
         return cost
 
     def _exchange(self, first: int, second: int) -> int:
-        """Exchange the partners of two vertices if that lowers the cost; by how much it did."""
+        """Exchange the partners of two vertices if that lowers the cost; return the decrease."""
         edges = self.at[first] | self.at[second]
         before = self._edges_cost(edges) + self._vertex_cost(first) + self._vertex_cost(second)
         self._swap(first, second)
@@ -92,7 +92,7 @@ class _Path:
         return vertex < len(labels) and labels[vertex] != self.large.labels[self.matching[vertex]]
 
     def _edges_cost(self, edges: Iterable[tuple[int, int]]) -> int:
-        """What these edges of the smaller graph cost, less the edges of the larger that need no insertion."""
+        """The cost of these edges of the smaller graph, minus the edges of the larger one that need no insertion."""
         cost, matching, others = 0, self.matching, self.large.edges
         for source, target in edges:
             partners = others.get((matching[source], matching[target]), ())
@@ -106,10 +106,10 @@ def _labels_cost(labels: tuple[str, ...], others: tuple[str, ...]) -> int:
 
 
 def _assigned(small: Graph, large: Graph) -> Matching:
-    """The assignment that is cheapest when each vertex is seen with the edges at it.
+    """The cheapest assignment, with a cost that includes the edges at each vertex.
 
-    The cost of a pair is what it saves against deleting the one and inserting the other, in half units, because an
-    edge has two ends.
+    The cost of a pair is the saving, as a negative number, compared with deleting one vertex and inserting the other.
+    It is in half units, because an edge has two ends.
     """
     here, there = _surroundings(small), _surroundings(large)
     saved = [
@@ -140,7 +140,7 @@ def _saved_by_edges(around: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _assign(costs: list[list[int]]) -> list[int]:
-    """The cheapest assignment of rows to columns, of which there are at least as many (the Hungarian algorithm)."""
+    """The cheapest assignment of rows to columns (the Hungarian algorithm). There are at least as many columns."""
     columns = len(costs[0]) if costs else 0
     of_rows, of_columns = [0] * (len(costs) + 1), [0] * (columns + 1)
     row_of = [0] * (columns + 1)
@@ -177,7 +177,7 @@ def _assign(costs: list[list[int]]) -> list[int]:
 
 
 def _in_order(small: Graph, large: Graph) -> Matching:
-    """Vertices with the same label matched in the order of the program, then the others in order."""
+    """Match vertices with the same label in the order of the program, then the others in order."""
     blocks = SequenceMatcher(None, small.labels, large.labels, autojunk=False).get_matching_blocks()
     matched = {block.a + step: block.b + step for block in blocks for step in range(block.size)}
     free = iter(sorted(set(range(len(large.labels))) - set(matched.values())))

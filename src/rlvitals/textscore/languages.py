@@ -1,6 +1,6 @@
-"""The programming languages the code scores read: grammar, reserved words, and which syntax nodes move values.
+"""The programming languages of the code scores: grammar, reserved words, and the syntax nodes that move values.
 
-A grammar is its own package (`tree-sitter-java`); the `text` extra brings Python's. To add a language, add an
+Each grammar is a separate package (`tree-sitter-java`); the `text` extra includes Python's. To add a language, add an
 entry with its reserved words and the node kinds of its grammar.
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import tree_sitter
 
 Fields = tuple[str, str]
-"""The field of a node that receives a value, and the field the value is in."""
+"""The field of a node that receives a value, and the field that contains the value."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Which kinds of syntax node move values from name to name."""
+    """The kinds of syntax node that move values from name to name."""
 
     assignments: Mapping[str, Fields]
     declarations: Mapping[str, Fields]
@@ -33,34 +33,34 @@ class Flow:
     """Loops over a collection."""
 
     alternatives: frozenset[str]
-    """Where the other side of a branch begins."""
+    """Nodes that begin the other side of a branch."""
 
     updates: frozenset[str] = frozenset()
     """`i++`: the name receives its own value."""
 
     starts: frozenset[str] = frozenset()
-    """Fields of a loop that run once, before it."""
+    """Fields of a loop that run once, before the loop."""
 
     read_first: frozenset[str] = frozenset()
-    """Children that run before the ones written in front of them, as in a comprehension."""
+    """Children that run before the children written to their left, as in a comprehension."""
 
     unpacks: bool = False
-    """`a, b = b, a` gives each name the value at its place, and each value counts as often as it is written."""
+    """Whether `a, b = b, a` gives each name the value at the same position. Repeated values then count repeatedly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Language:
-    """What the code scores need of one programming language."""
+    """The properties of one programming language that the code scores need."""
 
     name: str
     keywords: frozenset[str]
     flow: Flow
     grammar: str = "language"
     skipped: frozenset[str] = frozenset({"comment", "line_comment", "block_comment"})
-    """Kinds of node that are no part of the program."""
+    """Kinds of node that are not part of the program."""
 
     docstrings: bool = False
-    """Whether a statement that is only a string is a comment."""
+    """Whether a statement that is only a string counts as a comment."""
 
     @property
     def distribution(self) -> str:
@@ -224,7 +224,7 @@ OTHER_NAMES = {
 
 
 def find_language(name: str) -> Language:
-    """The language of that name or short name; ConfigError with the nearest one otherwise.
+    """The language of that name or short name; otherwise raises ConfigError with the closest name.
 
     >>> find_language("JS").name
     'javascript'
@@ -240,7 +240,7 @@ def find_language(name: str) -> Language:
 
 
 def new_parser(language: Language) -> tree_sitter.Parser:
-    """A parser of the language; MissingDependency with the pip command where its grammar is not installed."""
+    """A parser of the language; raises MissingDependency with the pip command if its grammar is not installed."""
     grammar = _grammar(language)
     import tree_sitter
 

@@ -1,7 +1,7 @@
-"""Which layer of an encoder BERTScore reads, for the encoders it was tuned on.
+"""The layer that BERTScore reads, for the encoders it was tuned on.
 
 The numbers are those of bert-score 0.3.13 (MIT licence): for each model the layer whose scores agreed best with
-people's judgements of translations (WMT16). A model that is not listed is read at its last layer.
+human judgements of translations (WMT16). For a model that is not listed, the last layer is used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _MODELS_BY_LAYER = """
 
 
 def tuned_layer(model: str) -> int | None:
-    """The layer for a model's name, with or without an owner or a folder before it; None where it is not listed.
+    """The layer for a model's name, with or without an owner or a folder before it; None if it is not listed.
 
     >>> tuned_layer("roberta-large"), tuned_layer("FacebookAI/roberta-large"), tuned_layer("models/roberta-large")
     (17, 17, 17)

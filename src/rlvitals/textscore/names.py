@@ -1,7 +1,7 @@
-"""Which names a piece of Python reads, sets, changes or drops, and which are its own.
+"""The names that a piece of Python code reads, sets, changes or drops, and the names that exist only inside it.
 
-A name that is set in a comprehension or is a lambda's parameter exists only there. `a.x = 1`, `a[0] = 1` and a call
-whose result nobody takes (`a.append(1)`) change what `a` holds and leave `a` bound as it was.
+A comprehension's targets and a lambda's parameters exist only inside it. `a.x = 1`, `a[0] = 1` and a call whose result
+is not used (`a.append(1)`) change the object of `a`, but do not set the name `a`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rlvitals.textscore.syntax import Program
 
 
 class Role(Enum):
-    """What happens to a name."""
+    """How a piece of code uses a name."""
 
     READ = "read"
     SET = "set"
     DECLARE = "declare"
-    """Set by `import`, `def` or `class`: a later call on it changes nothing that matters."""
+    """Set by `import`, `def` or `class`: a later call on it does not count as a change."""
 
     CHANGE = "change"
     DROP = "drop"
@@ -28,7 +28,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A name at one place: the token, the name, what happens to it, and whose own it is (0 for nobody's)."""
+    """A name at one place: the token, the name, its role, and the comprehension or lambda that owns it (0 if none)."""
 
     token: int
     name: bytes
@@ -37,16 +37,16 @@ class Mention:
 
 
 Owners = Mapping[bytes, int]
-"""Names that belong to the comprehensions and lambdas around, and to which."""
+"""Names that belong to enclosing comprehensions and lambdas, and the number of their owner."""
 
 COMPREHENSIONS = frozenset(
     {"list_comprehension", "set_comprehension", "dictionary_comprehension", "generator_expression"}
 )
-CONTAINERS = frozenset({"attribute", "subscript"})  # what can be changed in place, through the name at its beginning
+CONTAINERS = frozenset({"attribute", "subscript"})  # targets that change an object in place
 
 
 class Mentions:
-    """Collects the mentions of names, in the order the code runs."""
+    """Collects the mentions of names, in execution order."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -71,7 +71,7 @@ class Mentions:
         }
 
     def read(self, node: int | None, owners: Owners | None = None) -> None:
-        """Mention what an expression reads, and what it sets on the way."""
+        """Add the names that an expression reads, and those that it sets on the way."""
         if node is None:
             return
         handler = self._handlers.get(self.program.kinds[node])
@@ -81,7 +81,7 @@ class Mentions:
             self._read_all(self.program.children(node), owners or {})
 
     def set(self, node: int | None, owners: Owners | None = None) -> None:
-        """Mention what an assignment to this target sets, changes and reads."""
+        """Add the names that an assignment to this target sets, changes and reads."""
         if node is None:
             return
         kind = self.program.kinds[node]
@@ -95,7 +95,7 @@ class Mentions:
                 self.set(child, owners)
 
     def declare(self, node: int | None) -> None:
-        """Mention the name of a function, a class or an import."""
+        """Add the name of a function, a class or an import."""
         if node is not None:
             self._mention(node, Role.DECLARE)
 
@@ -155,12 +155,12 @@ class Mentions:
         clauses = [child for child in self.program.children(node) if self.program.kinds[child] == "for_in_clause"]
         targets = [target for clause in clauses if (target := self.program.child(clause, "left")) is not None]
         inner = {**owners, **self._own_names(targets)}
-        for place, clause in enumerate(clauses):  # the first collection is looked up outside
+        for place, clause in enumerate(clauses):  # the first collection is evaluated outside
             self.read(self.program.child(clause, "right"), inner if place else owners)
         self._read_all([child for child in self.program.children(node) if child not in clauses], inner)
 
     def _own_names(self, targets: list[int]) -> dict[bytes, int]:
-        """Mention the names that are set in these nodes as own, and give them an owner."""
+        """Add the names set in these nodes as own names, with a new owner."""
         self._owners += 1
         names = {}
         for target in targets:
@@ -205,14 +205,14 @@ class Mentions:
                 self._change(function)
 
     def _change(self, node: int) -> None:
-        """The name at the beginning of `a.b[0].c` is changed."""
+        """Add a change of the name at the beginning of `a.b[0].c`."""
         while self.program.kinds[node] in {"attribute", "subscript", "call"}:
             node += 1
         if self.program.kinds[node] == "identifier":
             self._mention(node, Role.CHANGE)
 
     def _pattern(self, node: int, owners: Owners) -> None:
-        """A pattern of `case`: single names are set, dotted ones and classes are read."""
+        """Add the names of a `case` pattern: single names are set, dotted names and classes are read."""
         for child in self.program.children(node):
             kind = self.program.kinds[child]
             if kind == "identifier":

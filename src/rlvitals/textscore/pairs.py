@@ -1,7 +1,7 @@
-"""Lines of JSON in, pairs of texts out: what `rlvitals eval` reads.
+"""Reads pairs of texts from lines of JSON, the input of `rlvitals eval`.
 
-One object a line, with the prediction and the reference under their own names or one of the usual others. Blank lines
-are skipped; a line that is not a pair is an error that names it, or is counted.
+Each line is one object, with the prediction and the reference under these keys or a common alternative. Blank lines are
+skipped. A line that is not a pair raises an error with its number, or is skipped and reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Pair(NamedTuple):
-    """One line: its number, counted from 1, the two texts, and the row's own id where it has one."""
+    """One line: its number (from 1), the two texts, and the row's own id if it has one."""
 
     line: int
     prediction: str
@@ -35,7 +35,7 @@ def read_pairs(
     reference_key: str | None = None,
     skip_bad: bool = False,
 ) -> tuple[list[Pair], list[str]]:
-    """The pairs, and with `skip_bad` what was wrong with each line that is none.
+    """The pairs, and with `skip_bad` the error of each line that is not a pair.
 
     >>> read_pairs([b'{"response": "a", "target": "b", "id": 7}', b""])
     ([Pair(line=1, prediction='a', reference='b', id=7)], [])
@@ -58,7 +58,7 @@ def read_pairs(
 
 def _pair_of(number: int, line: bytes, predictions: tuple[str, ...], references: tuple[str, ...]) -> Pair:
     try:
-        row = json.loads(line)  # not orjson: it refuses half a surrogate, which models do write
+        row = json.loads(line)  # not orjson: it rejects lone surrogates, which models do write
     except (ValueError, RecursionError) as error:
         raise BadText("it is not JSON, or was cut off.") from error
     if not isinstance(row, dict):
@@ -73,7 +73,7 @@ def _pair_of(number: int, line: bytes, predictions: tuple[str, ...], references:
 
 
 def _plain(identity: object) -> str | int | None:
-    """An id that can be written back: halves of surrogates are not a text in a file."""
+    """The id in a form that can be written to a file: without lone surrogates, and with at most 64 bits."""
     if isinstance(identity, str):
         return identity.encode("utf-8", "replace").decode()
     return identity if isinstance(identity, int) and abs(identity) < 2**63 else None

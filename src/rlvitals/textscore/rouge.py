@@ -1,7 +1,7 @@
-"""ROUGE-L: the longest common subsequence of words, as the F1 of how much of each text it covers.
+"""ROUGE-L: the F1 of the shares of both texts that their longest common subsequence of words covers.
 
-Words are runs of a-z and 0-9 in lower case, as in the rouge-score package and Lin's original; with `stem=True` those
-longer than three letters are reduced to their Porter stem. Only the search for the subsequence is another one:
+Words are runs of a-z and 0-9 in lower case, as in the rouge-score package and Lin's original. With `stem=True` words
+longer than three letters are reduced to their Porter stem. Only the search for the subsequence differs: it uses
 rapidfuzz's bit-parallel algorithm instead of a table.
 """
 
@@ -18,7 +18,7 @@ from rlvitals.textscore.score import Corpus, Score, score_pairs
 MEAN = "mean of ROUGE-L F1"
 STEMMED_MEAN = "mean of ROUGE-L F1 (Porter stems)"
 SHORTEST_STEMMED = 4
-"""Shorter words are left as they are."""
+"""Shorter words are not stemmed."""
 
 NO_WORDS = "no words to compare: ROUGE reads the letters a-z and digits only"
 
@@ -64,7 +64,7 @@ def _stemmed_words(text: str) -> list[str]:
 def _stemmer() -> Callable[[str], str]:
     with needs("ROUGE-L with stemming", "text"):
         porter = import_module("nltk.stem.porter")
-    return lru_cache(maxsize=2**16)(porter.PorterStemmer().stem)  # words repeat; a stem is slow to find
+    return lru_cache(maxsize=2**16)(porter.PorterStemmer().stem)  # words repeat, and stemming is slow
 
 
 @cache

@@ -1,21 +1,21 @@
 """RUBY (Tran et al., 2019): the similarity of two programs at the deepest level that can be analysed.
 
-- `graph`: GRS = 1 - GED / (|PDG| + |PDG'|), where program dependence graphs can be built: Python that parses. GED is
-  the graph edit distance, a graph's size is its vertices and edges.
-- `tree`: TRS = 1 - TED / (|AST| + |AST'|), where both parse. TED is the exact tree edit distance of the named syntax
-  nodes, a tree's size is its nodes.
+- `graph`: GRS = 1 - GED / (|PDG| + |PDG'|), if program dependence graphs can be built: for Python that parses. GED is
+  the graph edit distance. A graph's size is its number of vertices and edges.
+- `tree`: TRS = 1 - TED / (|AST| + |AST'|), if both programs parse. TED is the exact tree edit distance of the named
+  syntax nodes. A tree's size is its number of nodes.
 - `string`: STS = 1 - SED / max(length, length'), always. SED is the edit distance of the tokens: words, numbers and
   single other characters.
 
-What is adapted, because the paper leaves it open or it cannot be computed: the graph edit distance is an upper bound
-from an optimal assignment of vertices, improved by exchanges (`graph_distance.py`), so GRS is a lower bound of the
-paper's; graphs are built of statements as `dependence.py` says; moving a node is a deletion and an insertion; comments
-and docstrings count at the string level only. Programs that are too large for a level are scored at the next one, and
-a note states this. Nothing depends on a clock, so that a pair has one score.
+Some details are adapted, because the paper does not define them or they cannot be computed. The graph edit distance is
+an upper bound from an optimal assignment of vertices, improved by exchanges (`graph_distance.py`), so GRS is a lower
+bound of the paper's. Graphs consist of statements as `dependence.py` describes. Moving a node counts as a deletion and
+an insertion. Comments and docstrings count only at the string level. Programs that are too large for a level are scored
+at the next one, with a note. Nothing depends on a clock, so a pair always has the same score.
 
-Identical programs score 1, and the two programs may change places. At the graph level renamed variables, parameters
-and functions of the program itself, and statements that do not depend on each other in another order, score 1 as well;
-at the tree and the string level every name counts. The three levels are not one scale: compare scores of one level.
+Identical programs score 1, and the score is symmetric. At the graph level, a program also scores 1 if its own
+variables, parameters and functions are renamed, or if independent statements are reordered. At the tree and string
+level every name counts. The three levels have different scales: only compare scores of the same level.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PUNCTUATION = frozenset("()[]{},:;.")
 
 
 def ruby(prediction: str | Sequence[str], reference: str | Sequence[str], lang: str = "python") -> Score | Corpus:
-    """RUBY of a pair of programs; `level` says graph, tree or string. Of lists, the mean over the pairs.
+    """RUBY of a pair of programs; `level` is graph, tree or string. Of lists, the mean over the pairs.
 
     >>> ruby("def f(a): return a + 1", "def g(b): return b + 1").score
     1.0
@@ -90,7 +90,7 @@ def _at_string_level(prediction: str, reference: str, why: str) -> Score:
 
 
 def _tree(program: Program) -> Tree:
-    """The named nodes; a leaf is labelled with its text, another node with the operators and keywords right in it."""
+    """The tree of named nodes. A leaf's label has its text, another node's label its own operators and keywords."""
     labels: list[str] = []
     ends: list[int] = []
     places = [0] * (len(program.kinds) + 1)

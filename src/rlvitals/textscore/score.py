@@ -1,7 +1,7 @@
-"""What every text score returns, and how its arguments are read.
+"""The results of text scores, and how their arguments are read.
 
-One prediction and its reference give a `Score`; lists of the same length give a `Corpus`. Both are numbers to
-`float()`, and their `score` is in 0..1. `score_pairs` turns the formula of one pair into a function for both.
+One prediction and its reference give a `Score`; lists of the same length give a `Corpus`. `float()` accepts both, and
+their `score` is in 0..1. `score_pairs` applies the formula of one pair to both forms.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from rlvitals.errors import BadText
 
 SHOWN_OF_A_VALUE = 60
-"""Characters of a wrong value that an error repeats."""
+"""Characters of a wrong value that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """The score of one pair.
 
-    `parts` holds the numbers it is made of (precision and recall, the four parts of CodeBLEU), `level` the way it was
-    computed where there are several (RUBY's graph, tree or string), `note` what a reader must know about this value.
+    `parts` holds the numbers it consists of (precision and recall, the four parts of CodeBLEU), `level` the method if
+    there are several (RUBY's graph, tree or string), and `note` a limitation of this value.
     """
 
     score: float
@@ -35,9 +35,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The score of a list of pairs: `score`, and in `scores` that of each pair in the order given.
+    """The score of a list of pairs; `scores` holds the score of each pair in the given order.
 
-    `name` says what `score` is ("mean of sentence BLEU-4", "corpus BLEU-4"), because the two differ.
+    `name` describes `score` ("mean of sentence BLEU-4", "corpus BLEU-4"), because the two differ.
     """
 
     score: float
@@ -62,7 +62,7 @@ def score_pairs(
     *,
     name: str,
 ) -> Score | Corpus:
-    """Score one pair, or each pair of two lists; `name` says what the mean over the pairs is.
+    """Score one pair, or each pair of two lists; `name` describes the mean over the pairs.
 
     >>> same = lambda prediction, reference: Score(float(prediction == reference))
     >>> score_pairs(same, ["a", "b"], ["a", "x"], name="mean of equality").score
@@ -75,7 +75,7 @@ def score_pairs(
 
 
 def mean_of(scores: Sequence[Score], name: str, note: str = "") -> Corpus:
-    """The corpus whose score, and each of whose parts, is the mean over the pairs."""
+    """A corpus result in which the score and each part are means over the pairs."""
     if not scores:
         raise BadText("there are no pairs to score: both lists are empty.")
     count = len(scores)
@@ -96,7 +96,7 @@ def _notes(scores: Sequence[Score]) -> str:
 
 
 def checked_pairs(predictions: Sequence[str], references: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs of two lists; BadText names the first pair that is none."""
+    """The pairs of two lists; raises BadText for the first pair that is not two texts."""
     check_lengths(predictions, references)
     return [
         (text_of(prediction, "prediction", number), text_of(reference, "reference", number))
@@ -105,7 +105,7 @@ def checked_pairs(predictions: Sequence[str], references: Sequence[str]) -> list
 
 
 def check_lengths(predictions: Sequence[object], references: Sequence[object]) -> None:
-    """BadText unless both are lists of one length."""
+    """Raise BadText unless both are lists of the same length."""
     for side, values in (("predictions", predictions), ("references", references)):
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise BadText(f"{side} must be a list of texts when the other side is one; got {_shown(values)}.")
@@ -117,7 +117,7 @@ def check_lengths(predictions: Sequence[object], references: Sequence[object]) -
 
 
 def text_of(value: object, side: str, number: int | None = None) -> str:
-    """The value, when it is a text; BadText naming the pair otherwise (None, NaN, a list)."""
+    """The value if it is a text; otherwise (None, NaN, a list) raises BadText with the number of the pair."""
     if isinstance(value, str):
         return value
     where = f"the {side}" if number is None else f"the {side} of pair {number}"

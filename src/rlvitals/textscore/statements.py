@@ -1,8 +1,8 @@
-"""A Python program as statements: what each mentions, under which it stands, and which may run before it.
+"""A Python program as a list of statements: the names each one mentions, its parent, and which may run before it.
 
-Functions, lambdas' surroundings and class bodies are scopes with their own names. A function's parameters are
-statements too, the first of its body. A condition (`if`, `elif`, `while`, `case`, `except`) is its own statement;
-`else` and `finally` are not, they only say on which side the statements in them stand.
+The whole program, functions and class bodies are scopes with their own names. A function's parameters are statements
+too, the first of its body. A condition (`if`, `elif`, `while`, `case`, `except`) is a separate statement. `else` and
+`finally` are not; they only set the side of the statements in them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ DEFINITIONS = frozenset({"function_definition", "class_definition"})
 LEAVING = frozenset({"return_statement", "raise_statement"})
 LOOPS = frozenset({"for_statement", "while_statement"})
 PARTS = frozenset({"block", "elif_clause", "else_clause", "except_clause", "finally_clause", "case_clause"})
-"""What stands under a statement and is not part of its own text."""
+"""Kinds of node that contain other statements and are not part of a statement's own text."""
 
 START = -1
-"""Stands for the beginning of a scope among the statements that may run before."""
+"""Marks the beginning of a scope among the statements that may run before."""
 
 
 @dataclass(slots=True)
 class Statement:
-    """A statement; numbers are places in the list of all statements."""
+    """A statement; numbers are indices in the list of all statements."""
 
     scope: int
     tokens: list[int]
-    """Its own text, without what stands under it."""
+    """Its own text, without the statements in it."""
 
     mentions: list[Mention] = field(default_factory=list)
     under: tuple[int, str] | None = None
-    """The statement it depends on, and on which side."""
+    """The statement that controls it, and the side."""
 
     after: set[int] = field(default_factory=set)
     """Statements of its scope that may run just before it."""
@@ -86,11 +86,11 @@ class Listing:
         return tokens or list(self.program.span(node))[:1]
 
     def _block(self, node: int, before: set[int], scope: int, under: Side) -> set[int]:
-        """List the statements of a block; returns those after which the block is over."""
+        """List the statements of a block; returns those that may be the last to run in it."""
         for child in self.program.children(node):
             if self.program.named[child]:
                 after = self._statement(child, before, scope, under)
-                before = after if before else set()  # what cannot be reached leads nowhere
+                before = after if before else set()  # unreachable statements have no successors
         return before
 
     def _statement(self, node: int, before: set[int], scope: int, under: Side) -> set[int]:
@@ -217,13 +217,13 @@ class Listing:
         return {number}
 
     def _read_parameters(self, parameters: int, mentions: Mentions) -> None:
-        """Defaults and annotations are read where the function is defined."""
+        """Add the names in defaults and annotations, which are read where the function is defined."""
         for parameter in self._children(parameters):
             mentions.read(self.program.child(parameter, "value"))
             mentions.read(self.program.child(parameter, "type"))
 
     def _body(self, node: int, number: int, scope: int) -> None:
-        around, self._loops = self._loops, []  # a body inside a loop has no loop to leave
+        around, self._loops = self._loops, []  # `break` in a body cannot leave a loop outside it
         self.scopes.append(Scope(scope, is_class=self.program.kinds[node] == "class_definition"))
         inside, before = len(self.scopes) - 1, {START}
         parameters = self.program.child(node, "parameters")
@@ -240,6 +240,6 @@ class Listing:
         names = []
         for parameter in self._children(parameters):
             kinds = self.program.kinds[parameter : self.program.ends[parameter]]
-            if "identifier" in kinds:  # the first is the name; `*` and `/` alone have none
+            if "identifier" in kinds:  # the first identifier is the name; `*` and `/` alone have none
                 names.append(parameter + kinds.index("identifier"))
         return names

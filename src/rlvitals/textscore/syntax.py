@@ -1,8 +1,8 @@
 """A program's syntax tree, parsed once and shared by all parts of a score.
 
-`parse` keeps what the scores compare: nodes without comments and docstrings, and the tokens of the program in order. A
-token is a leaf of the tree or a whole string; every node covers a range of them. Positions are counted in bytes, as
-the grammar counts them, and never applied to characters. Nothing here recurses, so that no nesting is too deep.
+`parse` keeps the parts that the scores compare: nodes without comments and docstrings, and the tokens of the program in
+order. A token is a leaf of the tree or a whole string; every node covers a range of tokens. Positions are in bytes, as
+in the grammar, and are never applied to characters. Nothing here recurses, so deep nesting is no problem.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     import tree_sitter
 
 LARGEST = 1_100_000
-"""Characters of a program; larger ones are refused rather than scored for minutes."""
+"""The maximum number of characters of a program. Larger programs are rejected, because scoring would take minutes."""
 
 STRINGS = frozenset({"string", "string_literal", "character_literal"})
-"""Kinds of node that are one token, whatever is inside."""
+"""Kinds of node that are one token, whatever they contain."""
 
 _DOCSTRINGS = frozenset({"string", "concatenated_string"})
 
 _REMEMBERED_CHILDREN = 16
-"""Nodes with more children than this are rarely seen twice, so their fields are not remembered."""
+"""Nodes with more children than this rarely repeat, so their fields are not cached."""
 
 Shape = tuple[str, tuple[int | str, ...]]
 
@@ -35,14 +35,14 @@ Shape = tuple[str, tuple[int | str, ...]]
 class Program:
     """A parsed program.
 
-    A node is a number, its place when every node is written before its children; node 0 is the whole program. The lists
-    hold its kind, its field in its parent, whether the grammar names it, its parent, the number after its last
+    A node is a number, its index in preorder (every node comes before its children); node 0 is the whole program. The
+    lists hold its kind, its field in its parent, whether the grammar names it, its parent, the number after its last
     descendant, and the range of its tokens.
     """
 
     language: Language
     broken: bool
-    """Whether the grammar could not read all of it."""
+    """Whether the grammar could not parse all of it."""
 
     kinds: list[str] = field(default_factory=list)
     fields: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Program:
         return range(self.first_tokens[node], self.last_tokens[node])
 
     def is_token(self, node: int) -> bool:
-        """Whether it is a leaf, or a string: all that is inside begins after its one token."""
+        """Whether it is one token: a leaf, or a string, whose descendants begin after that token."""
         return self.ends[node] == node + 1 or self.first_tokens[node + 1] > self.first_tokens[node]
 
     def text(self, node: int) -> bytes:
@@ -79,13 +79,13 @@ class Program:
 
 
 def parse(code: str, language: Language, *, open_strings: bool = False) -> Program:
-    """Parse a program; code that is wrong gives a tree as well, with `broken` set.
+    """Parse a program. Code with syntax errors also gives a tree, with `broken` set.
 
-    `open_strings` makes a string with expressions inside several tokens, so that the names in it can be seen.
+    `open_strings` splits a string with expressions into several tokens, so the names in it are visible.
     """
     if len(code) > LARGEST:
         raise BadText(f"a program of {len(code):,} characters is too large to score; at most {LARGEST:,} are taken.")
-    # Lone surrogates have no UTF-8; what stands for them only has to be the same in both programs.
+    # Lone surrogates have no UTF-8 form; their replacement only has to be the same in both programs.
     source = code.strip().encode("utf-8", "replace")
     root = new_parser(language).parse(source).root_node
     program = Program(language, root.has_error)
@@ -95,9 +95,9 @@ def parse(code: str, language: Language, *, open_strings: bool = False) -> Progr
 
 
 def subtrees(program: Program, known: dict[Shape, int]) -> list[int]:
-    """A number for the shape of the root and of every inner node: the same number in `known`, the same shape.
+    """A number for the shape of the root and of every inner node. `known` gives equal shapes the same number.
 
-    A shape is the kinds and fields of the named nodes below, without their texts.
+    A shape is the node's kind and the kinds and fields of the named nodes below it, without their texts.
     """
     kinds, fields, named, parents = program.kinds, program.fields, program.named, program.parents
     below: list[list[int | str] | None] = [None] * len(kinds)
@@ -119,7 +119,7 @@ def _collect(program: Program, root: tree_sitter.Node, source: bytes, open_strin
     """Fill the program's lists from the grammar's tree."""
     language, kinds, tokens = program.language, program.kinds, program.tokens
     productions = _PRODUCTIONS.setdefault(language.name, {})
-    is_quiet: list[bool] = []  # inside a string, which is one token
+    is_quiet: list[bool] = []  # true inside a string, which is one token
     pending, pending_labels, pending_parents = [root], [(root.type, "", True)], [0]
     while pending:
         found, label, parent = pending.pop(), pending_labels.pop(), pending_parents.pop()
@@ -137,7 +137,7 @@ def _collect(program: Program, root: tree_sitter.Node, source: bytes, open_strin
         program.first_tokens.append(len(tokens))
         quiet = bool(node) and is_quiet[parent]
         if not quiet and (not children or (kind in STRINGS and not (open_strings and _has_expressions(children)))):
-            if text := source[found.start_byte : found.end_byte]:  # an invented node has none
+            if text := source[found.start_byte : found.end_byte]:  # a node that the grammar inserted has no text
                 tokens.append(text)
                 program.token_kinds.append(kind)
             quiet = True
@@ -150,7 +150,7 @@ def _collect(program: Program, root: tree_sitter.Node, source: bytes, open_strin
 
 
 def _close(program: Program) -> None:
-    """Give each node the end of its last descendant, and the last token of it."""
+    """Set the end and the last token of each node to those of its last descendant."""
     parents, lasts = program.parents, program.last_tokens
     ends = program.ends = list(range(1, len(parents) + 1))
     for node in range(len(parents) - 1, 0, -1):
@@ -170,7 +170,7 @@ def _has_expressions(parts: list[tree_sitter.Node]) -> bool:
 
 
 def _kind_in_broken_code(found: tree_sitter.Node, source: bytes) -> str:
-    """The kind, distinguished where the grammar had to invent a node or could not read a piece."""
+    """The kind, with a mark on nodes that the grammar inserted and on pieces that it could not parse."""
     if found.is_missing:
         return f"MISSING {found.type}"
     if found.is_error and not found.children:
@@ -185,9 +185,10 @@ _PRODUCTIONS: dict[str, dict[tuple[int, ...], list[Label]]] = {}
 def _labels(
     found: tree_sitter.Node, children: list[tree_sitter.Node], productions: dict[tuple[int, ...], list[Label]]
 ) -> list[Label]:
-    """Kind, field and whether it is named, of each child from the last to the first.
+    """Kind, field and whether it is named, for each child from the last to the first.
 
-    Asking for them is slow, and a node of one kind with children of the same kinds has the same answers.
+    Queries to tree-sitter are slow, and the labels depend only on the kinds of the node and its children, so they are
+    cached.
     """
     if len(children) > _REMEMBERED_CHILDREN:
         return _ask_labels(found, children)
@@ -199,7 +200,7 @@ def _labels(
 
 
 def _ask_labels(found: tree_sitter.Node, children: list[tree_sitter.Node]) -> list[Label]:
-    cursor = found.walk()  # asking a node for the field of its nth child counts to n each time
+    cursor = found.walk()  # a node's own query for the field of its nth child takes n steps
     cursor.goto_first_child()
     labels = []
     for child in children:

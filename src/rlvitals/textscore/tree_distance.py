@@ -1,10 +1,10 @@
-"""How many nodes must be inserted, deleted or relabelled to turn one ordered tree into another: exact.
+"""The exact number of nodes to insert, delete or relabel to turn one ordered tree into another.
 
-Zhang and Shasha's algorithm with unit costs, a row of the table for all key roots at once, after two steps that change
-no result and make similar trees small: equal roots are matched, and trees that both forests begin or end with are
-dropped. (Were a node of such a common tree matched elsewhere, the node it is matched with could be left over instead at
-no greater cost.) Of the two directions the cheaper one is taken. The apted package gives the same numbers and, being
-pure Python, takes many times as long.
+Uses Zhang and Shasha's algorithm with unit costs, and computes a row of the table for all key roots at once. Before
+that, two steps make similar trees smaller without changing the result: equal roots are matched, and common first and
+last trees of the two forests are dropped. (If an optimal matching matched a node of such a common tree elsewhere, the
+two copies could be matched with each other instead at no greater cost.) The cheaper of the two directions is used. The
+apted package gives the same numbers, but is pure Python and takes many times as long.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 MOST_NODES = 50_000
 LARGEST = 20_000_000
-"""Steps of the algorithm; trees that need more are refused (`distance` gives None), about a second's work."""
+"""Steps of the algorithm, about a second's work. For trees that need more, `distance` returns None."""
 
 FAR = 1 << 24
-"""More than any distance."""
+"""A number larger than any distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """An ordered tree: for each node, each before its children, its label and the number after its last descendant.
+    """An ordered tree: the label of each node and the number after its last descendant, in preorder.
 
-    A forest is such a list with several trees one after the other.
+    A forest is the same with several trees one after the other.
     """
 
     labels: list[str]
@@ -34,7 +34,7 @@ class Tree:
 
 
 def distance(one: Tree, other: Tree, largest: int = LARGEST) -> int | None:
-    """The edit distance of two trees or forests; None where more than `largest` steps would be needed.
+    """The edit distance of two trees or forests; None if it would need more than `largest` steps.
 
     >>> distance(Tree(["f", "a", "b"], [3, 2, 3]), Tree(["f", "b"], [2, 2]))
     1
@@ -71,7 +71,7 @@ def _children(tree: Tree, start: int, end: int) -> Spans:
 
 
 def _shapes(tree: Tree, known: dict[tuple[str, tuple[int, ...]], int]) -> list[int]:
-    """A number for each subtree, the same for equal ones."""
+    """A number for each subtree; equal subtrees have the same number."""
     shapes = [0] * len(tree)
     for node in range(len(tree) - 1, -1, -1):
         below = tuple([shapes[child] for child, _ in _children(tree, node + 1, tree.ends[node])])
@@ -80,7 +80,7 @@ def _shapes(tree: Tree, known: dict[tuple[str, tuple[int, ...]], int]) -> list[i
 
 
 def _strip(one: Tree, shapes: list[int], other: Tree, others: list[int]) -> tuple[Spans, Spans]:
-    """The forests that are left when equal roots and common first and last trees are taken away."""
+    """The forests that remain after equal roots and common first and last trees are removed."""
     first, second = _children(one, 0, len(one)), _children(other, 0, len(other))
     while True:
         start = 0
@@ -95,20 +95,20 @@ def _strip(one: Tree, shapes: list[int], other: Tree, others: list[int]) -> tupl
 
 
 class _Postorder:
-    """A forest under one root, its nodes after their children: labels, first leaves and key roots."""
+    """A forest under one root in postorder: labels, first leaves and key roots."""
 
     __slots__ = ("firsts", "key_roots", "labels", "weight")
 
     def __init__(self, tree: Tree, forest: Spans, numbers: dict[str, int], mirrored: bool) -> None:
         self.labels: list[int] = []
         self.firsts: list[int] = []
-        # A node before its children, read from the last: that is a node after its children, in the mirror.
+        # Preorder read backwards is the postorder of the mirrored tree.
         order = [node for start, end in forest for node in range(start, end)]
         if mirrored:
             self._fill(tree, order[::-1], {node: tree.ends[node] - node for node in order}, numbers)
         else:
             self._fill(tree, _after_children(tree, forest), {node: tree.ends[node] - node for node in order}, numbers)
-        self.labels.append(-1)  # the root of both, never relabelled
+        self.labels.append(-1)  # the added root, the same in both trees and never relabelled
         self.firsts.append(0)
         last_with = {first: place for place, first in enumerate(self.firsts)}
         self.key_roots = sorted(last_with.values())
@@ -131,7 +131,7 @@ def _after_children(tree: Tree, forest: Spans) -> list[int]:
 
 
 class _Blocks:
-    """The columns of the table for all key roots of a tree side by side, so that one numpy call fills a row.
+    """The columns of the table for all key roots of a tree side by side, so one numpy call fills a row.
 
     A key root's block has a column for the empty forest and one for each node of its subtree.
     """
@@ -141,7 +141,7 @@ class _Blocks:
 
         places, nodes, ramp = list[int](), list[int](), list[int]()
         self.parts: list[tuple[int, int, list[int], list[int]]] = []
-        """Of each block: its first column, its first node, and of each node the place of the forest before its
+        """For each block: its first column, its first node, and for each node the position of the forest before its
         subtree and its label."""
 
         for root in tree.key_roots:
@@ -150,7 +150,7 @@ class _Blocks:
             self.parts.append((first, start, before, tree.labels[start : root + 1]))
             places += [first, *(first + place for place in before)]
             nodes += [len(tree.labels), *range(start, root + 1)]
-            # Far below the block before, so that no minimum is carried over from there.
+            # Far below the previous block, so no minimum is carried over from it.
             ramp += [FAR * len(self.parts) + step for step in range(len(before) + 1)]
         self.places, self.nodes, self.ramp = np.array(places), np.array(nodes), np.array(ramp)
         self.empty = np.concatenate([np.arange(len(before) + 1) for _, _, before, _ in self.parts])
@@ -161,7 +161,7 @@ def _zhang_shasha(one: _Postorder, other: _Postorder) -> int:
 
     blocks = _Blocks(other)
     distances = np.zeros((len(one.labels), len(other.labels) + 1), dtype=np.int64)
-    distances[:, -1] = FAR  # for the empty forests, which have no subtree
+    distances[:, -1] = FAR  # empty forests have no subtree
     for root in one.key_roots:
         start = one.firsts[root]
         rows = [blocks.empty]
@@ -178,13 +178,13 @@ def _zhang_shasha(one: _Postorder, other: _Postorder) -> int:
 
 
 def _edge_row(above: list[int], trees: list[int], label: int, blocks: _Blocks) -> list[int]:
-    """The row of a node on the left edge of its key root's subtree; its distances to subtrees are put into `trees`."""
+    """The row of a node on the left edge of its key root's subtree. Writes its distances to subtrees into `trees`."""
     row = []
     for first, start, places, labels in blocks.parts:
         left = above[first] + 1
         row.append(left)
         for column, place in enumerate(places):
-            # Off the left edge the subtree's own distance is known, from a smaller block.
+            # Off the left edge the distance of the subtree is already known from a smaller block.
             cost = place + trees[start + column] if place else above[first + column] + (label != labels[column])
             over = above[first + column + 1]
             left = (over if over < left else left) + 1
