@@ -1,17 +1,17 @@
-// Types that the page's scripts share. As contract.d.ts, no browser is sent it.
+// Types that the page's scripts share. Like contract.d.ts, it is not sent to browsers.
 
 import type {Events} from "./contract.d.ts";
 
-/** What the server says of a run that is being written. */
+/** News about a run that is being written, and about the connection. */
 export type News =
   | {[K in keyof Events]: {kind: K; facts: Events[K]}}[keyof Events]
   | {kind: "open" | "lost"; facts: null};
 
 /** One entry of the list in `screens.js`. */
 export interface Entry {
-  /** As in the address. */
+  /** Its name in the address. */
   name: string;
-  /** Opens it from everywhere. */
+  /** The key that opens it from any screen. */
   key: string;
   title: string;
   load(): Promise<ScreenModule>;
@@ -21,19 +21,19 @@ export interface ScreenModule {
   mount(place: Place): Screen | Promise<Screen>;
 }
 
-/** Where a screen is to be. */
+/** The run and the element of a screen. */
 export interface Place {
   run: string;
   root: HTMLElement;
-  /** Tells that the screen was left. */
+  /** Aborted when the screen is left. */
   signal: AbortSignal;
-  /** Enters the screen anew. */
+  /** Enters the screen again. */
   again(): void;
 }
 
-/** A screen that was entered. */
+/** The current screen. */
 export interface Screen {
-  /** The address has changed. */
+  /** Called when the address has changed. */
   update?(now: URLSearchParams): void;
   live?(news: News): void;
   stop?(): void;
@@ -47,9 +47,9 @@ export interface Key {
   does(): void;
 }
 
-/** Settings of the address that become others: null takes one away, a list gives it several times. */
+/** Changes of the address's parameters: null removes one, a list repeats it. */
 export type Changes = Record<string, string | number | string[] | null | undefined>;
 
-/** What a file of a shared site holds. */
+/** The content of a shared site's file. */
 export type Json = null | boolean | number | string | Json[] | Facts;
 export type Facts = {[key: string]: Json};

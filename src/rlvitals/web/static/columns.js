@@ -7,7 +7,7 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 /** @typedef {import("./charts.js").Picture} Picture */
 
-export const MOST_RANGES = 6; // with more lines, ranges of omitted points and raw lines are not drawn
+export const MOST_RANGES = 6; // with more lines, raw lines are not drawn, and ranges only for the front line
 
 /**
  * The columns in uPlot's format, and the style of each.

@@ -1,4 +1,4 @@
-/** Pieces that screens are made of: badges of verdicts and severities, notices, links to other views, sections, tables. */
+/** Elements that screens share: badges of verdicts and severities, notices, links to other views, sections, tables. */
 
 import {el} from "./dom.js";
 import * as state from "./state.js";
@@ -20,7 +20,7 @@ const WORDS = {
 /**
  * A verdict, severity or status as a badge.
  * @param {string | null | undefined} word
- * @param {boolean} [isShort] the symbol alone; the word is still read out
+ * @param {boolean} [isShort] only the symbol; screen readers still read the word
  * @returns {HTMLElement}
  */
 export function badge(word, isShort = false) {
@@ -44,7 +44,7 @@ export function styleOf(word) {
 }
 
 /**
- * A notice in the place of what is not there.
+ * A notice in place of missing content.
  * @param {string} sentence
  * @param {string} [more]
  * @returns {HTMLElement}
@@ -54,7 +54,7 @@ export function notice(sentence, more = "") {
 }
 
 /**
- * A link to another view, which loads nothing again; with a modifier the click stays the browser's.
+ * A link to another view that does not reload the page. The browser handles clicks with a modifier key.
  * @param {Record<string, unknown>} properties
  * @param {Changes} changes
  * @param {string} [screen]
@@ -70,7 +70,7 @@ export function link(properties, changes, screen, ...children) {
 }
 
 /**
- * A part of a screen under its heading; nothing where it has no content.
+ * A part of a screen under its heading; false if it has no content.
  * @param {Children} title
  * @param {...(Children | 0)} content
  */
@@ -79,7 +79,7 @@ export function section(title, ...content) {
 }
 
 /**
- * A table that scrolls sideways where it is wider than the page.
+ * A table that scrolls sideways if it is wider than the page.
  * @param {string} label
  * @param {string} style
  * @param {...Children} content

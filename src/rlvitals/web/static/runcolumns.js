@@ -1,4 +1,4 @@
-/** Columns of the list of runs: what each is called, what a run says in it, how that is drawn, which are shown. */
+/** Columns of the list of runs: their titles, values and drawing, and which are shown. */
 
 import {el} from "./dom.js";
 import {now as marks} from "./marks.js";
@@ -16,7 +16,7 @@ import * as state from "./state.js";
  * @property {string} title
  * @property {(line: Line) => Value} value For sorting, filtering and groups.
  * @property {(line: Line) => Children} [draw]
- * @property {boolean} [isWord] What is not to be averaged, although it may be a number.
+ * @property {boolean} [isWord] Whether it is never averaged, even if it is a number.
  */
 
 const GRAVITY = /** @type {Record<string, number>} */ ({act: 0, watch: 1, healthy: 2});
@@ -24,7 +24,7 @@ const REMEMBERED = "rlvitals.columns";
 const DEFAULT = ["verdict", "tags", "algorithm", "status", "step", "duration", "updated"];
 export const MOST = 40;
 
-/** @type {Record<string, Column>} those of every run; the others are settings and metrics */
+/** @type {Record<string, Column>} columns that every run has; the others are settings and metrics */
 export const OWN = {
   verdict: {
     title: "Verdict",
@@ -69,7 +69,7 @@ export const OWN = {
 /** @param {TableRun} run */
 const said = (run) => marks().runs[run.run] ?? {};
 
-/** @type {Column} the first one, which is always there */
+/** @type {Column} the first column, which is always shown */
 export const RUN = {
   title: "Run",
   value: ({run}) => said(run).name ?? run.run,
@@ -97,7 +97,7 @@ export function drawn(column, line) {
   return typeof value === "boolean" ? String(value) : number(value);
 }
 
-/** @returns {string[]} those the address names, or those chosen last, or the usual ones */
+/** @returns {string[]} those in the address, otherwise those chosen last, otherwise the default ones */
 export function chosenColumns() {
   const named = state.read().query.getAll("column");
   if (named.length) return named.slice(0, MOST);
@@ -105,7 +105,7 @@ export function chosenColumns() {
     const kept = JSON.parse(localStorage.getItem(REMEMBERED) ?? "null");
     if (Array.isArray(kept) && kept.every((key) => typeof key === "string")) return kept.slice(0, MOST);
   } catch {
-    // A browser that remembers nothing shows the usual ones.
+    // Without local storage, the default ones are shown.
   }
   const {editable, runs} = marks();
   return DEFAULT.filter((key) => key !== "tags" || editable || Object.values(runs).some((one) => one.tags?.length));
@@ -116,13 +116,13 @@ export function chooseColumns(keys) {
   try {
     localStorage.setItem(REMEMBERED, JSON.stringify(keys));
   } catch {
-    // The address holds them all the same.
+    // Without local storage, only the address holds them.
   }
   state.go({column: keys}, {replace: true});
 }
 
 /**
- * What a run says under a name of the filter.
+ * A run's value of a name in the filter.
  * @param {Line} line
  * @param {string} name
  * @returns {Value | string[]}
@@ -150,13 +150,13 @@ export function saidUnder({run, cells}, name) {
   }
 }
 
-/** @param {string} name @returns {boolean} whether the server has to be asked for it */
+/** @param {string} name @returns {boolean} whether it must be requested from the server */
 export function isAsked(name) {
   return !(name in OWN) && !["tag", "run", "framework", "archived", "deleted"].includes(name);
 }
 
 /**
- * Runs by a column, those without a value last whichever way.
+ * Runs sorted by a column. Runs without a value are last in both directions.
  * @param {Line[]} lines
  * @param {string} key
  * @param {boolean} isDown
@@ -172,7 +172,7 @@ export function sorted(lines, key, isDown) {
   });
 }
 
-/** Those that run first, and they stay where they are while they are written. @param {Line} one @param {Line} other */
+/** Running runs first, sorted by their start so that their order is stable. @param {Line} one @param {Line} other */
 export function newest({run: one}, {run: other}) {
   const rank = (/** @type {TableRun} */ run) => (run.status === "running" ? Infinity : (run.updated ?? 0));
   if (rank(one) !== rank(other)) return rank(other) - rank(one);

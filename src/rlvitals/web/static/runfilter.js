@@ -1,10 +1,10 @@
 /**
  * The filter of the list of runs: `learning_rate < 1e-5 and reward.last > 0.5 and tag = "good"`.
- * Parsed into a tree and walked; nothing of it is ever run as a program. Text without a comparison is words to look for.
+ * It is parsed and evaluated here and never run as code. Text without a comparison is a search for words.
  */
 
 /** @typedef {string | number | boolean | null} Value */
-/** @typedef {(name: string) => Value | string[] | undefined} Look What a run says under a name. */
+/** @typedef {(name: string) => Value | string[] | undefined} Look A run's value of a name. */
 /** @typedef {{names: string[], fits: (look: Look, said: string) => boolean}} Filter */
 /** @typedef {{kind: string, text: string, at: number}} Token */
 /** @typedef {(look: Look) => boolean} Test */
@@ -16,7 +16,7 @@ const DEEPEST = 50;
 
 /**
  * @param {string} text
- * @returns {Filter} throws an Error whose message says what is wrong and where
+ * @returns {Filter} throws an Error with the reason if the filter is wrong
  */
 export function filterOf(text) {
   if (!/[<>=~]/.test(text)) {
@@ -156,7 +156,7 @@ function isSame(found, value) {
 /** @param {Value} found @param {Value} value */
 const contains = (found, value) => found !== null && String(found).toLowerCase().includes(String(value).toLowerCase());
 
-/** @type {Record<string, (found: Value, value: Value) => boolean>} A missing value fits no comparison but `= none`. */
+/** @type {Record<string, (found: Value, value: Value) => boolean>} A missing value matches only `= none`. */
 const SIGNS = {
   "=": isSame,
   "!=": (found, value) => (found !== null || value === null) && !isSame(found, value),

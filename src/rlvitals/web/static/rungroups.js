@@ -1,4 +1,4 @@
-/** Runs in groups: by a setting, a sweep or their seeds; of each group the mean, the deviation and what all have in common. */
+/** Groups runs by a setting, a sweep or their seeds, and shows mean, deviation and common values of each group. */
 
 import {el} from "./dom.js";
 import {columnOf} from "./runcolumns.js";
@@ -9,9 +9,9 @@ import {badge} from "./pieces.js";
 /** @typedef {{name: string, lines: Line[]}} Group */
 
 /**
- * @param {Line[]} lines in their order
+ * @param {Line[]} lines the runs in their order
  * @param {string} key
- * @returns {Group[]} in the order of their first runs, what has no value last
+ * @returns {Group[]} in the order of their first runs; the group without a value is last
  */
 export function grouped(lines, key) {
   const {value} = columnOf(key);
@@ -29,7 +29,7 @@ export function grouped(lines, key) {
 }
 
 /**
- * The mean and the deviation (over n - 1) of what is a number.
+ * The mean and the standard deviation (with n - 1) of the numbers among the values.
  * @param {Value[]} values
  * @returns {{n: number, mean: number, deviation: number | null} | null}
  */
@@ -39,12 +39,12 @@ export function summary(values) {
   const mean = found.reduce((sum, value) => sum + value, 0) / found.length;
   const squares = found.reduce((sum, value) => sum + (value - mean) ** 2, 0);
   const deviation = found.length > 1 ? Math.sqrt(squares / (found.length - 1)) : null;
-  const isRounding = deviation !== null && deviation < 1e-12 * Math.abs(mean); // of values that are all the same
+  const isRounding = deviation !== null && deviation < 1e-12 * Math.abs(mean); // the values are all equal
   return {n: found.length, mean, deviation: isRounding ? 0 : deviation};
 }
 
 /**
- * A group's cell: mean ± deviation of numbers, what all have in common, or how many values there are.
+ * A group's cell: mean ± deviation of numbers, the value that all runs share, or the number of different values.
  * @param {Group} group
  * @param {string} key
  */

@@ -1,18 +1,18 @@
-/** The colour and dash of each run: the same wherever the run is shown. */
+/** The colour and dash of each run, the same on all screens. */
 
 import {LINES} from "./theme.js";
 
-const PALE = 5; // the second blue, too near to the first one to stand beside it
+const PALE = 5; // the second blue, too similar to the first one
 
 /**
- * A style for each of several names. A name has the same colour wherever it is shown, unless another one of the list
- * that stands before it has that colour.
+ * A style for each of several names. A name has the same colour everywhere, unless an earlier name of the list has that
+ * colour.
  * @param {string[]} names
  * @returns {Map<string, number>}
  */
 export function stylesOf(names) {
   const used = new Array(LINES).fill(0);
-  used[PALE] = 0.5; // taken once all others are
+  used[PALE] = 0.5; // used after all others
   /** @type {Map<string, number>} */
   const found = new Map();
   for (const name of names) {

@@ -1,6 +1,6 @@
 /**
- * The y-axis of a chart: linear, logarithmic, or for signed values logarithmic on both sides of zero; its range, and
- * what of it has to be said.
+ * The y-axis of a chart: linear, logarithmic, or symlog (logarithmic on both sides of zero); its range, and a note on
+ * its scale.
  */
 
 import {short} from "./numbers.js";
@@ -10,15 +10,15 @@ import {short} from "./numbers.js";
 /**
  * @typedef {Object} Scale
  * @property {Kind} kind
- * @property {number} threshold Of a symlog scale: it is linear about as far as this from zero.
+ * @property {number} threshold Of a symlog scale: within this distance of zero it is about linear.
  */
-/** @typedef {readonly [number | null, number | null]} Bounds A range by hand; null leaves a side to the values. */
+/** @typedef {readonly [number | null, number | null]} Bounds A range that the user chose; null: from the values. */
 
 const MOST_DECADES = 6;
-const CLIPPED = 0.01; // of the values on each side
+const CLIPPED = 0.01; // fraction of the values on each side
 
 /**
- * A log scale cannot show zero and below: where there is such a value, both sides of zero become logarithmic.
+ * A log scale cannot show zero or negative values. If there are any, the scale is symlog.
  * @param {boolean | Kind} asked
  * @param {number[]} values
  * @returns {Scale}
@@ -30,7 +30,7 @@ export function scaleOf(asked, values) {
 }
 
 /**
- * The decade in which the smallest of the usual sizes lies, and no more than six below the largest.
+ * The decade of the 5th percentile of the absolute values, but at most six decades below the largest.
  * @param {number[]} values
  * @returns {number}
  */
@@ -61,7 +61,7 @@ export function symlogTicks(low, high, threshold) {
 }
 
 /**
- * The range of the axis for what lies between two values.
+ * The range of the axis that shows all values from `low` to `high`.
  * @param {Scale} scale
  * @param {number | null} low
  * @param {number | null} high
@@ -83,7 +83,7 @@ export function rangeOf({kind, threshold}, low, high) {
 }
 
 /**
- * Where the usual values lie: without the outermost hundredth on each side.
+ * The range of the values without the outermost hundredth on each side.
  * @param {number[]} values
  * @returns {[number, number] | null}
  */
@@ -95,13 +95,13 @@ export function usual(values) {
   return low < high ? [low, high] : null;
 }
 
-/** @param {Scale} scale @returns {string} what a reader of the axis has to know */
+/** @param {Scale} scale @returns {string} a note on the scale; empty if it is linear */
 export function saidOf({kind, threshold}) {
   if (kind === "linear") return "";
   return kind === "log" ? "log" : `symlog, linear within ±${short(threshold)}`;
 }
 
-/** @param {Line[]} lines @returns {number[]} every finite value that is drawn */
+/** @param {Line[]} lines @returns {number[]} all drawn values */
 export function drawnValues(lines) {
   return lines.flatMap(({y, low, high}) => [y, low ?? [], high ?? []].flat().filter((value) => value !== null));
 }

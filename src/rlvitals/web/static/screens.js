@@ -1,11 +1,11 @@
-/** The screens: one entry for each. The bar, the keys, the search and the tests follow this list. */
+/** The list of screens. The bar, the keys, the search and the tests use it. */
 
 /** @import {Entry} from "../page.d.ts" */
 
-/** @type {Entry} the one that shows no run */
+/** @type {Entry} the screen with all runs */
 export const HOME = {name: "runs", key: "r", title: "All runs", load: () => import("./screens/runs.js")};
 
-/** @type {Entry[]} those of a run, as the bar shows them */
+/** @type {Entry[]} the screens of one run, in the order of the bar */
 export const SCREENS = [
   {name: "vitals", key: "1", title: "Vitals", load: () => import("./screens/vitals.js")},
   {name: "metrics", key: "2", title: "Metrics", load: () => import("./screens/metrics.js")},
@@ -16,7 +16,7 @@ export const SCREENS = [
   {name: "evaluations", key: "7", title: "Evaluations", load: () => import("./screens/evaluations.js")},
 ];
 
-/** @param {string} name @returns {Entry} the home screen for a name that is none */
+/** @param {string} name @returns {Entry} the home screen for an unknown name */
 export function screenOf(name) {
   return SCREENS.find((entry) => entry.name === name) ?? HOME;
 }

@@ -1,4 +1,4 @@
-/** Ctrl-K: goes to a metric, a run, a screen, a finding's rule, or a text among the rollouts. */
+/** Ctrl-K: opens a metric, a run, a screen, a finding's rule, or a search in the rollouts. */
 
 import {ask} from "./api.js";
 import {el, fill} from "./dom.js";
@@ -11,7 +11,7 @@ import * as state from "./state.js";
 
 const MOST = 40;
 
-/** @returns {Promise<Choice[]>} everything there is to go to */
+/** @returns {Promise<Choice[]>} all possible targets */
 async function choices() {
   const run = state.get("run");
   const none = () => null;
@@ -36,7 +36,7 @@ async function choices() {
 }
 
 /**
- * Those whose words all occur, the earliest match first.
+ * The choices that contain all words, the earliest match first.
  * @param {Choice[]} all
  * @param {string} text
  * @returns {Choice[]}

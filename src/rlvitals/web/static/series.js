@@ -1,4 +1,4 @@
-/** Fetches the lines of the metrics in view, several at once, and keeps what it has for as long as it is true. */
+/** Fetches the lines of the visible metrics, several in one request, and caches them while they are valid. */
 
 import {ask, Refused, wasCalledOff} from "./api.js";
 
@@ -6,24 +6,24 @@ import {ask, Refused, wasCalledOff} from "./api.js";
 
 /** @typedef {OverlaidLine & {ghosts: Ghost[]}} RunLine A line of one run. */
 /**
- * @typedef {Object} Series What the server says of one metric.
+ * @typedef {Object} Series The server's answer about one metric.
  * @property {RunLine[]} lines
- * @property {RunBand[]} bands Of groups of runs.
+ * @property {RunBand[]} bands Bands of groups of runs.
  * @property {Refusal[]} refused Runs that are not drawn, and why.
  * @property {readonly (number | null)[] | null} band
  * @property {FindingMark[]} findings
  * @property {string} [problem] Why there are no lines.
  */
-/** @typedef {{groups: RunGroup[], settings: string[]}} Grouping What runs that lie over each other can be grouped by. */
+/** @typedef {{groups: RunGroup[], settings: string[]}} Grouping The groups of overlaid runs, and settings to group by. */
 
 const MANY_RUNS = 6;
-const POINTS = {few: 300, many: 200}; // of a line among those of other runs: a panel is hardly wider
+const POINTS = {few: 300, many: 200}; // points per line of an overlay; a panel is hardly wider in pixels
 const AT_ONCE = 12;
 const KEPT = 400;
 
 export class SeriesStore {
   /**
-   * @param {string[]} runs the first is the one that is looked at
+   * @param {string[]} runs the first is the current run
    * @param {AbortSignal} signal
    * @param {(name: string, series: Series) => void} arrived
    * @param {(sentence: string) => void} failed
@@ -47,7 +47,7 @@ export class SeriesStore {
   }
 
   /**
-   * Another axis or stretch, other runs: what is there is of no use any more.
+   * Sets the axis, range and runs, and drops the lines of the previous ones.
    * @param {import("../page.d.ts").Changes} view
    * @param {string[]} runs
    * @param {string} by
@@ -61,7 +61,7 @@ export class SeriesStore {
     this.underWay.clear();
   }
 
-  /** New rows have come: what is there stays until newer has come. */
+  /** Rows were added. The cached lines are kept until newer ones arrive. */
   grow() {
     for (const name of this.kept.keys()) this.stale.add(name);
   }
@@ -87,7 +87,7 @@ export class SeriesStore {
     }
   }
 
-  /** @param {string[]} names @returns {Promise<Series[]>} of the run that is looked at */
+  /** @param {string[]} names @returns {Promise<Series[]>} the series of the current run */
   async ofOne(names) {
     const [run] = this.runs;
     const answer = await ask("series", {run, name: names, ...this.view}, this.signal);
@@ -100,7 +100,7 @@ export class SeriesStore {
     }));
   }
 
-  /** @param {string[]} names @returns {Promise<Series[]>} of all the runs, in one answer */
+  /** @param {string[]} names @returns {Promise<Series[]>} the series of all runs, from one request */
   async ofAll(names) {
     const {view} = this;
     const question = {run: this.runs, by: this.by, name: names, points: this.runs.length > MANY_RUNS ? POINTS.many : POINTS.few, ...view};
@@ -116,7 +116,7 @@ export class SeriesStore {
   }
 
   /**
-   * One name that cannot be answered must not take the others with it: each is asked for alone and says why not.
+   * One refused name must not hide the others: each is requested alone, and a refused one shows its reason.
    * @param {string[]} names
    * @param {unknown} error
    */

@@ -1,6 +1,6 @@
 /**
- * Answers from files: a shared site has no server. `site.json` says which file has the answers of an address and a run;
- * `rlvitals/web/site.py` writes them. Lists that several answers share are in their own files.
+ * Answers from the files of a shared site, which has no server. `site.json` lists the file of each address and run.
+ * `rlvitals/web/site.py` writes these files. Lists that several answers share are in separate files.
  */
 
 import {Refused} from "./api.js";
@@ -12,12 +12,12 @@ import {filled, isFacts, joined, narrowed, splits, wanted, within, words} from "
 /** @import {Facts, Json, News} from "../page.d.ts" */
 
 /**
- * @typedef {Object} Address How the questions of one address are answered.
+ * @typedef {Object} Address How questions of one address are answered.
  * @property {string[]} ignored Parameters that the files do not depend on.
- * @property {string} each A parameter that is repeated: each value is its own question.
- * @property {string[]} appended Lists of such answers that follow each other.
- * @property {boolean} narrowed Whether the answer is of all runs.
- * @property {string} missing The text where there is no answer.
+ * @property {string} each A parameter that may be repeated; each value is a separate question.
+ * @property {string[]} appended Lists of such answers that are concatenated.
+ * @property {boolean} narrowed Whether the answer covers all runs.
+ * @property {string} missing The message if there is no answer.
  * @property {Record<string, string>} files By run.
  */
 /**
@@ -29,7 +29,7 @@ import {filled, isFacts, joined, narrowed, splits, wanted, within, words} from "
  * @property {string[]} lists
  */
 
-/** Hits of one answer, as the server's. */
+/** Hits per answer, the same as the server's. */
 const PAGE = 50;
 
 const NOT_FOUND = 404;
@@ -59,13 +59,13 @@ async function read(name) {
   const answer = await fetch(name).catch(() => null);
   if (!answer?.ok) throw new Refused(`The file ${name} of this shared copy cannot be read.`, answer?.status ?? 0);
   const bytes = new Uint8Array(await answer.arrayBuffer());
-  // Some servers unpack what ends in .gz on their own.
+  // Some servers decompress .gz files themselves.
   if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return JSON.parse(new TextDecoder().decode(bytes));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
 /**
- * As `ask` of api.js.
+ * The same as `ask` of api.js.
  * @template {keyof Answers} A
  * @param {A} path
  * @param {URLSearchParams} query
@@ -79,7 +79,7 @@ export async function ask(path, query, signal) {
 }
 
 /**
- * Files do not change: a run is as it was when it was shared.
+ * Reports the status that a run had when it was shared. Files do not change.
  * @param {string} run
  * @param {(news: News) => void} heard
  */
@@ -115,7 +115,7 @@ async function single(address, query) {
   const {runs: listed, lists} = await site();
   const runs = query.getAll("run");
   const key = keyOf(address, query);
-  // Where it does not matter which run comes first, the answer is kept once.
+  // If the order of runs does not matter, the answer is stored only for the first listed run.
   const found = (await held(address, runs[0] ?? ""))[key] ?? (address.narrowed ? (await held(address, listed[0]))[key] : undefined);
   if (!isFacts(found)) throw new Refused(address.missing, NOT_FOUND);
   if (typeof found.error === "string") throw new Refused(found.error, Number(found.status));
@@ -137,7 +137,7 @@ async function held(address, run) {
   return Object.assign(Object.create(null), answers);
 }
 
-/** As `key_of` of web/site.py. @param {Address} address @param {URLSearchParams} query */
+/** The same as `key_of` of web/site.py. @param {Address} address @param {URLSearchParams} query */
 function keyOf(address, query) {
   let pairs = [...query].filter(([name, value]) => !address.ignored.includes(name) && (name !== "page" || value !== "0"));
   const first = pairs.findIndex(([name]) => name === "run");
@@ -147,7 +147,7 @@ function keyOf(address, query) {
 }
 
 /**
- * The rollouts of this copy that hold a text: they are few, and all here.
+ * The rollouts of this copy that contain a text. They are few, so all are searched.
  * @param {Address} address
  * @param {URLSearchParams} query
  */
@@ -163,7 +163,7 @@ async function searched(address, query) {
     for (const group of whole.groups) {
       const prompt = group.prompt ?? "";
       group.rollouts?.forEach((rollout, at) => {
-        // As the server: a prompt counts as a text of its group's first rollout.
+        // As on the server, a prompt counts as a text of its group's first rollout.
         const said = [at ? "" : prompt, ...words(/** @type {Json} */ (/** @type {unknown} */ (rollout)))];
         const {reward = null, outcome: ended = "", stop = "", turns = []} = rollout;
         if (outcome && ended.toLowerCase() !== outcome) return;
@@ -178,7 +178,7 @@ async function searched(address, query) {
   return {hits: hits.slice(page * PAGE, (page + 1) * PAGE), page, more: hits.length > (page + 1) * PAGE};
 }
 
-/** Says what a page over files can tell, and what it cannot. */
+/** Shows what a shared copy contains and what it does not. */
 export async function about() {
   const {made} = await site();
   const says = [

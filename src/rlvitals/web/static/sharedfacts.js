@@ -1,4 +1,4 @@
-/** What a shared site does to an answer from its files: fills in lists, joins answers, cuts curves, takes some runs. */
+/** Operations on the answers of a shared site: inserts lists, joins answers, cuts curves, selects runs. */
 
 /** @import {Facts, Json} from "../page.d.ts" */
 
@@ -7,7 +7,7 @@ export function isFacts(value) {
   return value !== null && typeof value === "object" && !Array.isArray(value);
 }
 
-/** @param {Facts} facts @param {(value: Json) => Json} change @returns {Facts} with every value changed */
+/** @param {Facts} facts @param {(value: Json) => Json} change @returns {Facts} the same keys with changed values */
 function changed(facts, change) {
   return Object.fromEntries(Object.entries(facts).map(([key, value]) => [key, change(value)]));
 }
@@ -17,13 +17,13 @@ function texts(value) {
   return Array.isArray(value) ? value.filter((item) => typeof item === "string") : [];
 }
 
-/** @param {Facts} facts @returns {[number, number] | null} the file and the place of the list that stands here */
+/** @param {Facts} facts @returns {[number, number] | null} the file and the place of the referenced list */
 function reference(facts) {
   const [at, place] = Array.isArray(facts["="]) ? facts["="] : [];
   return typeof at === "number" && typeof place === "number" ? [at, place] : null;
 }
 
-/** @param {Json} value @param {Set<number>} [found] @returns {Set<number>} the files of lists that it refers to */
+/** @param {Json} value @param {Set<number>} [found] @returns {Set<number>} the files of the lists that it references */
 export function wanted(value, found = new Set()) {
   const here = isFacts(value) ? reference(value) : null;
   if (here) found.add(here[0]);
@@ -31,7 +31,7 @@ export function wanted(value, found = new Set()) {
   return found;
 }
 
-/** @param {Json} value @param {Map<number, Json[]>} lists @returns {Json} with the lists that it refers to */
+/** @param {Json} value @param {Map<number, Json[]>} lists @returns {Json} with the referenced lists inserted */
 export function filled(value, lists) {
   if (Array.isArray(value)) return value.map((item) => filled(item, lists));
   if (!isFacts(value)) return value;
@@ -40,8 +40,8 @@ export function filled(value, lists) {
 }
 
 /**
- * Answers to the same question about several names: some lists follow each other, tables go together, and lists of
- * the same runs are joined run by run. What is left is the same in both.
+ * Joins answers to the same question about two names. The lists in `appended` are concatenated, objects are merged, and
+ * other lists are joined item by item. Everything else is the same in both.
  * @param {Json} one
  * @param {Json} other
  * @param {string[]} appended
@@ -61,7 +61,7 @@ export function joined(one, other, appended) {
 }
 
 /**
- * The part of every curve that lies between two places: what was thinned stays as it is.
+ * The part of every curve between two places. Omitted points are not restored.
  * @param {Json} value
  * @param {number} from
  * @param {number} to
@@ -79,7 +79,8 @@ export function within(value, from, to) {
 }
 
 /**
- * Whether an answer has a group of which some runs are asked for and some are not: it is kept as one band.
+ * Whether an answer has a group with some requested runs and some others. A group is stored as one band and cannot be
+ * divided.
  * @param {Json} value
  * @param {Set<string>} runs
  * @returns {boolean}
@@ -92,7 +93,7 @@ export function splits(value, runs) {
 }
 
 /**
- * What an answer about all runs says of some: whatever names another run is left out.
+ * The part of an answer about all runs that is about the given runs.
  * @param {Json} value
  * @param {Set<string>} runs
  * @returns {Json}

@@ -1,4 +1,4 @@
-/** Small pictures in SVG: a tile's curve with its typical range, bars of shares. No script runs after they are made. */
+/** A small SVG curve for a tile, with its typical range. It needs no script after it is drawn. */
 
 import {svg} from "./dom.js";
 
@@ -6,7 +6,7 @@ const WIDTH = 200;
 const HEIGHT = 44;
 
 /**
- * A curve without axes. A value that is missing leaves a gap.
+ * A curve without axes. A missing value leaves a gap.
  * @param {[number, number | null][]} points
  * @param {readonly (number | null)[] | null | undefined} band
  * @returns {SVGElement}

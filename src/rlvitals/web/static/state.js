@@ -1,6 +1,6 @@
 /**
- * What is being looked at, kept in the page's address and nowhere else: `#metrics?run=demo&x=tokens&log=1`.
- * A copied address shows the same view; back and forward walk through views.
+ * The current view, stored only in the page's address: `#metrics?run=demo&x=tokens&log=1`. A copied address shows the
+ * same view, and the browser's back and forward buttons move between views.
  */
 
 import {screenOf} from "./screens.js";
@@ -13,7 +13,7 @@ import {screenOf} from "./screens.js";
 
 /** @import {Changes} from "../page.d.ts" */
 
-/** Settings of the view that stay when the screen changes; everything else belongs to one screen. */
+/** Parameters that are kept when the screen changes. All others belong to one screen. */
 const KEPT = ["run", "also", "by", "x", "log", "smooth", "from", "to", "explain"];
 
 /** @type {((now: State, before: State) => void)[]} */
@@ -22,7 +22,7 @@ const listeners = [];
 let parsed = null;
 let last = read();
 
-/** @returns {State} parsed once an address: every chart asks for several settings */
+/** @returns {State} parsed once per address, because every chart reads several parameters */
 export function read() {
   const {hash} = location;
   if (hash !== parsed?.hash) {
@@ -33,7 +33,7 @@ export function read() {
 }
 
 /**
- * The address of a view that differs from this one so far: null takes a setting away, a list gives it several times.
+ * The address of a view with changed parameters. null removes a parameter; a list repeats it.
  * @param {Changes} changes
  * @param {string} [screen]
  * @returns {string}
@@ -57,7 +57,7 @@ export function changed(query, changes) {
 }
 
 /**
- * Goes to another view. `replace` leaves no step behind for the back button: for typing and dragging.
+ * Goes to another view. `replace` adds no entry to the browser's history; it is for typing and dragging.
  * @param {Changes} changes
  * @param {{screen?: string, replace?: boolean}} [how]
  */
@@ -68,17 +68,17 @@ export function go(changes, how = {}) {
   tell();
 }
 
-/** @param {string} key @returns {string} the setting, or an empty text */
+/** @param {string} key @returns {string} the parameter, or an empty text */
 export function get(key) {
   return read().query.get(key) ?? "";
 }
 
-/** @param {string} key @returns {string[]} the setting as often as it is given */
+/** @param {string} key @returns {string[]} all values of the parameter */
 export function getAll(key) {
   return read().query.getAll(key);
 }
 
-/** @param {string} key @returns {number | null} the setting as a number */
+/** @param {string} key @returns {number | null} the parameter as a number */
 export function getNumber(key) {
   const text = read().query.get(key);
   return text !== null && text !== "" && Number.isFinite(Number(text)) ? Number(text) : null;

@@ -1,10 +1,10 @@
-/** Light or dark: the system's choice until the user makes one, which this browser remembers. */
+/** Light or dark theme. The system's setting applies until the user chooses one, which the browser stores. */
 
 /** @type {(() => void)[]} */
 const listeners = [];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** @returns {string} "light", "dark", or "" for the system's */
+/** @returns {string} "light", "dark", or "" for the system's setting */
 export function chosen() {
   try {
     return localStorage.getItem("rlvitals.theme") ?? "";
@@ -18,13 +18,13 @@ export function isDark() {
   return chosen() ? chosen() === "dark" : dark.matches;
 }
 
-/** Goes to the other one. */
+/** Switches to the other theme. */
 export function toggle() {
   const next = isDark() ? "light" : "dark";
   try {
     localStorage.setItem("rlvitals.theme", next);
   } catch {
-    // A browser that remembers nothing still changes now.
+    // Without local storage, the choice applies to this page only.
   }
   document.documentElement.dataset.theme = next;
   listeners.forEach((listener) => listener());
@@ -35,14 +35,14 @@ export function start() {
   dark.addEventListener("change", () => listeners.forEach((listener) => listener()));
 }
 
-/** @param {() => void} listener @returns {() => void} takes the listener away */
+/** @param {() => void} listener @returns {() => void} removes the listener */
 export function onChange(listener) {
   listeners.push(listener);
   return () => listeners.splice(listeners.indexOf(listener), 1);
 }
 
 /**
- * A colour of the style sheet, for canvases.
+ * A colour of the style sheet, for drawing on a canvas.
  * @param {string} name
  * @returns {string}
  */
@@ -50,14 +50,14 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Okabe and Ito's colours, distinguished by all eyes; a dash for each, so that colour is never the only difference. */
+/** Number of line colours (Okabe and Ito's, safe for colour-blind readers). Lines also differ in their dashes. */
 export const LINES = 7;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4], [14, 4]];
 
-/** An evaluation beside its training: no line has this dash. */
+/** The dash of evaluations; no other line has it. */
 export const DOTS = [2, 8];
 
-/** @param {number} place @returns {number} which dash a line has: with each round of the colours another one */
+/** @param {number} place @returns {number} the number of a line's dash; it changes each time the colours repeat */
 function dashOf(place) {
   return (place + 3 * Math.floor(place / LINES)) % DASHES.length;
 }

@@ -1,6 +1,6 @@
 /**
- * Thousands of panels of which only those in view exist. Rows have fixed heights, so what is in view is known without
- * measuring; panels are made as shells at once and finished bit by bit between frames, so that scrolling stays fluid.
+ * A grid of thousands of panels, of which only the visible ones exist. Rows have fixed heights, so the visible panels
+ * are known without measuring. Panels are created empty and drawn a few per frame, so that scrolling stays smooth.
  */
 
 /** @typedef {{node: HTMLElement, remove(): void}} Panel */
@@ -24,7 +24,7 @@
  * @property {number} height
  * @property {(item: T) => Panel} make
  * @property {(text: string) => HTMLElement} heading
- * @property {(items: T[]) => void} seen What is in view now.
+ * @property {(items: T[]) => void} seen Receives the visible items.
  */
 
 const OVERSCAN = 300;
@@ -34,8 +34,8 @@ const HEADING = 40;
 /** @template T */
 export class VirtualGrid {
   /**
-   * @param {HTMLElement} scroller what scrolls
-   * @param {HTMLElement} root what holds the panels
+   * @param {HTMLElement} scroller the scrolling element
+   * @param {HTMLElement} root the element that contains the panels
    * @param {How<T>} how
    */
   constructor(scroller, root, how) {
@@ -72,7 +72,7 @@ export class VirtualGrid {
     this.arrange();
   }
 
-  /** Lays the rows out for the width there is. */
+  /** Lays out the rows for the current width. */
   arrange() {
     const width = this.root.clientWidth;
     if (!width) return;
@@ -102,7 +102,7 @@ export class VirtualGrid {
     return Math.floor((this.width - GAP * (this.columns - 1)) / Math.max(this.columns, 1));
   }
 
-  /** Makes what came into view, removes what left it. */
+  /** Creates panels that came into view and removes those that left it. */
   show() {
     if (!this.root.isConnected || !this.columns) return;
     const offset = this.root.getBoundingClientRect().top - this.scroller.getBoundingClientRect().top;
@@ -165,7 +165,7 @@ export class VirtualGrid {
     return low;
   }
 
-  /** @param {T} item brings its row into view */
+  /** @param {T} item scrolls its row into view */
   reveal(item) {
     const row = this.rows.find((candidate) => candidate.items.includes(item));
     if (!row) return;

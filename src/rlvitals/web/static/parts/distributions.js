@@ -1,6 +1,6 @@
 /**
- * How values are spread over the steps: percentile bands or a histogram for each step, of what was logged as a
- * distribution and of recorded rollouts; and the texts that rows carry. Asked for when the fold is opened.
+ * Distributions of values over the steps, as percentile bands or histograms, from logged distributions and recorded
+ * rollouts; and the logged texts. They are requested when the section is opened.
  */
 
 import {ask} from "../api.js";
@@ -14,7 +14,7 @@ import {colour} from "../theme.js";
 /** @import {Distribution, LoggedText} from "../../contract.d.ts" */
 
 const HEIGHT = 190;
-const LEFT = 52; // pixels for the numbers of the axes
+const LEFT = 52; // pixels for the labels of the y axis
 const BELOW = 20;
 const MOST_LETTERS = 400;
 const BANDS = "Median, 25 to 75 % and 5 to 95 % of the values; dotted: the lowest and the highest";
@@ -100,7 +100,7 @@ function title(one, caption) {
   return el("figcaption", {}, el("strong", {}, one.name), el("span", {class: "faint small"}, one.title === one.name ? "" : one.title), caption);
 }
 
-/** @param {Distribution} one @returns {HTMLElement} a column a step, a row a bin, the darker the more of the step's values */
+/** @param {Distribution} one @returns {HTMLElement} a column per step, a row per bin; darker bins hold more values */
 function heat(one) {
   const canvas = el("canvas", {role: "img", "aria-label": inWords(one), class: "heatmap"});
   const [width, height, ratio] = [480, HEIGHT, devicePixelRatio];
@@ -114,7 +114,7 @@ function heat(one) {
   one.shares.forEach((shares, column) =>
     shares.forEach((share, bin) => {
       if (!share) return;
-      ctx.globalAlpha = 0.08 + 0.92 * Math.sqrt(share / most); // small shares are to be seen, too
+      ctx.globalAlpha = 0.08 + 0.92 * Math.sqrt(share / most); // keeps small shares visible
       ctx.fillRect(LEFT + column * across, (shares.length - 1 - bin) * down, Math.max(across, 1), down);
     }),
   );

@@ -1,4 +1,4 @@
-/** One finding as a card: what to do, why it happens, how it is known, what was done, and its curves. */
+/** One finding as a card: advice, causes, evidence, requests to the trainer, and curves. */
 
 import {Chart} from "../charts.js";
 import {el} from "../dom.js";
@@ -19,10 +19,10 @@ const ANSWERS = /** @type {Record<string, string>} */ ({
   withdrawn: "withdrawn on recovery",
 });
 
-/** @type {WeakMap<Element, WholeFinding>} the finding whose curves a holder will show */
+/** @type {WeakMap<Element, WholeFinding>} the finding whose curves are drawn in an element */
 const traced = new WeakMap();
 
-/** What is raised and recovers as one: a rule, or a rule about one slice. @param {WholeFinding} finding */
+/** The key under which findings are raised and recover: a rule, or a rule and a slice. @param {WholeFinding} finding */
 export function alarmOf({rule, slice}) {
   return slice ? `${rule}[${slice}]` : rule;
 }
@@ -30,8 +30,8 @@ export function alarmOf({rule, slice}) {
 /**
  * @param {WholeFinding} finding
  * @param {number} place
- * @param {boolean} hasRollouts of the run
- * @param {{finding: WholeFinding, place: number}[]} others what the same rule said besides
+ * @param {boolean} hasRollouts whether the run has rollouts
+ * @param {{finding: WholeFinding, place: number}[]} others other findings of the same rule
  */
 export function card(finding, place, hasRollouts, others) {
   const row = (/** @type {string} */ title, /** @type {Children} */ content, style = "") =>
@@ -91,7 +91,7 @@ export function card(finding, place, hasRollouts, others) {
   return made;
 }
 
-/** Where rollouts show it: the words, each a link to its rollout with the words marked. @param {WholeFinding} finding */
+/** The cited texts, each with a link to its rollout, where the text is marked. @param {WholeFinding} finding */
 function places(finding) {
   return el(
     "ul",
@@ -126,7 +126,7 @@ function done(finding) {
   return el("ul", {}, finding.requests.map(asked));
 }
 
-/** What was asked of the trainer, and its answer. @param {AskedFacts} request */
+/** A request to the trainer, and its answer. @param {AskedFacts} request */
 export function asked(request) {
   const by = request.asked_by ? `, ${request.reason}` : "";
   return el(

@@ -1,4 +1,4 @@
-/** The turn-by-turn advantage table: rollouts down, turns across, blue for above and orange for below the group. */
+/** The table of advantages: one row per rollout, one column per turn, blue if positive, orange if negative. */
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";
@@ -8,7 +8,7 @@ import * as state from "../state.js";
 /** @import {GroupFacts, RolloutFacts} from "../../contract.d.ts" */
 
 const MOST_TURNS = 60;
-/** An advantage below this is written as 0.00 and has no colour: in a group of equal rewards rounding is all there is. */
+/** An advantage below this is written as 0.00 without colour: with equal rewards it is only a rounding error. */
 const LEAST = 0.005;
 
 /**
@@ -71,7 +71,7 @@ function row(rollout, place, turns, largest, chosen) {
   );
 }
 
-/** @param {string} colour @param {number} share @returns {string} never so strong that the number cannot be read */
+/** @param {string} colour @param {number} share @returns {string} pale enough that the number stays readable */
 function shade(colour, share) {
   return `color-mix(in srgb, var(${colour}) ${Math.round(8 + share * 42)}%, transparent)`;
 }

@@ -1,4 +1,4 @@
-/** What continuing has cost a run that went wrong, which checkpoint to revert to, and the nearest healthy run's settings beside its own. */
+/** The cost of continuing a run after it went wrong, the checkpoint to revert to, and the nearest healthy run. */
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";

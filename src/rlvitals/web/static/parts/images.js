@@ -1,6 +1,6 @@
 /**
- * Images logged by step: a slider over the steps, and of every name the newest image up to there. Asked for when the
- * fold is opened. A picture comes as base64 and is drawn as a PNG, whatever it holds.
+ * Logged images: a slider over the steps, and for every name the newest image up to the chosen step. They are requested
+ * when the section is opened. A picture arrives as base64 and is always shown as a PNG, whatever it contains.
  */
 
 import {ask} from "../api.js";
@@ -13,7 +13,7 @@ import * as state from "../state.js";
 const NEWEST = "last";
 const LIVE_AGAIN = 3000;
 const SLIDING = 60;
-const KEPT = 64; // pictures that need not be asked for again
+const KEPT = 64; // number of cached pictures per name
 
 /**
  * @param {string} run
@@ -96,7 +96,7 @@ export function imageFold(run, signal) {
 }
 
 /**
- * The place of one name's images.
+ * The element that shows the images of one name.
  * @param {string} run
  * @param {string} name
  * @param {AbortSignal} signal

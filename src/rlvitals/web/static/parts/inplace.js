@@ -1,13 +1,13 @@
-/** A cell that becomes a field when it is to be changed: Enter keeps what was typed, Escape does not. */
+/** Turns a cell into an input field for editing. Enter or leaving the field saves the text; Escape discards it. */
 
 import {el, fill, say} from "../dom.js";
 
 /**
  * @param {HTMLElement} cell
- * @param {string} label what is changed
+ * @param {string} label the name of the value
  * @param {string} value
  * @param {(value: string) => Promise<unknown>} keep
- * @param {() => void} done the cell is to be drawn as before
+ * @param {() => void} done draws the cell again
  */
 export function editIn(cell, label, value, keep, done) {
   let isOver = false;

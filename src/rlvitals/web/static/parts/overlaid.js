@@ -1,6 +1,6 @@
 /**
- * The runs that lie over each other on the Metrics screen: which they are (`run`, `also`), how they are grouped (`by`),
- * and the bar that is their legend: hide one, bring one to the front, take one away, add some.
+ * The overlaid runs of the Metrics screen: which runs (`run`, `also`), their grouping (`by`), and the bar with their
+ * legend, where runs can be hidden, brought to the front, removed and added.
  */
 
 import {ask} from "../api.js";
@@ -15,8 +15,8 @@ import {swatch} from "./comparison.js";
 
 /** @typedef {import("../series.js").Grouping} Grouping */
 /**
- * @typedef {Object} Member A run, or a group of runs, that is one line.
- * @property {string} key As in the address.
+ * @typedef {Object} Member A run or a group of runs, drawn as one line.
+ * @property {string} key Its name in the address.
  * @property {string} label
  * @property {string[]} runs
  * @property {number} style
@@ -26,14 +26,14 @@ import {swatch} from "./comparison.js";
 export const MOST_RUNS = 32;
 const MOST_LISTED = 300;
 
-/** @returns {string[]} the run that is looked at, and those over it */
+/** @returns {string[]} the current run, and the runs overlaid on it */
 export function runsShown() {
   const run = state.get("run");
   return [...new Set([run, ...state.getAll("also")])].slice(0, MOST_RUNS);
 }
 
 /**
- * What only the runs over the first one log, each with a word on which do.
+ * The metrics that only the overlaid runs log, each with the names of those runs.
  * @param {string[]} runs
  * @param {AbortSignal} signal
  */
@@ -45,7 +45,7 @@ export async function othersOf(runs, signal) {
   });
 }
 
-/** @param {Grouping} grouping @returns {Overlaid | null} nothing where one run is shown alone */
+/** @param {Grouping} grouping @returns {Overlaid | null} null if only one run is shown */
 export function overlaidNow(grouping) {
   const runs = runsShown();
   if (runs.length < 2) return null;
@@ -61,7 +61,7 @@ export function overlaidNow(grouping) {
 }
 
 /**
- * The bar over the panels.
+ * The bar above the panels.
  * @returns {{node: HTMLElement, update(grouping: Grouping): void, stop(): void}}
  */
 export function overlayBar() {
@@ -76,7 +76,7 @@ export function overlayBar() {
     fill(node, overlaid?.members.map((member) => chip(member, overlaid)) ?? [], overlaid && grouped(grouping), add);
   };
   update(shown);
-  const stop = onMarks(() => update(shown)); // the names that people gave
+  const stop = onMarks(() => update(shown)); // the names of runs may change
   return {node, update, stop};
 }
 
@@ -143,7 +143,7 @@ function grouped({settings}) {
   return el("label", {}, "group by ", choice);
 }
 
-/** A dialog to choose runs in. */
+/** Opens a dialog in which runs are chosen. */
 async function pick() {
   const {runs} = await ask("runs");
   const run = state.get("run");

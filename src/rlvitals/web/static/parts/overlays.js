@@ -1,24 +1,24 @@
-/** What tokens are coloured by: for each overlay the number of a token, and the steps of its scale with their words. */
+/** The overlays that colour tokens: each maps a token to a step of its colour scale, and describes the steps. */
 
 import {number} from "../numbers.js";
 
 /** @import {RolloutFacts, TraceFacts} from "../../contract.d.ts" */
 
 /**
- * @typedef {Object} Step A step of a scale: its own class, and what it stands for.
+ * @typedef {Object} Step A step of a colour scale: its CSS class and its meaning.
  * @property {string} look
  * @property {string} says
  */
 /**
  * @typedef {Object} Overlay
- * @property {string} name As in the address.
+ * @property {string} name Its name in the address.
  * @property {string} title
  * @property {string} about What the colours mean, in a sentence.
  * @property {Step[]} steps
- * @property {(place: number) => number | null} at The step of a token; null: it has no number.
+ * @property {(place: number) => number | null} at The step of a token; null if it has no number.
  */
 
-/** From most to least likely. */
+/** Limits of probability, from most to least likely. */
 const LIKELY = [0.9, 0.5, 0.1, 0.01];
 const NATS = [0.1, 0.5, 1, 2];
 const GAPS = [0.02, 0.1, 0.5];
@@ -26,7 +26,7 @@ const ADVANTAGES = [0.005, 0.5, 1.5];
 const MOST_VERSIONS = 5;
 
 /**
- * The overlays that a trace has the numbers for.
+ * The overlays for which a trace has numbers.
  * @param {TraceFacts} trace
  * @param {RolloutFacts} rollout
  * @returns {Overlay[]}
@@ -86,7 +86,7 @@ export function overlaysOf(trace, rollout) {
       : null,
     versioned(trace, rollout),
   ];
-  /** A token that the model did not write has a log-prob of no meaning. @param {number} place */
+  /** The log-prob of a token that the model did not write has no meaning. @param {number} place */
   function isSaid(place) {
     return trace.trained?.[place] !== false;
   }
@@ -113,12 +113,12 @@ function versioned(trace, rollout) {
   };
 }
 
-/** @param {unknown} value @returns {number} NaN for what is none */
+/** @param {unknown} value @returns {number} NaN if it is not a number */
 export function real(value) {
   return typeof value === "number" ? value : Number.NaN;
 }
 
-/** @param {string[]} words @returns {Step[]} of one colour, each stronger than the one before */
+/** @param {string[]} words @returns {Step[]} steps of one colour, each stronger than the previous one */
 function rising(words) {
   return words.map((says, at) => ({look: `s${at}`, says}));
 }
@@ -127,7 +127,7 @@ function rising(words) {
  * @param {number[]} bounds
  * @param {string} low
  * @param {string} high
- * @returns {Step[]} from strong to pale and to strong in the other colour
+ * @returns {Step[]} steps from one strong colour over a pale one to another strong one
  */
 function turning(bounds, low, high) {
   const [least, middle, most] = bounds;
@@ -143,12 +143,12 @@ function turning(bounds, low, high) {
   return [...below, {look: "s0", says: `within ${least}`}, ...above];
 }
 
-/** @param {number} value @param {number[]} bounds @returns {number | null} how many of the rising bounds it reaches */
+/** @param {number} value @param {number[]} bounds @returns {number | null} how many of the rising bounds it exceeds */
 function bin(value, bounds) {
   return Number.isNaN(value) ? null : bounds.filter((bound) => value > bound).length;
 }
 
-/** @param {number} value @param {number[]} bounds @returns {number | null} its place among the steps of `turning` */
+/** @param {number} value @param {number[]} bounds @returns {number | null} its index in the steps of `turning` */
 function around(value, bounds) {
   if (Number.isNaN(value)) return null;
   const reached = bounds.filter((bound) => Math.abs(value) > bound).length;

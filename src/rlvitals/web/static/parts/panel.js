@@ -1,6 +1,6 @@
 /**
- * One panel of the Metrics screen: the logged name, what it is, its last value, its chart, how many points are shown of
- * how many. Of a series of slices, and of a metric with its evaluation: a line for each, and a button to hide it.
+ * One panel of the Metrics screen: the logged name, its title, its last value, its chart, and the number of points.
+ * A series of slices, or a metric with its evaluation, has several lines, each with a button that hides it.
  */
 
 import {Chart} from "../charts.js";
@@ -16,7 +16,7 @@ import {settingsOf} from "./panelsettings.js";
 import * as state from "../state.js";
 
 /** @typedef {import("./panellines.js").Part} Part */
-/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[], lines: Part[], onlyIn?: string[]}} Metric Of both streams. */
+/** @typedef {import("../../contract.d.ts").ListedMetric & {streams: string[], lines: Part[], onlyIn?: string[]}} Metric A metric of one or both streams. */
 /** @typedef {import("../series.js").Series} Series */
 /** @typedef {Partial<import("../charts.js").Picture> & {overlaid: import("./overlaid.js").Overlaid | null}} How */
 
@@ -25,14 +25,14 @@ const LEGEND = 30;
 const MOST_LINES = 20;
 const MOST_NAMED = 3;
 
-/** @type {Map<string, Chart>} the chart of each panel there is: a change of the address makes panels again */
+/** @type {Map<string, Chart>} the current chart of each panel; a change of the address creates new panels */
 const drawn = new Map();
 
 export class MetricPanel {
   /**
    * @param {Metric} metric
    * @param {number} height
-   * @param {boolean} isAlone whether one run is shown, so that what a panel says of it is true
+   * @param {boolean} isAlone whether only one run is shown; the last value is shown only then
    */
   constructor(metric, height, isAlone = true) {
     this.metric = metric;
@@ -88,7 +88,7 @@ export class MetricPanel {
     return el("button", {class: "plain", title, "aria-label": title, on: {click: does}}, sign);
   }
 
-  /** @returns {string[]} the logged names it draws */
+  /** @returns {string[]} the logged names that it draws */
   get names() {
     return this.parts.map(({name}) => name);
   }
@@ -121,21 +121,21 @@ export class MetricPanel {
     this.enlarge();
   }
 
-  /** @param {string} text what lies under the cursor */
+  /** @param {string} text the values under the cursor */
   say(text) {
     const isOne = this.isAlone && this.parts.filter(({isHeldOut}) => !isHeldOut).length < 2;
     const rest = isOne ? number(this.metric.last) : this.isAlone ? counted(this.metric.lines.length, "line") : "";
     this.readout.textContent = text || rest;
   }
 
-  /** @param {number | null | undefined} value what a new row says */
+  /** @param {number | null | undefined} value the value in a new row */
   heard(value) {
     if (value === undefined) return;
     this.metric.last = value;
     this.say("");
   }
 
-  /** @param {Series[]} series @returns {boolean} whether it shows these already */
+  /** @param {Series[]} series @returns {boolean} whether it already shows these */
   shows(series) {
     return this.drawn.length === series.length && series.every((one, place) => one === this.drawn[place]);
   }
@@ -205,13 +205,13 @@ function named(runs) {
   return runs.length > MOST_NAMED ? `${runs.slice(0, MOST_NAMED).join(", ")} and ${runs.length - MOST_NAMED} more` : runs.join(", ");
 }
 
-/** @param {Series[]} series @returns {string} why there is nothing to draw */
+/** @param {Series[]} series @returns {string} why the panel is empty */
 function emptyReason([first]) {
   return first?.problem ?? (first?.lines.length ? "no point in this stretch" : first?.refused[0]?.reason) ?? "no point in this stretch";
 }
 
 /**
- * Says which runs are not drawn, and why.
+ * A button that shows which runs are not drawn, and why.
  * @param {string} name
  * @param {import("../../contract.d.ts").Refusal[]} refused
  */

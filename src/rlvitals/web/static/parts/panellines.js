@@ -2,7 +2,7 @@
 
 import {lineOf} from "../lines.js";
 
-/** @typedef {{name: string, label: string, isHeldOut: boolean}} Part A logged name in a panel; no label: it is alone. */
+/** @typedef {{name: string, label: string, isHeldOut: boolean}} Part A logged name in a panel; without a label if it is alone. */
 /** @typedef {import("../lines.js").Line} Line */
 /** @typedef {import("../series.js").Series} Series */
 /** @typedef {import("./overlaid.js").Overlaid} Overlaid */

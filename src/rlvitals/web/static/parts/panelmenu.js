@@ -1,4 +1,4 @@
-/** What can be done with one panel: its scale, clipping and range, pin and order, full screen, files and image of it. */
+/** The menu of one panel: scale, clipping and range, pin and order, full screen, export. */
 
 import {el, fill} from "../dom.js";
 import {copyImage, saveCsv, savePng, saveSvg} from "../exports.js";
@@ -7,7 +7,7 @@ import * as state from "../state.js";
 import {runsShown} from "./overlaid.js";
 import {movePin, pins, setSettings, settingsOf, togglePin} from "./panelsettings.js";
 
-/** @typedef {() => import("../charts.js").Chart | null} Drawn What the panel shows now, if anything. */
+/** @typedef {() => import("../charts.js").Chart | null} Drawn The current chart of the panel, or null. */
 
 /** @type {[string, string][]} */
 const SCALES = [
@@ -18,8 +18,8 @@ const SCALES = [
 ];
 
 /**
- * @param {string} name of the panel
- * @param {string[]} metrics that it draws
+ * @param {string} name the panel's name
+ * @param {string[]} metrics the metrics that it draws
  * @param {Drawn} drawn
  */
 export function openMenu(name, metrics, drawn) {

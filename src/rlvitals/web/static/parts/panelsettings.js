@@ -1,6 +1,6 @@
 /**
- * What is chosen for single panels, kept in the address: scale, clipping and range of each (`panel=log,clip,y:0:1;NAME`),
- * and which panels are pinned, in their order (`pin=NAME`).
+ * Settings of single panels, stored in the address: scale, clipping and range (`panel=log,clip,y:0:1;NAME`), and the
+ * pinned panels in their order (`pin=NAME`).
  */
 
 import * as state from "../state.js";
@@ -8,7 +8,7 @@ import * as state from "../state.js";
 /** @typedef {import("../scales.js").Kind} Kind */
 /**
  * @typedef {Object} PanelSettings
- * @property {Kind | ""} scale Empty: as all panels.
+ * @property {Kind | ""} scale Empty for the same as all panels.
  * @property {boolean} clip
  * @property {number | null} low
  * @property {number | null} high
@@ -39,14 +39,14 @@ export function pins() {
   return state.getAll("pin");
 }
 
-/** @param {string} name pins a panel, or takes the pin away */
+/** @param {string} name pins a panel, or unpins it */
 export function togglePin(name) {
   const now = pins();
   const next = now.includes(name) ? now.filter((other) => other !== name) : [...now, name];
   state.go({pin: next, ...(next.length ? {} : {show: null, board: null})});
 }
 
-/** @param {string} name @param {number} by brings a pinned panel forward or back */
+/** @param {string} name @param {number} by moves a pinned panel forward or back */
 export function movePin(name, by) {
   const now = pins();
   const from = now.indexOf(name);

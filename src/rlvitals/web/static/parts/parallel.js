@@ -1,5 +1,5 @@
-/** Parallel coordinates: an axis for each setting that varies and one for the target, a line for each run. Dragging along an
- * axis leaves the runs of that range; the ranges are in the address. */
+/** Parallel coordinates: one axis for each setting that varies and one for the target, one line for each run. Dragging
+ * along an axis selects the runs in that range. The ranges are stored in the address. */
 
 import {el, fill, svg} from "../dom.js";
 import {number, short} from "../numbers.js";
@@ -7,16 +7,16 @@ import * as state from "../state.js";
 
 /** @import {Sweep, SweepSetting} from "../../contract.d.ts" */
 /** @typedef {{key: string, title: string, at: (place: number) => number | null, tell: (share: number) => string, ticks: [number, string][], told: (place: number) => string}} Axis */
-/** @typedef {{low: number, high: number}} Range shares of an axis, from its lower end */
+/** @typedef {{low: number, high: number}} Range fractions of an axis, from its lower end */
 
 const HEIGHT = 300;
 const TOP = 46;
 const BOTTOM = 24;
 const LEAST = 110;
 const MOST_AXES = 12;
-const FEW = 6; // values that are written at the axis themselves
+const FEW = 6; // up to this many values, each is a label of the axis
 
-/** @returns {Map<string, Range>} the ranges of the address */
+/** @returns {Map<string, Range>} the ranges in the address */
 export function ranges() {
   /** @type {Map<string, Range>} */
   const found = new Map();
@@ -97,7 +97,7 @@ function axis({key, kind, is_log: isLog, words}, values) {
   };
 }
 
-/** @param {Axis[]} axes @param {number} runs @returns {number[]} the places of the runs that every range holds */
+/** @param {Axis[]} axes @param {number} runs @returns {number[]} the indices of the runs that are in all ranges */
 export function kept(axes, runs) {
   const wanted = ranges();
   return [...Array(runs).keys()].filter((place) =>
@@ -159,7 +159,7 @@ function axisNode(axis, left, y, isFirst) {
   const node = svg("g", {class: "axis"});
   const range = ranges().get(axis.key);
   node.append(svg("line", {x1: left, x2: left, y1: y(0), y2: y(1)}));
-  // Beside the first axis there is room without lines, at its left.
+  // To the left of the first axis there are no lines.
   for (const [share, text] of axis.ticks)
     node.append(label(text, isFirst ? left - 6 : left + 6, y(share) + 4, isFirst ? "first tick" : "tick"));
   const title = axis.title.length > 24 ? `${axis.title.slice(0, 23)}…` : axis.title;
@@ -213,7 +213,7 @@ function label(text, x, y, style, whole = "") {
   return node;
 }
 
-/** The same with the keyboard. @param {Axis[]} axes */
+/** Sliders for the ranges, which work with the keyboard. @param {Axis[]} axes */
 function fields(axes) {
   const slider = (/** @type {Axis} */ axis, /** @type {"low" | "high"} */ side) => {
     const range = ranges().get(axis.key) ?? {low: 0, high: 1};

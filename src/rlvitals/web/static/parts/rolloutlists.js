@@ -1,4 +1,4 @@
-/** Lists of the Rollouts screen: the groups of a step, what a search found, and what a finding cites. */
+/** Lists of the Rollouts screen: the groups of a step, the hits of a search, and the places that a finding cites. */
 
 import {el} from "../dom.js";
 import {number} from "../numbers.js";

@@ -1,4 +1,4 @@
-/** What can be done with the runs that are marked: compare, overlay, and, where marks may be changed, tag, archive, delete. */
+/** Actions on the marked runs: compare, overlay; with editing enabled also archive, delete, restore and edit cells. */
 
 import {el, fill, say} from "../dom.js";
 import * as marks from "../marks.js";
@@ -12,10 +12,10 @@ const DONE = /** @type {Record<string, string>} */ ({Archive: "Archived", Delete
 
 /**
  * @param {HTMLElement} place
- * @param {HTMLElement} done which shows what was done, with an undo
+ * @param {HTMLElement} done shows the result, with an undo button
  * @param {string[]} runs
  * @param {() => void} clear
- * @param {string} by the setting of the groups, if any
+ * @param {string} by the setting by which runs are grouped, if any
  */
 export function drawActions(place, done, runs, clear, by) {
   const [base, ...others] = runs;

@@ -1,4 +1,4 @@
-/** The rows of the list of runs: one of a run, one of a group of runs. */
+/** The rows of the list of runs: rows of runs and rows of groups. */
 
 import {el} from "../dom.js";
 import * as marks from "../marks.js";
@@ -10,13 +10,13 @@ import {columnOf, drawn} from "../runcolumns.js";
 /** @import {Group} from "../rungroups.js" */
 /** @import {Row} from "./runtable.js" */
 
-/** Columns that are not numbers, whatever the runs hold. */
+/** Columns that are always shown as text. */
 export const WORDS = ["verdict", "tags", "note", "algorithm", "status", "name", "host", "framework"];
 
 /**
  * @typedef {Object} How
  * @property {(run: string) => boolean} isMarked
- * @property {(runs: string[], label: string) => HTMLElement} box A box that marks runs.
+ * @property {(runs: string[], label: string) => HTMLElement} box A check box that marks runs.
  * @property {() => void} draw
  * @property {(group: string) => void} fold
  * @property {(group: Group, key: string) => Children} cellOf

@@ -1,6 +1,6 @@
 /**
- * The table of runs, of which only the rows in view exist: every row has one height, so what is in view is known without
- * measuring. A row that is there is changed in place, cell by cell, so that hundreds of running runs cost little.
+ * The table of runs. Only the visible rows exist. All rows have the same height, so the visible ones are known without
+ * measuring. Existing rows are updated in place, cell by cell, so that hundreds of running runs cost little.
  */
 
 import {el, fill} from "../dom.js";
@@ -9,7 +9,7 @@ import {el, fill} from "../dom.js";
 
 /**
  * @typedef {Object} Cell
- * @property {string} sign What it shows, to be compared with the next time.
+ * @property {string} sign Its content; the cell is drawn again when this changes.
  * @property {() => Children} draw
  * @property {string} [style]
  */
@@ -43,19 +43,19 @@ export class RunTable {
     addEventListener("resize", this.queue);
   }
 
-  /** @param {{key: string, make: () => Row}[]} items every row there is */
+  /** @param {{key: string, make: () => Row}[]} items all rows */
   setItems(items) {
     this.items = items;
     this.show(true);
   }
 
-  /** Shows the columns again. */
+  /** Removes all rows, so that they are drawn again. */
   clear() {
     for (const {node} of this.alive.values()) node.remove();
     this.alive.clear();
   }
 
-  /** @param {boolean} isNews whether rows that are there may have changed */
+  /** @param {boolean} isNews whether existing rows may have changed */
   show(isNews) {
     if (!this.body.isConnected) return;
     const top = this.scroller.getBoundingClientRect().top - this.body.getBoundingClientRect().top;

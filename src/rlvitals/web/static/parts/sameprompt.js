@@ -1,4 +1,4 @@
-/** Rollouts of the same prompt in two runs, side by side, at a step of one's choice. */
+/** Rollouts of the same prompt in two runs, side by side, at a chosen step. */
 
 import {ask} from "../api.js";
 import {el, fill} from "../dom.js";
@@ -11,7 +11,7 @@ import {transcriptIn} from "./transcript.js";
 /** @import {GroupFacts, GroupPage, Hits, ListedGroup, RolloutSteps, WholeGroup} from "../../contract.d.ts" */
 /** @typedef {{step: number, number: number}} Where */
 
-const SEARCHED = 200; // characters of a prompt that are searched for
+const SEARCHED = 200; // number of characters of a prompt used for the search
 
 /**
  * @param {string[]} names the first two are compared; both have rollouts
@@ -98,9 +98,9 @@ export async function samePrompt([base, other], signal) {
 }
 
 /**
- * Where the other run has the same prompt: at the same step, or else at the nearest one.
+ * The step and group at which the other run has the same prompt: at the same step if possible, otherwise the nearest.
  * @param {string} run
- * @param {boolean} isThere whether it has rollouts of that step
+ * @param {boolean} isThere whether it has rollouts at that step
  * @param {number} step
  * @param {ListedGroup} wanted
  * @param {AbortSignal} signal
@@ -120,7 +120,7 @@ async function findIn(run, isThere, step, wanted, signal) {
   return nearest ? {step: nearest.step, number: nearest.group} : null;
 }
 
-/** @param {string} run @param {Node} sign of the run @param {AbortSignal} signal */
+/** @param {string} run @param {Node} sign the run's swatch @param {AbortSignal} signal */
 function side(run, sign, signal) {
   const title = el("h3", {}, sign, " ", run === "." ? "this folder" : run);
   const bar = el("div", {class: "controls"});

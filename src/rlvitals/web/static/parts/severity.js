@@ -1,4 +1,4 @@
-/** What a severity is called on the pages. */
+/** The name of a severity on the pages. */
 
 /** @param {string} severity @returns {string} */
 export function severityWord(severity) {

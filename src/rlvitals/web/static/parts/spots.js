@@ -1,4 +1,4 @@
-/** Places in rollouts that findings cite: their addresses, and their words in a text. */
+/** Places in rollouts that findings cite: their addresses, and marks in the text. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el} from "../dom.js";
@@ -9,7 +9,7 @@ import * as state from "../state.js";
 /**
  * The address of a place on the Rollouts screen.
  * @param {CitedFacts} place
- * @param {string} rule whose finding cites it
+ * @param {string} rule the rule whose finding cites it
  */
 export function spotOf(place, rule) {
   const {step, group, rollout, turn, part, start, end} = place;
@@ -17,10 +17,11 @@ export function spotOf(place, rule) {
 }
 
 /**
- * What findings cite of a run's rollouts, by rule. The doctor may take a while, so it is asked beside everything else.
+ * The places that findings cite in a run's rollouts, by rule. Judging may take a while, so they are requested in the
+ * background.
  * @param {string} run
  * @param {AbortSignal} signal
- * @param {number} pause milliseconds between two questions
+ * @param {number} pause milliseconds between two requests
  * @param {() => void} onNews
  */
 export function citations(run, signal, pause, onNews) {
@@ -37,9 +38,9 @@ export function citations(run, signal, pause, onNews) {
   });
   asking.ask();
   return {
-    /** The places of the finding that was picked. */
+    /** The places of the selected finding. */
     places: () => cited.get(state.get("cited")),
-    /** @param {import("../../page.d.ts").Changes} without where to go when none is picked */
+    /** @param {import("../../page.d.ts").Changes} without changes of the address when none is selected */
     picker: (without) => {
       if (!cited.size) return null;
       const select = el(
@@ -65,7 +66,7 @@ export function citations(run, signal, pause, onNews) {
 }
 
 /**
- * What is marked of a turn: the stretch that the address names, if it is of this rollout and turn.
+ * The marked range of a turn: the one in the address, if it belongs to this rollout and turn.
  * @param {number} step
  * @param {number} group
  * @param {number} rollout
@@ -79,7 +80,7 @@ export function spotIn(step, group, rollout, turn) {
 }
 
 /**
- * A text with a stretch of it marked. Places are counted in characters, not in halves of them.
+ * A text with a marked range. Positions count code points, not UTF-16 units.
  * @param {string} given
  * @param {{start: number, end: number}} spot
  * @returns {(Node | string)[]}

@@ -1,4 +1,4 @@
-/** A sweep on the Compare screen: parallel coordinates, what each setting has to do with the target, the runs that are left. */
+/** A sweep on the Compare screen: parallel coordinates, the importance of settings, the runs in the chosen ranges. */
 
 import {ask} from "../api.js";
 import {el, fill} from "../dom.js";
@@ -13,9 +13,9 @@ const LISTED = 50;
 
 /**
  * @param {string[]} names
- * @param {string[]} metrics what the target may be
+ * @param {string[]} metrics the possible targets
  * @param {AbortSignal} signal
- * @returns {HTMLElement} which fills itself
+ * @returns {HTMLElement} filled when the answer arrives
  */
 export function sweepOf(names, metrics, signal) {
   const place = el("div", {class: "sweep"});
@@ -56,7 +56,7 @@ function targetField(told, metrics) {
   );
 }
 
-/** The runs that the ranges leave. @param {Sweep} told */
+/** The runs in the chosen ranges. @param {Sweep} told */
 function left(told) {
   const places = kept(axesOf(told), told.runs.length);
   if (places.length === told.runs.length) return null;

@@ -1,4 +1,4 @@
-/** One vital sign: its value, its curve with its typical range, how it changes, and the severity of its findings. */
+/** One vital sign: its value, its curve, its typical range, its change, and the severity of its findings. */
 
 import {el} from "../dom.js";
 import {explainable} from "../drawer.js";
@@ -38,10 +38,10 @@ export function tile(tile) {
   );
 }
 
-/** @type {Set<string>} the tiles whose slices are unfolded, over all drawings */
+/** @type {Set<string>} the tiles whose slices are open; kept when tiles are drawn again */
 const unfolded = new Set();
 
-/** @param {TileFacts} tile its slices, folded */
+/** @param {TileFacts} tile its slices, collapsed at first */
 function division({name, divided_by, slices}) {
   const fold = el(
     "details",

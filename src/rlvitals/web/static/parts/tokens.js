@@ -1,6 +1,6 @@
 /**
- * A rollout token by token: coloured by an overlay, with a legend, and the numbers of the token that is pointed at or
- * walked to with the arrow keys. One listener serves all tokens, so that thousands of them stay fluid.
+ * A rollout token by token: coloured by an overlay, with a legend, and the numbers of the token under the pointer or
+ * reached with the arrow keys. One listener per turn serves all its tokens, so that thousands of them stay fast.
  */
 
 import {el, fill} from "../dom.js";
@@ -14,7 +14,7 @@ import {overlaysOf, real} from "./overlays.js";
 const SPECIAL = /^\s*(<[^<>\s]{1,40}>|\[[A-Z_/]{2,20}\])\s*$/;
 
 /**
- * The switch over a transcript. Without a trace it offers what can be chosen once it is there.
+ * The buttons above a transcript that choose an overlay. Without a trace, there is one button that loads the tokens.
  * @param {RolloutFacts} rollout
  * @param {TraceFacts | null} trace
  * @returns {HTMLElement}
@@ -43,7 +43,7 @@ export function overlaySwitch(rollout, trace) {
 /**
  * @param {RolloutFacts} rollout
  * @param {TraceFacts} trace
- * @returns {HTMLElement[]} legend, the tokens turn by turn, and the numbers of one
+ * @returns {HTMLElement[]} the legend, the tokens of each turn, and the numbers of the selected token
  */
 export function tokenView(rollout, trace) {
   const overlays = overlaysOf(trace, rollout);
@@ -111,7 +111,7 @@ function legend(overlay) {
 }
 
 /**
- * Runs of tokens that belong to one turn.
+ * Consecutive tokens that belong to one turn.
  * @param {TraceFacts} trace
  * @param {number} count
  * @returns {{turn: number | null, from: number, to: number}[]}
@@ -132,7 +132,7 @@ function turnsOf(trace, count) {
  * @param {TraceFacts} trace
  * @param {Overlay | undefined} overlay
  * @param {number} at
- * @param {number} place in its turn
+ * @param {number} place its index in the turn
  */
 function drawn(trace, overlay, at, place) {
   const text = trace.texts?.[at];
@@ -143,7 +143,7 @@ function drawn(trace, overlay, at, place) {
 }
 
 /**
- * A token's text with what cannot be seen made visible.
+ * A token's text with invisible characters made visible.
  * @param {string | undefined} text
  * @param {number | undefined} id
  */
@@ -197,7 +197,7 @@ function numbersOf(rollout, trace, at) {
   ];
 }
 
-/** @param {number | string | undefined} value @returns {string | undefined} nothing for what was not recorded */
+/** @param {number | string | undefined} value @returns {string | undefined} undefined if it was not recorded */
 function known(value) {
   return value === undefined || Number.isNaN(value) ? undefined : number(value);
 }

@@ -1,4 +1,4 @@
-/** One rollout to read: what the model said, the calls it made and what came back, rewards part by part. */
+/** The transcript of one rollout: the model's texts, its tool calls and their results, and the parts of the reward. */
 
 import {ask} from "../api.js";
 import {el, fill} from "../dom.js";
@@ -15,7 +15,7 @@ import {overlaySwitch, tokenView} from "./tokens.js";
 const LONG = 900;
 
 /**
- * Shows rollouts in a place of the page, one after the other. A rollout's tokens are asked for once they are looked at.
+ * Shows one rollout at a time in an element. Its tokens are requested when a token overlay is chosen.
  * @param {HTMLElement} place
  * @param {string} run
  * @param {AbortSignal} signal
@@ -53,8 +53,8 @@ export function transcriptIn(place, run, signal) {
  * @param {RolloutFacts | undefined} rollout
  * @param {number} place
  * @param {string} wanted text to mark
- * @param {TraceFacts | null} trace its tokens, where they are looked at
- * @param {(turn: number) => Spot} spotAt what a finding cites of a turn
+ * @param {TraceFacts | null} trace its tokens, if they were requested
+ * @param {(turn: number) => Spot} spotAt the part of a turn that a finding cites
  * @returns {HTMLElement[]}
  */
 function transcript(rollout, place, wanted, trace, spotAt) {
@@ -161,7 +161,7 @@ function say(turn, place, wanted, spot) {
   );
 }
 
-/** @param {unknown} given @returns {string} on one line where it fits */
+/** @param {unknown} given @returns {string} on one line if it fits */
 function argumentsOf(given) {
   if (typeof given === "string") return given;
   const line = JSON.stringify(given);
@@ -169,7 +169,7 @@ function argumentsOf(given) {
 }
 
 /**
- * A text as it is, long ones folded.
+ * A text, collapsed if it is long.
  * @param {string} given
  * @param {string} wanted
  * @param {string} kind

@@ -1,4 +1,4 @@
-/** The tree of metrics at the side: groups, and their names when a group is opened. */
+/** The tree of metrics at the side: groups, which open to show their metrics. */
 
 import {el, fill} from "../dom.js";
 import * as state from "../state.js";

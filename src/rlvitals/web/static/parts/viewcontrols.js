@@ -1,4 +1,4 @@
-/** The controls over charts: filter, x-axis, log scale, smoothing, zoom. All of them live in the address. */
+/** The controls above the charts: filter, x-axis, log scale, smoothing, zoom. Their state is in the address. */
 
 import {calm, el} from "../dom.js";
 import {smoothingOf} from "../lines.js";
@@ -15,7 +15,7 @@ const AXES = [
 const FIRST = /** @type {Record<string, string | null>} */ ({weight: null, points: "20p", x: "20x"});
 
 /**
- * @param {Node} count what to say beside the filter
+ * @param {Node} count the text next to the filter
  * @returns {{node: HTMLElement, update(): void, keys: import("../../page.d.ts").Key[]}}
  */
 export function controls(count) {
@@ -111,7 +111,7 @@ export function controls(count) {
   };
 }
 
-/** @returns {[number, number] | null} the stretch the charts show now */
+/** @returns {[number, number] | null} the range that the charts show */
 function stretch() {
   const [from, to] = [state.getNumber("from"), state.getNumber("to")];
   if (from !== null && to !== null) return [from, to];
@@ -131,7 +131,7 @@ function zoomBy(factor) {
   );
 }
 
-/** @param {number} share of the stretch */
+/** @param {number} share the fraction of the range */
 function move(share) {
   const now = stretch();
   if (!now || !state.get("from")) return;

@@ -1,4 +1,4 @@
-/** Compare: settings that differ, a sweep's settings against a target, curves, bands over seeds, where they part, rollouts. */
+/** Compare: settings that differ, a sweep, curves and bands over seeds, where they start to differ, rollouts. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
@@ -13,7 +13,7 @@ import * as state from "../state.js";
 
 const CURVES = 6;
 const LIVE_AGAIN = 10_000;
-const SIDE_BY_SIDE = 12; // runs in curves and tables; a sweep may have hundreds
+const SIDE_BY_SIDE = 12; // maximum of runs in curves and tables; a sweep may have hundreds
 
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
@@ -22,7 +22,7 @@ export async function mount({run, root, signal}) {
   const holder = el("div");
   const rollouts = el("div");
   const sweep = el("div");
-  let swept = ""; // what the sweep is of
+  let swept = ""; // the runs, target and ranges of the drawn sweep
   const bar = el("div", {class: "controls"});
   fill(root, el("h1", {class: "head"}, "Compare"), bar, holder);
   /** @type {import("../../contract.d.ts").Compared | null} */
@@ -86,7 +86,7 @@ export async function mount({run, root, signal}) {
     );
   }
 
-  /** @param {boolean} [isNews] rows were added: what does not change stays as it is */
+  /** @param {boolean} [isNews] whether only rows were added; rollouts and the scroll position are then kept */
   async function look(isNews = false) {
     if (!bar.contains(document.activeElement)) drawBar();
     const names = chosen();
@@ -168,7 +168,7 @@ export async function mount({run, root, signal}) {
     );
   }
 
-  /** For the first two runs, where both have rollouts. @param {string[]} names */
+  /** Rollouts of the first two runs, if both have some. @param {string[]} names */
   async function lookAtRollouts(names) {
     const {samePrompt} = await import("../parts/sameprompt.js");
     const found = await samePrompt(names, signal);

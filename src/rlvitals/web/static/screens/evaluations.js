@@ -1,4 +1,4 @@
-/** Evaluations: a table over the steps, a curve for each score, and the epochs. */
+/** Evaluations: a table over the steps, a curve for each score, examples, and the epochs. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
@@ -10,7 +10,7 @@ import {head, link, notice, section, wideTable} from "../pieces.js";
 
 /** @import {EpochFacts, Evaluated} from "../../contract.d.ts" */
 /** @typedef {{name: string, label: string}} Slice */
-/** @typedef {Record<string, unknown>} Values By name; an evaluation's have its step. */
+/** @typedef {Record<string, unknown>} Values Values by name; an evaluation also has `step`. */
 
 const EXAMPLES = 5;
 const LIVE_AGAIN = 5000;
@@ -96,13 +96,13 @@ function numbersIn(rows) {
   return [...new Set(rows.flatMap((row) => Object.keys(row).filter((name) => typeof row[name] === "number")))];
 }
 
-/** @param {unknown} value @returns {string} a number as it is written; a dash for anything else */
+/** @param {unknown} value @returns {string} a formatted number or a text; a dash for anything else */
 function said(value) {
   return number(typeof value === "number" || typeof value === "string" ? value : null);
 }
 
 /**
- * Names in groups: the slices of one score together, any other name alone.
+ * Groups names: the slices of one score together, any other name alone.
  * @param {string[]} names
  * @param {Evaluated["slices"]} slices
  */
@@ -164,7 +164,7 @@ function table({evaluations, best, slices, has_rollouts}, names) {
   return wideTable("Evaluations", "evals", titled, el("tbody", {}, rows));
 }
 
-/** @param {Values[]} evaluations lists of samples that an evaluation kept */
+/** @param {Values[]} evaluations the examples of the last one are shown, if it has a list of them */
 function examples(evaluations) {
   const kept = Object.values(evaluations[evaluations.length - 1] ?? {}).find(
     (value) => Array.isArray(value) && value.length && typeof value[0] === "object",

@@ -1,4 +1,4 @@
-/** Health: findings along the steps, each with its evidence, likely causes, advice and what was done about it; of a run that went wrong, what that has cost. */
+/** Health: findings along the steps with evidence, causes, advice and requests; the cost of a run that went wrong. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
@@ -10,8 +10,8 @@ import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 
 /** @import {Findings, TakenFacts, WholeFinding} from "../../contract.d.ts" */
-/** @typedef {{finding: WholeFinding, place: number}} Shown A finding, and its place among all. */
-/** @typedef {{worst: Shown, others: Shown[]}} Case What one rule said: the most severe, and the rest. */
+/** @typedef {{finding: WholeFinding, place: number}} Shown A finding, and its index among all. */
+/** @typedef {{worst: Shown, others: Shown[]}} Case The findings of one alarm: the most severe, and the rest. */
 
 const SEVERITIES = ["critical", "warning", "info"];
 const SURE = ["known", "given"];
@@ -23,7 +23,7 @@ export async function mount({run, root, signal}) {
   let answer = await ask("findings", {run}, signal);
   /** @type {import("../charts.js").Chart[]} */
   let charts = [];
-  const cost = el("div"); // filled when it is known: the other runs of the folder are looked at for it
+  const cost = el("div"); // filled later, because it needs the other runs of the folder
   const askCost = () => {
     ask("hindsight", {run}, signal)
       .then((told) => fill(cost, told.hindsight !== null && hindsight(told.hindsight)))
@@ -126,7 +126,7 @@ export async function mount({run, root, signal}) {
 let isUnfolded = false;
 
 /**
- * What was noticed and is no reason to worry, in one line that opens.
+ * The findings of severity info, collapsed into one line.
  * @param {number} count
  * @param {boolean} isWanted
  * @param {HTMLElement[]} cards
@@ -142,7 +142,7 @@ function folded(count, isWanted, cards) {
 }
 
 /**
- * How each name was interpreted; those known by their words alone are shown.
+ * How each name was interpreted, with the number of those that were recognised only by their words.
  * @param {TakenFacts[]} names
  */
 function takenFor(names) {
@@ -169,8 +169,8 @@ function takenFor(names) {
 }
 
 /**
- * One case for each alarm (a rule, or a rule about one slice) at its worst, as everywhere: an alarm that comes and goes, or gets more severe, counts once. What
- * matters most on top, and of equals what came first.
+ * One case per alarm (a rule, or a rule and a slice), with its most severe finding. An alarm that is raised repeatedly
+ * or becomes more severe counts once. The most severe cases come first; equal ones keep the order of the findings.
  * @param {WholeFinding[]} findings
  * @returns {Case[]}
  */
@@ -219,7 +219,7 @@ function filters(cases, severity, rule) {
 }
 
 /**
- * The whole run from left to right, a lane for each alarm.
+ * The whole run from left to right, with one lane per alarm.
  * @param {Findings} answer
  * @param {Shown[]} shown
  */
@@ -235,7 +235,7 @@ function timeline({findings, first_step, last_step}, shown) {
       .flatMap(({finding, place}) => {
         const bar = el("span", {class: `span ${styleOf(finding.severity)}`});
         bar.style.left = at(finding.onset_step);
-        // Until it recovered; what still stands continues to the end.
+        // The bar ends at the recovery, or at the end of the run.
         bar.style.width = `calc(${at(finding.recovered_step ?? last)} - ${at(finding.onset_step)})`;
         const mark = link(
           {
@@ -267,7 +267,7 @@ function timeline({findings, first_step, last_step}, shown) {
   );
 }
 
-/** @param {Shown[]} shown what the signs of the timeline are */
+/** @param {Shown[]} shown the findings whose signs are explained */
 function legend(shown) {
   const used = SEVERITIES.filter((name) => shown.some(({finding}) => finding.severity === name));
   const signs = used.map((name) =>

@@ -1,6 +1,6 @@
 /**
- * Metrics: a tree and a filter at the side, the runs that lie over each other, panels that exist while they are in view,
- * one zoom for all of them.
+ * Metrics: a tree at the side, a filter, overlaid runs, and panels, which exist only while they are visible and share
+ * one zoom.
  */
 
 import {ask} from "../api.js";
@@ -25,9 +25,9 @@ import {controls} from "../parts/viewcontrols.js";
 
 const HEIGHT = 232;
 const LARGE = 480;
-const FRAME = 7; // milliseconds of drawing a frame: the rest belongs to scrolling
+const FRAME = 7; // milliseconds of drawing per frame; the rest is for scrolling
 const LIVE_AGAIN = 900;
-const OTHERS_AFTER = 1000; // milliseconds, where no panel is answered before
+const OTHERS_AFTER = 1000; // milliseconds; earlier if the answer for a panel arrives
 
 /** @typedef {import("../parts/panel.js").Metric} Metric */
 /** @typedef {import("../series.js").Series} Series */
@@ -47,8 +47,8 @@ export async function mount({run, root, signal, again}) {
   const alone = folded(joined);
   const isAlone = () => runsShown().length < 2;
   let joining = 0;
-  let joinedRuns = ""; // the runs whose own metrics are among the joined ones
-  /** What only the runs over this one log becomes panels too, once it is known. */
+  let joinedRuns = ""; // the runs whose metrics are in `joined`
+  /** Adds panels for metrics that only the overlaid runs log, when they are known. */
   async function joinOthers() {
     const runs = runsShown();
     const asked = runs.join("\n");
@@ -60,7 +60,7 @@ export async function mount({run, root, signal, again}) {
     joined = paired(byName([...answer.metrics, ...found]));
     if (joined.length !== before || found.length) look(false);
   }
-  const metrics = () => (isAlone() ? alone : joined); // over other runs, a slice is its own panel
+  const metrics = () => (isAlone() ? alone : joined); // if runs are overlaid, each slice has its own panel
   /** @type {Map<string, MetricPanel>} */
   const panels = new Map();
   /** @type {Set<MetricPanel>} */
@@ -95,7 +95,7 @@ export async function mount({run, root, signal, again}) {
     if (!isDrawing) requestAnimationFrame(drawSome);
     isDrawing = true;
   }
-  /** @param {MetricPanel} panel @returns {Series[]} what it draws; nothing while a part is missing */
+  /** @param {MetricPanel} panel @returns {Series[]} its series; empty while one of them is missing */
   function partsOf(panel) {
     const parts = panel.names.flatMap((name) => store.kept.get(name) ?? []);
     return parts.length === panel.names.length ? parts : [];
@@ -177,14 +177,14 @@ export async function mount({run, root, signal, again}) {
     later(large);
     store.want(large.names);
   }
-  let complained = ""; // of the filter, which the next one makes good
-  /** @param {boolean} isNew whether other points are needed */
+  let complained = ""; // the message about a wrong filter
+  /** @param {boolean} isNew whether new points must be fetched */
   function look(isNew) {
     if (isNew) {
       problem.textContent = "";
       const [from, to] = zoom() ?? [null, null];
       store.setView({x: state.get("x") || "step", from, to}, runsShown(), state.get("by"));
-      // After what is in view: the panels that are there already are not to wait for those that may come.
+      // The visible panels are fetched first. They must not wait for panels of other runs' metrics.
       clearTimeout(joining);
       joining = setTimeout(joinOthers, isAlone() ? 0 : OTHERS_AFTER);
     }

@@ -1,4 +1,4 @@
-/** Performance: phases step by step, shares of time, speeds with their tails, memory through a phase, the machine. */
+/** Performance: the phases of each step, their shares of the time, speeds with percentiles, memory, the machine. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";

@@ -1,4 +1,4 @@
-/** Rollouts: groups at the left, the table of turns in the middle, the transcript at the right. */
+/** Rollouts: groups on the left, the table of turns in the middle, the transcript on the right. */
 
 import {ask, Refused} from "../api.js";
 import {atMostEvery, calm, el, fill, say} from "../dom.js";
@@ -14,13 +14,13 @@ import {transcriptIn} from "../parts/transcript.js";
 
 /**
  * @typedef {Object} Shown
- * @property {ListedGroup[]} groups The list, unless hits are listed.
+ * @property {ListedGroup[]} groups The listed groups; empty if hits are listed.
  * @property {HitFacts[] | null} hits
  * @property {boolean} more Whether the list has a next page.
- * @property {number} size Groups of a page.
+ * @property {number} size Number of groups per page.
  * @property {number} page
- * @property {number} total Groups of the step.
- * @property {GroupFacts | null} group The one that is looked at.
+ * @property {number} total Number of groups of the step.
+ * @property {GroupFacts | null} group The chosen group.
  */
 
 const LIVE_AGAIN = 3000;
@@ -64,7 +64,7 @@ export async function mount({run, root, signal, again}) {
   let shown = {groups: [], hits: null, more: false, size: 0, page: 0, total: 0, group: null};
   let asked = 0;
 
-  /** The first hit is looked at until another is chosen. @type {HitFacts | null} */
+  /** The first hit, which is shown until another is chosen. @type {HitFacts | null} */
   let first = null;
   const step = () => {
     const wanted = state.getNumber("step") ?? first?.step ?? null;
@@ -291,10 +291,10 @@ export async function mount({run, root, signal, again}) {
   };
 }
 
-/** Another list begins at its own first entry. */
+/** Resets the position: another list starts at its first entry. */
 const nowhere = {step: null, group: null, rollout: null};
 
-/** @returns {string} what in the address asks the server for something else */
+/** @returns {string} the parameters of the address that need another answer of the server */
 function signature() {
   return ["step", "group", "search", "outcome", "worst", "everywhere", "page"].map(state.get).join("\n");
 }

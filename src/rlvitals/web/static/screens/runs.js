@@ -1,4 +1,4 @@
-/** All runs of the folder: columns of one's choice, sorted, filtered, in groups, live; marks where they may be changed. */
+/** The list of all runs: chosen columns, sorting, filter, groups, live updates; edits of marks if they are enabled. */
 
 import {ask, repeat} from "../api.js";
 import {setLive} from "../bar.js";
@@ -135,7 +135,7 @@ export async function mount({root, signal}) {
   });
 
   function draw() {
-    if (!wanted().every((key) => told.columns.includes(key))) return; // they are asked for
+    if (!wanted().every((key) => told.columns.includes(key))) return; // new columns are being fetched
     if (state.get("group") && !groups) return; // loading
     const keys = chosenColumns();
     const found = lines();

@@ -1,4 +1,4 @@
-/** Vitals: the verdict and its reason, the vital signs as tiles, findings along the steps, and where the run is now. */
+/** Vitals: the verdict and its reason, the vital signs as tiles, findings along the steps, and the run's progress. */
 
 import {ask} from "../api.js";
 import {atMostEvery, el, fill, say} from "../dom.js";
@@ -138,7 +138,7 @@ function steps(facts) {
 }
 
 /**
- * Neighbouring cells of one severity as one.
+ * Joins neighbouring cells of the same severity.
  * @param {StepCell[]} cells
  * @returns {StepCell[]}
  */
@@ -156,7 +156,7 @@ function merged(cells) {
 }
 
 /**
- * The numbers that a new row brings, in their places: nothing is built again, so no focus is lost.
+ * Updates the numbers of a new row in place. Elements are not replaced, so the focus is kept.
  * @param {HTMLElement} root
  * @param {Vitals} facts
  */
