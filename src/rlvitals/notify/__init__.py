@@ -1,6 +1,7 @@
-"""Notifications of findings through the services that people read: Slack, Discord, Telegram, ntfy, e-mail, PagerDuty,
-and any other by a template.
+"""Notifications of findings through Slack, Discord, Telegram, ntfy, e-mail, PagerDuty, and any other service that a
+template describes.
 
-Everything here runs in the process beside the trainer, which reads the health log: an outage or a slow service cannot
-touch training. Addresses, tokens and recipients come from the environment, and are in no file, message or argument.
+The process beside the trainer reads the health log and sends them, so an outage or a slow service cannot affect
+training. Addresses, tokens and recipients come from the environment and are never written to a file, a message or a
+command line.
 """

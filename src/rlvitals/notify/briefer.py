@@ -1,7 +1,6 @@
-"""How a run is, and its chart, for a message: asked of a separate process (`rlvitals.briefing`), once for all
-couriers.
+"""The state of a run and its chart for a message. A separate process (`rlvitals.briefing`) computes them.
 
-Drawing takes a second or two of processor time, so what was drawn for one target is given to the others as well.
+Drawing takes one or two seconds of processor time, so all couriers of a run share the result.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MOST_KEPT = 8
 
 
 class Briefer:
-    """The state of one run. Several threads may ask; one asks the process, the others wait for its answer."""
+    """The state of one run. Several threads may ask; one starts the process, the others wait for its answer."""
 
     def __init__(self, run_dir: RunDir, targets: Sequence[Target]) -> None:
         self._dir = run_dir
@@ -71,6 +70,6 @@ class Briefer:
         return None
 
     def _worked_out(self) -> Standing:
-        """From the health log alone, without a chart."""
+        """The state from the health log and the first rows, without a chart."""
         lines, _ = read_batch(self._dir.train_log, 0, FEW_ROWS)
         return Standing(*verdict_of(History(read_events(self._dir)).findings, len(lines)))

@@ -1,8 +1,8 @@
-"""Brings one target the findings of a run: reads the health log, keeps to the limit, and sends nothing twice.
+"""Sends the findings of a run to one target: reads the health log, respects the limit, and sends nothing twice.
 
-Each target has a courier, with a thread and its own outbox: a slow or failing service does not hold up the others. The
-outbox advances past a line of the health log once the service has the message, or the finding is among those that were
-held back; after an outage, a restart or a kill the courier continues from there.
+Each target has its own courier, thread and outbox, so a slow or failing service does not delay the others. The outbox
+advances past a line of the health log once the service has accepted the message or the finding is held back. After an
+outage, a restart or a kill the courier continues from there.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ HOUR = 3600.0
 POLL_SECONDS = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 GRACE_SECONDS = 3.0
-"""A run that has ended may still write its last findings for so long."""
+"""How long a run that has ended may still write its last findings."""
 
 LINGER_SECONDS = 600.0
-"""How long a courier keeps trying after the run has ended and nothing could be sent."""
+"""How long a courier keeps trying after the run has ended if nothing can be sent."""
 
 MOST_TOLD = 200
 MOST_HELD = 100
-"""Findings that are remembered; beyond that the oldest are forgotten, or only counted."""
+"""Largest number of sent messages and of held findings in an outbox. Beyond it, the oldest sent messages are forgotten,
+and further held findings are only counted."""
 
 LOST_SECONDS = 60.0
-"""How long a run whose directory was deleted is waited for: a live trainer makes it again."""
+"""How long to wait for a directory that was deleted: a live trainer creates it again."""
 
 WATCH_SECONDS = 0.2
 _OF_ATTEMPT = "attempt "
@@ -65,12 +66,12 @@ class Courier:
     """The position of one target in the health log."""
 
     def __init__(self, run_dir: RunDir, target: Target, start: int = 0, briefer: Briefer | None = None) -> None:
-        """`start`: where a target that was never told of this run begins in the health log. `briefer`: shared with the
-        other couriers of the run.
+        """`start`: the offset in the health log at which a new target begins. `briefer`: shared with the other couriers
+        of the run.
         """
         self.target = target
         self.is_over = False
-        """Nothing more to do: the run has ended, and all is sent."""
+        """True when the run has ended and everything is sent."""
         self.waits_for_limit = False
         self.last_progress = time.monotonic()
         self._dir = run_dir
@@ -81,12 +82,12 @@ class Courier:
         self._outbox = Outbox(target.name, offset=start)
         self._service: Service | None = None
         self._is_bare = False
-        """Whether the message at hand goes out without its chart: the service refused it with one."""
+        """Whether the current message is sent without its chart, because the service refused it with one."""
         self._quiet_since = time.monotonic()
         self._say_once = Once()
 
     def run(self, stop: threading.Event, ended: threading.Event) -> None:
-        """Send until the run has ended and all is sent, or until told to stop. `ended`: the run has."""
+        """Send until `stop` is set, or until the run has ended (`ended` is set) and everything is sent."""
         pause = FIRST_PAUSE
         while not stop.is_set() and not self.is_over:
             wait: float | None = POLL_SECONDS
@@ -105,8 +106,8 @@ class Courier:
         self.let_go()
 
     def advance(self) -> bool:
-        """Deal with one line of the health log, or send a digest; False when there is nothing to do now. Raises NotNow
-        where the service did not take a message, and RunLocked where another process has the outbox.
+        """Process one line of the health log, or send a digest; False if there is nothing to do now. Raises NotNow if
+        the service did not accept a message, and RunLocked if another process holds the outbox.
         """
         self._take_lock()
         held = self._outbox.held
@@ -131,7 +132,7 @@ class Courier:
         return True
 
     def send_all(self) -> None:
-        """Send all there is, a digest of what was held back included. Raises NotNow and RunLocked."""
+        """Send everything, including a digest of held findings. Raises NotNow and RunLocked."""
         try:
             while self.advance():
                 pass
@@ -172,7 +173,7 @@ class Courier:
             self._outbox = self._outbox if known is None else known
         size = file_size(self._dir.findings)
         if size is not None and size < self._outbox.offset:
-            self._outbox.offset = size  # cut off or replaced: what people know of is not sent again
+            self._outbox.offset = size  # truncated or replaced: old findings are not sent again
         self.beat()
 
     def _take_finding(self, event: HealthEvent, finding: Finding) -> None:
@@ -195,7 +196,7 @@ class Courier:
         told.title, told.severity, told.reference = message.title, finding.severity, reference or told.reference
 
     def _outlived(self, attempt: int) -> list[str]:
-        """The alarms of the clock that an earlier attempt ended with: the run continues."""
+        """The clock's alarms of earlier attempts. They are over, because the run continues."""
         known = [
             *(alarm for told in self._outbox.told for alarm in told.alarms),
             *(one.alarm for one in self._outbox.held),
@@ -207,7 +208,7 @@ class Courier:
             if one.alarm == alarm and one.recovered_step is None:
                 one.recovered_step = event.step
         for told in [told for told in self._outbox.told if alarm in told.alarms]:
-            if len(told.alarms) > 1:  # the message was about others, too, which are still active
+            if len(told.alarms) > 1:  # other alarms of the message are still active
                 told.alarms.remove(alarm)
                 continue
             if self._open().recovers_quietly or self._may_send("info"):
@@ -220,7 +221,9 @@ class Courier:
             self._outbox.told.remove(told)
 
     def _may_send(self, severity: Severity) -> bool:
-        """Whether the limit allows a message. The last one of an hour is reserved for critical findings."""
+        """Whether the limit allows a message. If it is above 1, the last message of an hour is reserved for critical
+        findings.
+        """
         now = time.time()
         self._outbox.sent_at = [then for then in self._outbox.sent_at if abs(now - then) < HOUR]
         kept = 1 if severity != "critical" and self.target.per_hour > 1 else 0
@@ -262,14 +265,14 @@ class Courier:
         self._save("following")
 
     def _finish(self) -> None:
-        """The run has ended and nothing is left to read: send what was held back, and finish."""
+        """Send held findings and finish, after the run has ended and the health log is read."""
         if time.monotonic() - self._quiet_since < GRACE_SECONDS:
             return
         outbox = self._outbox
         self.waits_for_limit = False
         if outbox.held:
-            # A job's container may end any moment, so the last digest does not wait. A job that is restarted again and
-            # again gets one of these an hour.
+            # The job's container may end at any moment, so the last digest does not wait. A job that restarts again
+            # and again sends at most one such digest per hour.
             if abs(time.time() - outbox.last_words_at) < HOUR:
                 self.waits_for_limit = True
                 return
@@ -314,7 +317,9 @@ class Courier:
         self._save("failing", said)
 
     def _failed(self, error: Exception) -> None:
-        """The one place where a courier's failures are swallowed. Not the error's own words, unless they are ours."""
+        """Report a failure of the courier; the only place where they are caught. The text of foreign errors is not
+        shown, because it may contain secrets.
+        """
         said = self._masked(str(error)) if isinstance(error, RlvitalsError | OSError) else type(error).__name__
         self._say_once(f"notifications to {self.target.name}: {said}")
         if self._has_lock:
@@ -363,7 +368,7 @@ class Courier:
 
 
 def unsent(run_dir: RunDir, target: Target, start: int = 0) -> int:
-    """How many findings a target has not been sent."""
+    """The number of findings that were not sent to a target yet."""
     outbox = read_outbox(run_dir, target.name) or Outbox(target.name, offset=start)
     lines, _ = read_batch(run_dir.findings, outbox.offset, 10_000)
     least = SEVERITIES.index(target.on)
@@ -373,13 +378,13 @@ def unsent(run_dir: RunDir, target: Target, start: int = 0) -> int:
 
 
 def _alarm_of(event: HealthEvent) -> str:
-    """The alarm an event is about. What the clock says (a stall, a process that is gone) is of one attempt alone."""
+    """The alarm of an event. An alarm of the clock (a stall, an exited process) belongs to one attempt."""
     alarm = alarm_key(event)
     return f"{_OF_ATTEMPT}{event.attempt}: {alarm}" if event.seen_in == "clock" else alarm
 
 
 def _attempt_in(alarm: str) -> int:
-    """The attempt that an alarm is of; 0 where it is of none alone."""
+    """The attempt to which an alarm belongs; 0 if it is not limited to one attempt."""
     number = alarm.removeprefix(_OF_ATTEMPT).partition(":")[0] if alarm.startswith(_OF_ATTEMPT) else ""
     return int(number) if number.isdecimal() else 0
 
@@ -392,8 +397,8 @@ class Couriers:
     """All couriers of a run, each in a separate thread. Nothing here raises."""
 
     def __init__(self, run_dir: RunDir, notify: Mapping[str, Any], start: int, holder: str | None = None) -> None:
-        """`notify`: as `config.Settings.notify`. `start`: as of `Courier`. `holder` is the token of the run's lock:
-        when another one is there, a new attempt has begun, with its own couriers.
+        """`notify`: see `config.Settings.notify`. `start`: see `Courier`. `holder`: the token of the run's lock. If the
+        lock has another token, a new attempt has started with its own couriers.
         """
         self._dir, self._holder = run_dir, holder
         targets = targets_of(notify)
@@ -408,8 +413,8 @@ class Couriers:
             thread.start()
 
     def finish(self, stop: threading.Event | None = None) -> bool:
-        """Continue until the run has ended and all is sent, or nothing could be sent for too long; returns whether all
-        is.
+        """Continue until the run has ended and everything is sent, or until nothing could be sent for too long. Returns
+        whether everything is sent.
         """
         stop = stop or threading.Event()
         ended_at = None

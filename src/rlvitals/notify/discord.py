@@ -1,4 +1,4 @@
-"""Discord, through a webhook: an embed with the chart in it, which is edited when the finding has recovered."""
+"""Discord, through a webhook: an embed with the chart, which is edited when the finding has recovered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Discord(WebService):
     def send(self, message: Message, reference: str = "") -> SendOutcome:
         outcome = super().send(message, reference)
         if outcome.fate == "later" and "HTTP 404" in outcome.problem and reference and message.kind == "recovered":
-            return super().send(message)  # somebody deleted the message that was to be edited
+            return super().send(message)  # the message to edit was deleted
         return outcome
 
     def compose(self, message: Message, reference: str = "") -> Sending:
@@ -56,7 +56,7 @@ class Discord(WebService):
         return float(found) if isinstance(found, int | float) else None
 
     def _url(self, edited: str) -> str:
-        """Where a new message is posted (and its id asked for), or where one is edited."""
+        """The address to post a new message to, with its id in the answer, or the address to edit a message at."""
         scheme, host, path, query, _ = urlsplit(self._address("RLVITALS_DISCORD_WEBHOOK"))
         if edited:
             return urlunsplit((scheme, host, f"{path.rstrip('/')}/messages/{edited}", query, ""))
@@ -95,7 +95,7 @@ def _embed(message: Message) -> dict[str, Any]:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Escaped and within the limit: the text is cut, never the middle of an escape."""
+    """The escaped text within the limit. It is cut before it is escaped, so no escape is split."""
     room = longest
     while len(shown := escaped(cut_middle(text, room))) > longest:
         room -= max(1, len(shown) - longest)

@@ -1,4 +1,4 @@
-"""E-mail over SMTP: plain text and HTML with the chart in it; a recovery is a reply to the first message."""
+"""E-mail over SMTP: plain text, and HTML with the chart. A recovery is a reply to the first message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORTS = {"starttls": 587, "tls": 465, "none": 25}
 LOCAL = ("localhost", "127.0.0.1", "::1")
 LONGEST_SUBJECT = 200
 LONGEST_LINE = 400
-"""Of a header; ids that are broken over two lines are not found again by every reader of mail."""
+"""Longest line of a header. Some mail clients do not find ids that are split over two lines."""
 TRANSIENT = range(400, 500)
 OF_THE_MESSAGE = (552, 554)
 """SMTP codes about a message's size or content."""
@@ -80,7 +80,7 @@ class Mail(Service):
         return SendOutcome("sent", reference=str(mail["Message-ID"]))
 
     def compose(self, message: Message, reference: str = "") -> EmailMessage:
-        """The message as it goes over the line."""
+        """The message as it is sent."""
         mail = EmailMessage(policy=SMTP_LINES.clone(max_line_length=LONGEST_LINE))
         mail["Subject"] = cut_middle(f"[rlvitals] {message.headline}", LONGEST_SUBJECT)
         mail["From"], mail["To"] = self._from, self._to
@@ -116,7 +116,7 @@ class Mail(Service):
 
 
 def _refused(code: int) -> SendOutcome:
-    """What a server's answer means; its words are not repeated: some of them quote names and recipients."""
+    """The outcome for a server's code. The server's text is not repeated, because it may name users and recipients."""
     if code in OF_THE_MESSAGE:
         return SendOutcome("refused", f"SMTP {code}")
     if code in TRANSIENT:
@@ -125,7 +125,7 @@ def _refused(code: int) -> SendOutcome:
 
 
 def _addresses(text: str, variable: str, *, is_needed: bool = True) -> list[Address]:
-    """The addresses in a variable. Raises ConfigError, which does not show them."""
+    """The addresses in a variable. Raises ConfigError for invalid ones, without showing them."""
     found = []
     try:
         for name, address in getaddresses([text]):

@@ -1,7 +1,7 @@
-"""The messages that people receive: one per finding, one when it has recovered, and a digest of what was held back.
+"""The messages that people receive: one per finding, one when it has recovered, and a digest of held findings.
 
-A message is plain data. What a run calls itself, its metrics and its slices may be anybody's text: here it becomes one
-printable line of bounded length; each service escapes it once more for its own markup.
+A message is plain data. The names of runs, metrics and slices may contain any text. Here each becomes one printable
+line of limited length; each service then escapes it for its own markup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_TITLE = 400
 MOST_ADVICE = 2
 MOST_METRICS = 4
 MOST_LISTED = 10
-"""Findings that a digest lists; the others are counted."""
+"""Largest number of findings that a digest lists; the others are counted."""
 
 REPEATED = "This message may be a repeat: sending it was interrupted before."
 
@@ -56,7 +56,9 @@ class Message:
     link: str = ""
     timestamp: float = 0.0
     is_repeat: bool = False
-    """Whether people may have it already: a process was killed, or a service did not answer, while it was sent."""
+    """Whether the message may have arrived before: a process was killed, or the service did not answer, while it was
+    sent.
+    """
     picture: bytes | None = field(default=None, repr=False)
 
     @property
@@ -67,7 +69,7 @@ class Message:
 
     @property
     def lines(self) -> list[str]:
-        """What follows the headline, a line each, without markup."""
+        """The lines after the headline, without markup."""
         told = [f"{label}: {value}" for label, value in self.facts.items()]
         told += [f"Consider: {advice}" for advice in self.advice]
         return [*told, *([REPEATED] if self.is_repeat else [])]
@@ -106,7 +108,7 @@ def about_finding(
 def about_recovery(
     run: str, told: SentMessage, step: int, standing: Standing, *, timestamp: float, link: str = ""
 ) -> Message:
-    """Everything that a message was about has recovered."""
+    """The recovery of everything that an earlier message was about."""
     return Message(
         kind="recovered",
         key=told.key,
@@ -123,7 +125,7 @@ def about_recovery(
 def about_held(
     run: str, key: str, held: Sequence[HeldBack], standing: Standing, *, more: int, per_hour: int, link: str = ""
 ) -> Message:
-    """What was held back: every finding counted, the most severe listed."""
+    """A digest of held findings: all are counted, the most severe are listed."""
     order = sorted(held, key=lambda one: -SEVERITIES.index(one.severity))
     facts = {"Verdict": _verdict(standing)}
     for place, one in enumerate(order[:MOST_LISTED], start=1):
@@ -151,7 +153,7 @@ def held_line(held: HeldBack) -> str:
 
 
 def trial_message(picture: bytes | None = None, link: str = "") -> Message:
-    """What `rlvitals notify --test` sends."""
+    """The message that `rlvitals notify --test` sends."""
     return Message(
         kind="test",
         key=key_of("test", str(time.time())),
@@ -167,7 +169,7 @@ def trial_message(picture: bytes | None = None, link: str = "") -> Message:
 
 
 def key_of(*parts: str) -> str:
-    """A key that is the same whenever the same parts are given, and shows none of them.
+    """A key that depends only on the parts and does not reveal them.
 
     >>> key_of("run", "kl_high", "1", "20") == key_of("run", "kl_high", "1", "20"), len(key_of("run"))
     (True, 41)

@@ -11,7 +11,7 @@ from rlvitals.webhook import Sending
 
 LONGEST_TITLE = 250
 LONGEST_BYTES = 3500
-"""Of a message; ntfy's own limit is 4,096."""
+"""Longest message; ntfy's own limit is 4,096 bytes."""
 
 PRIORITIES = {"critical": "5", "warning": "4", "info": "3"}
 TAGS = {"critical": "rotating_light", "warning": "warning", "info": "information_source"}
@@ -43,14 +43,14 @@ class Ntfy(WebService):
             headers["Content-Type"] = "text/plain; charset=utf-8"
         else:
             body = message.picture
-            # In a header, ntfy reads a backslash and an n as the end of a line.
+            # In a header, ntfy reads a backslash and an n as a line break.
             headers |= {"Filename": "chart.png", "Message": encoded(text.replace("\n", "\\n"))}
             headers["Content-Type"] = "image/png"
         return Sending(self._address("RLVITALS_NTFY_URL"), body, headers, "PUT")
 
 
 def encoded(text: str) -> str:
-    """A header's value: as it stands where it is ASCII, otherwise as RFC 2047 has it.
+    """The value of a header: ASCII is unchanged, other text is encoded as in RFC 2047.
 
     >>> encoded("loss"), encoded("größer")
     ('loss', '=?UTF-8?B?Z3LDtsOfZXI=?=')

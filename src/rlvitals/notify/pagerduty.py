@@ -1,4 +1,4 @@
-"""PagerDuty, through its Events API v2: an alert that is triggered, and resolved by the same key."""
+"""PagerDuty, through its Events API v2: a finding triggers an alert, and its recovery resolves it by the same key."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LONGEST_SUMMARY = 1024
 
 
 class PagerDuty(WebService):
-    """A service of PagerDuty. A message that comes twice is one alert: it has the same key."""
+    """A service of PagerDuty. A message that is sent twice becomes one alert, because it has the same key."""
 
     name = "pagerduty"
     variables = (
         Variable("RLVITALS_PAGERDUTY_ROUTING_KEY", "the integration key of an Events API v2 integration"),
         Variable("RLVITALS_PAGERDUTY_URL", "https://events.eu.pagerduty.com in the European region", is_needed=False),
     )
-    takes_pictures = False  # it takes addresses of pictures alone
+    takes_pictures = False  # it accepts only addresses of pictures
     recovers_quietly = True
     knows_repeats = True
 

@@ -1,7 +1,7 @@
-"""The interface of a service: it accepts a message, and reports whether it has it.
+"""The interface of a service: it sends a message and reports the outcome.
 
-A service gets its secrets when it is opened, from the environment, and never reveals them: an `SendOutcome` names
-the problem by its status alone.
+A service gets its secrets from the environment when it is opened, and never reveals them: a `SendOutcome` names only
+the status or the type of a problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlvitals.webhook import Reply, Sending, send
 
 TIMEOUT_SECONDS = 10.0
 WRONG_ADDRESS = (401, 403, 404, 405, 407, 410)
-"""Statuses about the address, the token or the recipient, not about the message."""
+"""Statuses that concern the address, the token or the recipient, not the message."""
 
 COLOURS = {"critical": 0xC62828, "warning": 0xB8860B, "info": 0x4682B4, "recovered": 0x2E7D32}
 SIGNS = {"critical": "🔴", "warning": "🟠", "info": "🔵", "recovered": "✅", "digest": "📋", "test": "👋"}
@@ -30,20 +30,20 @@ Fate = Literal["sent", "later", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """The result of sending a message. later: try again. refused: the service will never accept this message."""
+    """The result of sending a message. `later`: try again. `refused`: the service will never accept this message."""
 
     fate: Fate
     problem: str = ""
     retry_after: float | None = None
     is_doubtful: bool = False
-    """Whether it may have arrived nevertheless."""
+    """Whether the message may have arrived despite the problem."""
     reference: str = ""
-    """The message's id, where the service gives one."""
+    """The message's id, if the service returns one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of the environment that a service reads."""
+    """An environment variable that a service reads."""
 
     name: str
     holds: str
@@ -51,34 +51,36 @@ class Variable:
 
 
 class Service(ABC):
-    """One service, opened with what its variables hold."""
+    """One service, opened with the values of its variables."""
 
     name: ClassVar[str]
     variables: ClassVar[tuple[Variable, ...]]
     takes_pictures: ClassVar[bool] = True
     recovers_quietly: ClassVar[bool] = False
-    """Whether a recovery changes what is there and notifies nobody: it does not count towards the limit."""
+    """Whether a recovery only updates the earlier message. Then it notifies nobody and does not count towards the
+    limit.
+    """
     knows_repeats: ClassVar[bool] = False
-    """Whether it shows a message that comes twice once."""
+    """Whether the service shows a message only once if it is sent twice."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """`given` holds the values by the variables' names. Raises ConfigError, without them, where one is wrong."""
+        """`given` maps names of variables to values. Raises ConfigError for an invalid value, without showing it."""
         self._given = given
 
     @abstractmethod
     def send(self, message: Message, reference: str = "") -> SendOutcome:
-        """Send it, once. `reference`: the id of an earlier message about the same."""
+        """Send the message once. `reference`: the id of an earlier message about the same finding."""
 
     def _variable(self, name: str) -> str:
         return self._given.get(name, "")
 
     def _address(self, name: str) -> str:
-        """The http(s) address a variable holds."""
+        """The http(s) address in a variable."""
         return checked_address(self._variable(name), name)
 
 
 class WebService(Service):
-    """A service that takes HTTP requests: what differs is how a message is written."""
+    """A service that accepts HTTP requests. Subclasses format the message."""
 
     @abstractmethod
     def compose(self, message: Message, reference: str = "") -> Sending:
@@ -88,11 +90,11 @@ class WebService(Service):
         return self._outcome(send(self.compose(message, reference), TIMEOUT_SECONDS))
 
     def reference_in(self, answer: Any) -> str:
-        """The message's id in the service's answer, which is parsed JSON, or None where it was none."""
+        """The message's id in the service's answer: parsed JSON, or None if the answer was not JSON."""
         return ""
 
     def wait_in(self, answer: Any) -> float | None:
-        """The seconds to wait in the answer of a service that states them in its body."""
+        """The seconds to wait, for a service that states them in the body of its answer."""
         return None
 
     def _outcome(self, reply: Reply) -> SendOutcome:
@@ -114,7 +116,7 @@ def json_body(value: Any) -> tuple[bytes, dict[str, str]]:
 
 
 def form_body(fields: Mapping[str, str], files: Mapping[str, tuple[str, bytes]]) -> tuple[bytes, dict[str, str]]:
-    """A multipart/form-data body with its header. `files`: by field, a name of ours and a PNG."""
+    """A multipart/form-data body with its header. `files`: for each field, a file name and a PNG."""
     boundary = f"rlvitals-{random_names.token_hex(16)}"
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode("utf-8", "replace")
@@ -133,12 +135,12 @@ def sign_of(message: Message) -> str:
 
 
 def colour_of(message: Message) -> int:
-    """Its colour, as a number."""
+    """The colour of a message, as a number."""
     return COLOURS["recovered" if message.kind == "recovered" else message.severity]
 
 
 def checked_address(value: str, variable: str) -> str:
-    """An http(s) address. Raises ConfigError, which names the variable and not its value."""
+    """The value, if it is an http(s) address. Else raises ConfigError, which names the variable and not its value."""
     from urllib.parse import urlsplit
 
     try:

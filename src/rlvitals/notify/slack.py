@@ -1,7 +1,7 @@
 """Slack, through an incoming webhook.
 
-The text is rich text, whose `text` elements Slack shows as they stand: no mention, link or format can be made of a
-name. An incoming webhook takes no files, so the chart is not sent; the link leads to it.
+The text is rich text. Slack shows its `text` elements unchanged, so a name cannot become a mention, a link or a format.
+An incoming webhook accepts no files, so the message has a link to the run instead of a chart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_PART = 2900
 
 
 class Slack(WebService):
-    """A channel of Slack. A recovery is its own message: an incoming webhook cannot edit."""
+    """A channel of Slack. A recovery is a separate message, because an incoming webhook cannot edit messages."""
 
     name = "slack"
     variables = (Variable("RLVITALS_SLACK_WEBHOOK", "the address of an incoming webhook"),)
@@ -37,7 +37,7 @@ class Slack(WebService):
             elements.append({"type": "link", "url": message.link, "text": "Open the run"})
         body, headers = json_body(
             {
-                "text": escaped(cut_middle(message.headline, LONGEST_PART)),  # what the notification shows
+                "text": escaped(cut_middle(message.headline, LONGEST_PART)),  # shown in the notification
                 "blocks": [
                     {"type": "header", "text": header},
                     {"type": "rich_text", "elements": [{"type": "rich_text_section", "elements": elements}]},

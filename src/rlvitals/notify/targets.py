@@ -1,7 +1,7 @@
-"""Who is notified: the targets in the settings, and their services opened with what the environment holds.
+"""The targets of notifications: reads them from the settings, and opens their services with values of the environment.
 
-The settings name services and nothing secret. Each service reads its own variables; a target with its own name
-(`name: oncall`) reads `RLVITALS_SLACK_WEBHOOK_ONCALL` first, so that two channels of one service can be distinguished.
+The settings name services and hold no secrets. Each service reads its own variables. A target with its own name
+(`name: oncall`) reads `RLVITALS_SLACK_WEBHOOK_ONCALL` first, so two channels of one service can be distinguished.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLASSES = {
     "pagerduty": ("pagerduty", "PagerDuty"),
     "template": ("template", "Template"),
 }
-"""The module and the class of each service, imported when it is asked for."""
+"""The module and the class of each service, imported when it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Target:
     on: Severity = "critical"
     """The lowest severity that is sent."""
     per_hour: int = NOTIFY_PER_HOUR
-    """The most messages in an hour."""
+    """The largest number of messages per hour."""
     picture: bool = True
-    """Whether a chart is drawn and sent, where the service takes one."""
+    """Whether a chart is drawn and sent, if the service accepts one."""
     file: str = ""
     """The template of the service `template`."""
     link: str = ""
@@ -57,7 +57,7 @@ def targets_of(notify: Mapping[str, Any]) -> list[Target]:
 
 
 def service_class(name: str) -> type[Service]:
-    """The class of a service. Raises ConfigError for a name that is none."""
+    """The class of a service. Raises ConfigError for an unknown name."""
     if name in CLASSES:
         module, kind = CLASSES[name]
         found: type[Service] = getattr(import_module(f"rlvitals.notify.{module}"), kind)
@@ -66,7 +66,7 @@ def service_class(name: str) -> type[Service]:
 
 
 def open_service(target: Target) -> Service:
-    """The service of a target, with its secrets. Raises ConfigError, without them, where one is missing or wrong."""
+    """The service of a target, with its secrets. Raises ConfigError for a missing or invalid one, without its value."""
     kind = service_class(target.service)
     if target.service == "template":
         from rlvitals.notify.template import Template
@@ -81,7 +81,7 @@ def open_service(target: Target) -> Service:
 
 
 def secrets_of(target: Target) -> dict[str, str]:
-    """What the environment holds for a target, by the variables' names."""
+    """The values of the environment variables that a target reads, by name."""
     if target.service == "template":
         from rlvitals.notify.template import environment_of
 
@@ -95,14 +95,14 @@ def secrets_of(target: Target) -> dict[str, str]:
 
 
 def check_targets(notify: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a target cannot be used here. For the start, before anything is written."""
+    """Raise ConfigError if a target cannot be used here. Called at the start, before anything is written."""
     from rlvitals.notify.messages import trial_message
     from rlvitals.notify.service import WebService
 
     for target in targets_of(notify):
         service = open_service(target)
         if isinstance(service, WebService):
-            service.compose(trial_message())  # an address that is none is found here
+            service.compose(trial_message())  # finds an invalid address
 
 
 def _own_name(target: Target, variable: str) -> str:

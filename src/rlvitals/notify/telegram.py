@@ -15,10 +15,10 @@ from rlvitals.webhook import Sending
 API = "https://api.telegram.org"
 LONGEST_CAPTION = 1024
 LONGEST_TEXT = 4096
-"""Characters after the markup was read, in the units of UTF-16."""
+"""Limits in UTF-16 units, not counting the markup."""
 
 _FOUND = re.compile(r"[@#$](?=\w)|:(?=//)|(?<!\w)/(?=\w)|(?<=\w)\.(?=[^\W\d])")
-"""Where Telegram looks for mentions, tags, commands and addresses by itself, whatever the markup says."""
+"""Places where Telegram detects mentions, tags, commands and addresses, regardless of the markup."""
 
 _TOKEN = re.compile(r"[0-9]{1,20}:[\w-]{1,100}")
 _ID = re.compile(r"[0-9]{1,20}")
@@ -76,7 +76,7 @@ class Telegram(WebService):
 
 
 def marked_up(message: Message, longest: int) -> str:
-    """The message in Telegram's HTML, with what it does not hold left out from the end."""
+    """The message in Telegram's HTML. Lines beyond the limit are dropped from the end."""
     link = f'\n<a href="{escape(message.link)}">Open the run</a>' if message.link else ""
     room = longest - (len("\nOpen the run") if link else 0)
     title = cut_middle(f"{sign_of(message)} {plain(message.headline)}", room // 2)
@@ -91,8 +91,7 @@ def marked_up(message: Message, longest: int) -> str:
 
 
 def plain(text: str) -> str:
-    r"""A text in which Telegram finds nobody to mention and nothing to link: an invisible joiner parts what it looks
-    for.
+    r"""A text in which Telegram detects no mentions and no links: an invisible joiner is inserted where it would.
 
     >>> plain("@ann 0.5 rewards/mean evil.org").replace("\u2060", "|")
     '@|ann 0.5 rewards/mean evil.|org'
@@ -101,7 +100,7 @@ def plain(text: str) -> str:
 
 
 def _length(text: str) -> int:
-    """Its characters as Telegram counts them.
+    """The length of a text as Telegram counts it.
 
     >>> _length("a"), _length("🔴")
     (1, 2)

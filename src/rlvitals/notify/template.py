@@ -1,8 +1,8 @@
-"""Any other service, by a template of the user's own: a YAML or JSON file with the address, the headers and the body.
+"""Any other service, described by a user's template: a YAML or JSON file with the address, the headers and the body.
 
-Two things are replaced in its texts, in one pass: `${env:NAME}` by a variable of the environment, and `{{word}}` by
-what the message says. Nothing is evaluated, and what is filled in is not looked at again. A body that is not a text is
-sent as JSON and filled in value by value, so that no name can break out of its place.
+Two things are replaced in its texts, in one pass: `${env:NAME}` by an environment variable, and `{{word}}` by a part of
+the message. Nothing is evaluated, and inserted text is not read again. A body that is not a text is sent as JSON and
+filled in value by value, so inserted text cannot change its structure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Template(WebService):
     variables = ()
 
     def __init__(self, given: Mapping[str, str], file: str = "") -> None:
-        """`given` is the environment. Raises ConfigError where the file cannot be used, or a variable is missing."""
+        """`given` is the environment. Raises ConfigError if the file is invalid or a variable is missing."""
         super().__init__(given)
         if not file:
             raise ConfigError("the service 'template' needs the setting 'file': the path of a template")
@@ -71,7 +71,7 @@ class Template(WebService):
     def send(self, message: Message, reference: str = "") -> SendOutcome:
         try:
             return super().send(message, reference)
-        except ConfigError as error:  # a variable that is gone by now
+        except ConfigError as error:  # a variable is no longer set
             return SendOutcome("later", str(error))
 
     def _checked(self, part: Any, known: tuple[str, ...]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Template(WebService):
         return {key: value for key, value in part.items() if key != "recovered"}
 
     def _filled(self, value: Any, words: Mapping[str, Any]) -> Any:
-        """A tree with its texts filled in. A text that is one word alone takes the value as it is."""
+        """A tree with its texts filled in; other values are unchanged."""
         if isinstance(value, Mapping):
             return {str(key): self._filled(item, words) for key, item in value.items()}
         if isinstance(value, list):
@@ -120,19 +120,19 @@ class Template(WebService):
 
 
 def environment_of(file: str) -> dict[str, str]:
-    """The variables that a template names, as far as they are set: for masking."""
+    """The variables that a template names and that are set, for masking."""
     whole = read_yaml(file, ConfigError)
     names = {found[1] for found in _FILLED.finditer(repr(whole)) if found[1]}
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def quoted(text: str) -> str:
-    """A value inside an address."""
+    """A value, encoded for an address."""
     return quote(text.encode("utf-8", "replace"), safe="")
 
 
 def header(text: str) -> str:
-    r"""A value inside a header.
+    r"""A value, encoded for a header.
 
     >>> header("a\r\nX-Evil: é")
     'a  X-Evil: ?'
@@ -160,7 +160,7 @@ def _words(message: Message) -> dict[str, str]:
 
 
 def _without_references(value: Any) -> Any:
-    """The tree without what is filled in later, so that only what stands in the file itself is left."""
+    """The tree without the placeholders: only the text of the file itself."""
     if isinstance(value, Mapping):
         return {key: _without_references(item) for key, item in value.items()}
     if isinstance(value, list):
