@@ -6,7 +6,7 @@
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Child | Child[]} Children */
 /** @typedef {{class?: string, data?: Record<string, string | number>, on?: Record<string, Handler>}} Special */
-/** @typedef {(event: any) => void} Handler By the event's name. */
+/** @typedef {(event: any) => void} Handler An event listener. */
 /** @typedef {Special & Record<string, unknown>} Properties */
 
 const SVG = "http://www.w3.org/2000/svg";
