@@ -1,1 +1,1 @@
-"""What coding agents ask: a read-only MCP server over a folder of runs, and the skill that teaches how to use it."""
+"""For coding agents: a read-only MCP server for a folder of runs, and the skill that explains how to use it."""

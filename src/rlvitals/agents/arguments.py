@@ -1,6 +1,6 @@
-"""What a tool takes: arguments declared once, as a schema for the client and as the check of what it sends.
+"""The arguments of tools, declared once: as a schema for the client, and as a check of the values it sends.
 
-Models send numbers as texts and a single name where a list is due; both are taken.
+Models sometimes send a number as text, or a single name instead of a list. Both are accepted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Argument:
     needed: bool = False
     choices: tuple[str, ...] = ()
     most: int = 0
-    """Entries of a list."""
+    """The maximum number of entries of a list."""
 
     @property
     def schema(self) -> dict[str, Any]:
-        """As JSON Schema."""
+        """The argument as JSON Schema."""
         if self.kind == "texts":
             return {"type": "array", "items": {"type": "string"}, "maxItems": self.most, "description": self.about}
         chosen = {"enum": list(self.choices)} if self.choices else {}
@@ -67,7 +67,7 @@ class Argument:
 
 
 def schema_of(arguments: Sequence[Argument]) -> dict[str, Any]:
-    """What a tool takes, as JSON Schema."""
+    """The arguments of a tool as JSON Schema."""
     needed = [argument.name for argument in arguments if argument.needed]
     return {
         "type": "object",
@@ -78,7 +78,7 @@ def schema_of(arguments: Sequence[Argument]) -> dict[str, Any]:
 
 
 def read(arguments: Sequence[Argument], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, checked; null counts as not given. Raises ConfigError that says what is wrong."""
+    """Check and convert the given values. A null counts as not given. Raises ConfigError with the reason."""
     known = {argument.name: argument for argument in arguments}
     for name in given:
         if name not in known:

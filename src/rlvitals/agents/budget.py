@@ -1,8 +1,9 @@
-"""Every answer fits into a budget of tokens, with a way to ask for more. Nothing else limits the length of an
+"""Fits every answer into a budget of tokens, with a cursor to ask for more. Nothing else limits the length of an
 answer.
 
-Tokenizers differ, so tokens are counted from above: five letters in a row are three, and every digit, every sign and
-every byte of other scripts is one. That is more than random letters take, and more than twice of what prose takes.
+Tokenizers differ, so the count is an upper bound: five letters in a row count as three tokens, and every digit, every
+sign and every byte of other scripts counts as one. That is more than random letters need, and more than twice as much
+as prose needs.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from rlvitals.web.answers import as_json
 MOST_TOKENS = 4_000
 
 ENVELOPE = 220
-"""Tokens of what is put around an answer: the note about data, the cursor, whether texts were cut."""
+"""Tokens reserved for the parts around an answer: the note about data, the cursor, and the note about cuts."""
 
 HEAD_SHARE = 0.6
-"""Of the budget that the facts before a list may take."""
+"""The share of the budget that the facts before a list may use."""
 
 LEVELS = ((2_000, 1_000), (600, 40), (200, 20), (80, 8), (30, 3), (12, 1))
-"""Characters of a text and entries of a list, from what is shown usually to what always fits."""
+"""Maximum characters of a text and entries of a list, from the usual limits to limits that always fit."""
 
 _RUNS = re.compile(r"[A-Za-z]+|[^\x00-\x7f]+|\s+|.", re.DOTALL)
 
 
 def tokens_at_most(text: str) -> int:
-    """A number of tokens that tokenizers in use do not exceed.
+    """An upper bound on the number of tokens with common tokenizers.
 
     >>> tokens_at_most("the reward fell"), tokens_at_most("0.125"), tokens_at_most("報酬")
     (11, 5, 6)
@@ -47,17 +48,17 @@ def _cost(run: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An answer before it is made to fit: facts, and a list of which as much is shown as there is room for."""
+    """An answer before it is fitted into the budget: facts, and a list that is shown as far as there is room."""
 
     head: Mapping[str, Any]
     key: str = ""
-    """What the list is called; empty where there is none."""
+    """The name of the list; empty if there is none."""
     items: Sequence[Any] = ()
-    """From the cursor on."""
+    """The entries from the cursor on."""
     start: int = 0
-    """Where the first of the items is in the whole list."""
+    """The index of the first item in the whole list."""
     left: int | None = 0
-    """Entries after these items; None: some, and nobody has counted them."""
+    """The number of entries after these items; None if there are some and their number is not known."""
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class _Shortener:
 
 
 def fit(draft: Draft) -> dict[str, Any]:
-    """The answer: as many entries as fit, foreign texts marked, and `more` where there is more to ask for."""
+    """The answer: as many entries as fit, with foreign texts marked, and `more` if there are further entries."""
     while True:
         try:
             return _fitted(draft, new_label())
@@ -93,7 +94,7 @@ def fit(draft: Draft) -> dict[str, Any]:
 
 
 def fit_size(make: Callable[[int], Draft], size: int, least: int = 2) -> dict[str, Any]:
-    """The answer in the largest size, up to the one that is asked for, in which nothing of it must be left out."""
+    """The answer in the largest size up to `size` (and at least `least`) in which nothing has to be left out."""
     while True:
         draft = make(size)
         answer = fit(draft)
@@ -125,7 +126,7 @@ def _fitted(draft: Draft, label: str) -> dict[str, Any]:
             shown.append(made)
         if shown or not draft.items:
             break
-    if draft.items and not shown:  # a question that is asked again with the cursor must come to an end
+    if draft.items and not shown:  # the cursor must advance, or a client that follows it would never finish
         shown = ["(too large to show)"]
     facts: dict[str, Any] = {**head, **({draft.key: shown} if draft.key else {})}
     if shorten.has_cut:
@@ -139,7 +140,7 @@ def _fitted(draft: Draft, label: str) -> dict[str, Any]:
 
 
 def tokens_of(facts: Any) -> int:
-    """The tokens of data as it is sent."""
+    """The number of tokens of data in the form in which it is sent."""
     return tokens_at_most(as_json({"": facts}).decode()) - _AROUND
 
 

@@ -1,10 +1,10 @@
-"""Marks texts that come from runs as data, so that a hostile completion cannot act as an instruction.
+"""Marks texts that come from runs as data, so a hostile completion cannot act as an instruction.
 
-A text is foreign unless it is known to be ours: prompts and completions, and also reasons, titles and advice of
-findings, which are read from files that anybody may have written. It is put between `<data LABEL>` and `</data LABEL>`.
-The label is random and new for every answer, and another one is taken where a text happens to hold it, so that no text
-contains the end of its own mark. Names without spaces,
-such as those of metrics, stay as they are: they are too short to say much, and an agent has to repeat them.
+A text is foreign unless it is known to be ours. Foreign texts are prompts and completions, and also reasons, titles and
+advice of findings, which are read from files that anybody may have written. A foreign text is put between
+`<data LABEL>` and `</data LABEL>`. The label is random and new for every answer. If a text contains the label, another
+label is used, so no text contains the end of its own mark. Names without spaces, such as those of metrics, are not
+marked: they are too short to carry instructions, and an agent has to repeat them.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ DIGITS = 6
 """Significant digits of a number."""
 
 LETTERS, LENGTH = "bcdfghjkmnpqrstvwxz", 6
-"""Of labels: no vowels, so that none is a word."""
+"""The letters and the length of labels; without vowels, so a label is never a word."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.,:/@+#%=*()\[\]-]{0,64}")
 
 
 class LabelGuessed(Exception):
-    """A text holds the label that is to mark it: another one is needed."""
+    """A text contains the label that would mark it, so another label is needed."""
 
 
 class Own(str):
-    """A text of rlvitals itself: it is not marked."""
+    """A text of rlvitals itself. It is not marked."""
 
     __slots__ = ()
 
 
 class Recorded(str):
-    """A text that a model or an environment has written: it is marked even if it is a single word."""
+    """A text written by a model or an environment. It is marked even if it is a single word."""
 
     __slots__ = ()
 
 
 def own(value: Any) -> Any:
-    """The same data with every text as one of ours."""
+    """The same data with every text as `Own`."""
     if isinstance(value, str):
         return Own(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Questions about rollouts: the worst, a text among them, one whole, two steps compared."""
+"""Tools for rollouts: list and search them, read one, and compare two steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlvitals.web.answers import Query
 from rlvitals.web.folder import Folder
 
 PIECE = 900
-"""Characters of a text that stand in one entry: a long text is several."""
+"""Characters of a text per entry; a long text is split into several entries."""
 
 PROBLEMS = 3
 
 
 def rollouts(folder: Folder, given: Given) -> dict[str, Any]:
-    """Which steps there are, a step's groups, the worst rollouts, or those with a text or an outcome."""
+    """The steps with rollouts, a step's groups, the worst rollouts, or those with a given text or outcome."""
     run = run_of(folder, given)
     start = start_of(given)
     asked = [("run", run), ("page", str(start // api.PAGE_SIZE))]
@@ -49,7 +49,7 @@ def rollouts(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def _hits(folder: Folder, run: str, hits: Sequence[HitFacts]) -> list[dict[str, Any]]:
-    """Hits with the end of what the model wrote. Groups of a step are read once."""
+    """Hits with the end of the model's text. The groups of a step are read once for consecutive hits."""
     log = folder.view(run).rollout_log
     read_steps: dict[int, list[Group]] = {}
     told = []
@@ -73,7 +73,7 @@ def _group(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rollout_text(folder: Folder, given: Given) -> dict[str, Any]:
-    """A rollout whole, in pieces."""
+    """A whole rollout, in pieces."""
     run = run_of(folder, given)
     asked = [("run", run), ("step", str(given["step"])), ("group", given["group"])]
     group = cast(dict[str, Any], api.rollouts(folder, Query(asked)))["groups"][0]
@@ -112,7 +112,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def rollout_diff(folder: Folder, given: Given) -> dict[str, Any]:
-    """The same prompts at two steps, or one of them line by line."""
+    """The prompts of two steps compared, or one prompt line by line."""
     run = run_of(folder, given)
     log = folder.view(run).rollout_log
     groups = {}

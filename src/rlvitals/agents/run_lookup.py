@@ -1,4 +1,4 @@
-"""What the tools share: finding the run, continuing a list, and waiting for a verdict."""
+"""Functions that the tools share: find a run, continue a list, and wait for a verdict."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rlvitals.web.folder import Folder
 
 T = TypeVar("T", bound=Mapping[str, object])
 Given = dict[str, Any]
-"""The arguments of a question, checked."""
+"""The checked arguments of a question."""
 
 PATIENCE = 20.0
-"""Seconds that are waited for a verdict, for logs that are being read, and for the values of a list."""
+"""Seconds to wait for a verdict, for logs that are being read, and for the values of a list."""
 
 EXCERPT = 200
 """Characters of a prompt or an answer in a list."""
 
 
 def listed(head: Mapping[str, Any], key: str, items: Sequence[Any], given: Given) -> Draft:
-    """A list from the question's cursor on, with facts before it."""
+    """A draft with the list from the question's cursor on, and facts before it."""
     start = start_of(given)
     return Draft(head, key, items[start:], min(start, len(items)))
 
 
 def start_of(given: Given) -> int:
-    """Where in a list to begin. Raises ConfigError for what is not a cursor."""
+    """The index in a list at which to begin. Raises ConfigError if it is not a cursor."""
     cursor = given.get("cursor", "0")
     if not cursor.isdecimal() or len(cursor) > 9:
         raise ConfigError(f"'cursor' is what 'more.cursor' of an answer said, not {cursor[:40]!r}")
@@ -39,7 +39,7 @@ def start_of(given: Given) -> int:
 
 
 def run_of(folder: Folder, given: Given) -> str:
-    """A run by its path below the folder, or by its name where only one has it."""
+    """Find a run by its path below the folder, or by its name if only one run has it."""
     run: str = given["run"]
     try:
         return folder.listed_name(run)
@@ -58,13 +58,13 @@ def run_of(folder: Folder, given: Given) -> str:
 
 
 def look_at_logs(folder: Folder) -> bool:
-    """Logs of other tools are found in the background: start the search, and wait a while."""
+    """Start the background search for logs of other tools, and wait up to PATIENCE seconds for it."""
     folder.logs.lines()
     return folder.logs.wait(PATIENCE)
 
 
 def settled(question: Callable[[], T]) -> T:
-    """An answer after the rows are judged, or after a while the current one. Each question waits a little itself."""
+    """The answer once the rows are judged, or the current one after PATIENCE seconds. Each `question` waits a little."""
     until = time.monotonic() + PATIENCE
     while True:
         told = question()
@@ -73,12 +73,12 @@ def settled(question: Callable[[], T]) -> T:
 
 
 def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What is missing is not there."""
+    """The facts without empty values: None, empty texts, lists and mappings."""
     return {key: value for key, value in facts.items() if value is not None and value not in ("", [], {})}
 
 
 def moment(seconds: float | None) -> str | None:
-    """A time as it is shown; None for what is not a time.
+    """A time as text; None if the number is not a valid time.
 
     >>> moment(1763190000.0)
     '2025-11-15T07:00:00Z'
@@ -89,10 +89,10 @@ def moment(seconds: float | None) -> str | None:
 
 
 def picked(facts: Mapping[str, Any], *keys: str, **further: Any) -> dict[str, Any]:
-    """Some of the facts and further ones. What is missing is not there."""
+    """The facts with these keys and further ones, without empty values."""
     return without_nothing({**{key: facts[key] for key in keys}, **further})
 
 
 def excerpt(text: str) -> Recorded | str:
-    """The beginning of a text that a run has recorded."""
+    """The beginning of a text that a run recorded."""
     return Recorded(text if len(text) <= EXCERPT else f"{text[: EXCERPT - 1]}…") if text else ""

@@ -1,5 +1,5 @@
-"""Questions about runs and logs. Each answer is that of the dashboard's server, or of the view behind it, in few words;
-nothing is computed here.
+"""Tools for runs and logs. Each answer is a short form of what the dashboard's server, or the view behind it, returns.
+Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ DIFFERENT_SETTINGS = 25
 MOST_PLACES = 200
 
 MOST_COMPARED = 300
-"""Metrics of a run that are compared without being named: each takes milliseconds."""
+"""A run with more metrics is compared only on its vital signs unless metrics are named: each takes milliseconds."""
 
 EXPLAINED = (
     "id", "title", "what", "formula", "estimator", "unit", "direction", "reduce", "notes", "is_ambiguous",
 )  # fmt: skip
-"""What is reported of a metric first."""
+"""The facts of a metric that come first in an answer."""
 
 
 def list_runs(folder: Folder, given: Given) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _line(line: contract.TableRun) -> dict[str, Any]:
 
 
 def run_summary(folder: Folder, given: Given) -> dict[str, Any]:
-    """One run at a glance, with one of its lists."""
+    """The summary of one run, with one of its lists."""
     run = run_of(folder, given)
     told = settled(lambda: api.run(folder, Query([("run", run)])))
     now = told["now"]
@@ -162,7 +162,7 @@ def run_findings(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def _findings(head: dict[str, Any], told: contract.Findings, given: Given) -> Draft:
-    """Active ones first, the most severe at the top."""
+    """Findings sorted by activity and severity: active ones first, the most severe at the top."""
     ranked = sorted(
         told["findings"],
         key=lambda found: (found["recovered_step"] is not None, -SEVERITIES.index(found["severity"]), found["step"]),
@@ -198,7 +198,7 @@ def _cited(place: contract.CitedFacts) -> dict[str, Any]:
 
 
 def list_metrics(folder: Folder, given: Given) -> dict[str, Any]:
-    """The metrics there are, the vital signs first."""
+    """The metrics of a run, the vital signs first."""
     run = run_of(folder, given)
     told = api.metrics(folder, Query([("run", run)]))
     places = {name: place for place, name in enumerate(told["essentials"])}
@@ -222,7 +222,7 @@ def list_metrics(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def series(folder: Folder, given: Given) -> dict[str, Any]:
-    """Curves downsampled to few points, with every extreme."""
+    """Series downsampled to a few points that keep every extreme."""
     run = run_of(folder, given)
     names: list[str] = given["names"]
     asked = [("run", run), *(("name", name) for name in names), ("x", given.get("x", "step"))]
@@ -248,7 +248,7 @@ def series(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def _curve(line: contract.DrawnLine) -> dict[str, Any]:
-    """Without downsampling, every point is unchanged."""
+    """One series: the single values if it is not downsampled, else the low, high and mean of each point."""
     is_whole = line["shown"] == line["total"]
     values = {"values": line["y"]} if is_whole else {"low": line["low"], "high": line["high"], "mean": line["y"]}
     return {
@@ -265,7 +265,7 @@ def _short(value: float | None, digits: int) -> float | int | None:
 
 
 def compare(folder: Folder, given: Given) -> dict[str, Any]:
-    """Runs beside the first one."""
+    """Runs compared with the first one."""
     runs = [run_of(folder, {"run": run}) for run in given["runs"]]
     names = given.get("names", [])
     is_large = bool(runs) and len(folder.view(runs[0]).metrics) > MOST_COMPARED
@@ -303,7 +303,7 @@ def _compared(row: contract.ComparedMetric) -> dict[str, Any]:
 
 
 def explain(folder: Folder, given: Given) -> dict[str, Any]:
-    """What a metric is, or what a rule or a kind of trouble is."""
+    """The explanation of a metric, of a rule or of a kind of finding."""
     name = given["name"]
     asked = [("name", name), *([("run", run_of(folder, given))] if given.get("run") else [])]
     try:
@@ -335,7 +335,7 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def check_log(folder: Folder, given: Given) -> dict[str, Any]:
-    """The rows of a run or of any log, judged again."""
+    """The findings of a run or of any log, judged again from its rows."""
     place = folder.any_place(given["path"])
     is_run = place.is_dir() and RunDir(place).holds_run
     if not is_run and place.is_dir() and (places := places_in(place)) is not None:
@@ -357,7 +357,7 @@ def check_log(folder: Folder, given: Given) -> dict[str, Any]:
 
 
 def checkpoint(folder: Folder, given: Given) -> dict[str, Any]:
-    """The best checkpoint of a run, and all it has."""
+    """The best checkpoint of a run, and the list of all its checkpoints."""
     run = run_of(folder, given)
 
     def chosen(opened: Open) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The MCP server: the tools of a folder over standard input and output, or over HTTP on this machine alone.
+"""The MCP server: serves the tools for a folder over standard input and output, or over HTTP on this machine only.
 
-It only reads. Over HTTP every request passes the dashboard's guard (`Host`, `Origin`, tokens, limits of a connection),
-and no session is kept: each question stands by itself.
+It only reads. Over HTTP the dashboard's guard checks every request (`Host`, `Origin`, tokens, connection limits). There
+are no sessions: each request is independent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rlvitals.web.server import THREADS, GuardedServer, listen, url_of
 PORT = 8643
 PATH = "/mcp"
 MOST_BODY = 64 * 1024
-"""Bytes of a question over HTTP."""
+"""The maximum size of a request over HTTP, in bytes."""
 
 INSTRUCTIONS = """\
 rlvitals watches RL post-training runs. Start with list_runs, then run_findings of a run. Everything here only reads.
@@ -51,7 +51,7 @@ rlvitals watches RL post-training runs. Start with list_runs, then run_findings 
 
 
 def make_server(folder: Folder) -> Server[Any]:
-    """The server over a folder, without a transport."""
+    """The server for a folder, without a transport."""
     limiter = anyio.CapacityLimiter(THREADS)
     listed = types.ListToolsResult(tools=[_described(name) for name in TOOLS])
 
@@ -83,7 +83,7 @@ def _described(name: str) -> types.Tool:
 
 
 def _answered(folder: Folder, name: str, given: dict[str, Any]) -> types.CallToolResult:
-    """The answer twice, as the protocol wants it: as data, and as the same JSON in a text. A client shows its model one
+    """The answer twice, as the protocol requires: as data, and as text with the same JSON. A client shows its model one
     of them.
     """
     try:
@@ -101,7 +101,7 @@ async def _speak(folder: Folder) -> None:
 
 
 def serve_stdio(directory: str | os.PathLike[str]) -> None:
-    """Answer on standard input and output until the client closes them."""
+    """Serve on standard input and output until the client closes them."""
     anyio.run(_speak, Folder(directory))
 
 
@@ -135,7 +135,7 @@ def make_http_server(
 
 
 class _OnlyPosts:
-    """Answers what a client posts. There are no messages of the server's own that a client could listen for."""
+    """Accepts only POST requests. The server never initiates messages, so a client has nothing to listen for."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -157,7 +157,7 @@ def serve_http(
     allow_hosts: Sequence[str] = (),
     ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Answer over HTTP until Ctrl-C. `ready` is called with the address when the server answers."""
+    """Serve over HTTP until Ctrl-C. `ready` is called with the URL when the server accepts connections."""
     chosen = None if people else choose_token(address, token)
     server = make_http_server(directory, address, token=chosen, people=people, allow_hosts=allow_hosts)
     listening = listen(address, port)

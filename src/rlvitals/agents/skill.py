@@ -1,7 +1,7 @@
-"""The skill: one Markdown file that teaches a coding agent how to judge a run, and puts itself where agents look.
+"""The skill: a Markdown file that teaches a coding agent how to judge a run, and its installation for coding agents.
 
-What is installed ends with a line that holds a hash of what is above it. By that an old version that nobody has changed
-is known, and replaced by a new one; a file that somebody has changed is not.
+The last line of an installed file contains a hash of the lines above it. If the hash matches, nobody has changed the
+file, and a new version replaces it. A changed file is not replaced.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rlvitals.version import __version__
 
 SOURCE = Path(__file__).parent / "skill.md"
 FOLDER = Path(".claude") / "skills"
-"""Where coding agents look for the skills of a project."""
+"""The folder in which coding agents look for the skills of a project."""
 
 _STAMP = re.compile(rb"\n<!-- rlvitals \S+ sha256:([0-9a-f]{64}) -->\n\Z")
 
 
 def skill_text() -> str:
-    """The skill as it is shipped."""
+    """The text of the skill as it is shipped."""
     return SOURCE.read_text(encoding="utf-8")
 
 
@@ -32,8 +32,8 @@ def place_in(folder: Path) -> Path:
 
 
 def install(folder: Path, *, force: bool = False) -> tuple[Path, bool]:
-    """Write the skill into a folder of skills: the file, and whether it was written or was there already. Raises
-    ConfigError where it was changed by somebody, unless `force` says that it is to be replaced.
+    """Write the skill into a folder of skills. Returns the file and whether it was written (False: already there).
+    Raises ConfigError if somebody changed the file, unless `force` is true.
     """
     place = place_in(folder)
     body = skill_text().encode()
@@ -51,6 +51,6 @@ def install(folder: Path, *, force: bool = False) -> tuple[Path, bool]:
 
 
 def is_untouched(found: bytes) -> bool:
-    """Whether an installed file is as some version of rlvitals has written it."""
+    """Whether an installed file is unchanged since a version of rlvitals wrote it."""
     stamp = _STAMP.search(found)
     return stamp is not None and hashlib.sha256(found[: stamp.start()]).hexdigest().encode() == stamp[1]

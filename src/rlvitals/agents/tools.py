@@ -1,4 +1,4 @@
-"""The tools of the MCP server: what each is for, what it takes, what answers it, and how a question is refused."""
+"""The tools of the MCP server: descriptions, arguments, the functions that answer, and the errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CURSOR = Argument("cursor", "text", "'more.cursor' of the previous answer, to co
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool: what a client shows of it, what it takes, and what answers it."""
+    """One tool: the texts that a client shows, its arguments, and the function that answers."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ class Tool:
 
 
 class Refused(Exception):
-    """A question that has no answer, as facts."""
+    """A question that cannot be answered; `facts` hold the error."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         super().__init__(str(facts))
@@ -63,7 +63,7 @@ class Refused(Exception):
 
 
 def ask(folder: Folder, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a tool, which fits the budget. Raises Refused."""
+    """The answer of a tool, within the budget. Raises Refused."""
     try:
         if name not in TOOLS:
             raise ConfigError(f"there is no tool {name!r}.{did_you_mean(name, TOOLS)}")
@@ -71,7 +71,7 @@ def ask(folder: Folder, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return tool.answer(folder, read(tool.arguments, given))
     except RlvitalsError as error:
         raise Refused(fit(Draft({"error": _kind_of(error), "message": str(error)}))) from error
-    except OSError as error:  # a file that went away between two looks
+    except OSError as error:  # for example a file that was deleted during the read
         told = error.strerror or type(error).__name__
         raise Refused(fit(Draft({"error": "unreadable", "message": f"the run cannot be read now: {told}"}))) from error
 

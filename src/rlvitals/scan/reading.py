@@ -1,7 +1,6 @@
-"""A group of rollouts in the form that scanners read: what the model wrote, part by part, and what is known of the
-prompt.
+"""A group of rollouts in the form that scanners read: the model's texts, part by part, and facts about the prompt.
 
-Tool results and messages of the environment were not written by the model and are not scanned.
+The model did not write tool results and messages of the environment, so these are not scanned.
 """
 
 from __future__ import annotations

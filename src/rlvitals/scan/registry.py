@@ -181,8 +181,8 @@ _GAMED = {
 
 
 def _of_function(function: Callable[[Rollout, Group], Iterable[Any]]) -> Scanner:
-    """A scanner from a user's function. It gets a rollout and its group and returns what it found: spans or quoted
-    words.
+    """A scanner from a user's function. The function gets a rollout and its group and returns spans, quoted words, or
+    True for the whole answer.
     """
     name = getattr(function, "__name__", type(function).__name__)
     told: dict[str, Any] = dict(getattr(function, "scanner", {}))
@@ -210,7 +210,7 @@ def _listed(found: Any) -> Iterable[Any]:
 
 
 def _span(item: Any, reading: Reading) -> Span | None:
-    """The position of what a user's function found: a span, words of the text, or True for the whole answer."""
+    """The position of a user's hit, which is a span, words of the text, or True for the whole answer."""
     if isinstance(item, Span):
         return item
     if isinstance(item, str):

@@ -127,7 +127,7 @@ class Agreement:
 
     @property
     def kappa(self) -> float | None:
-        """Cohen's kappa; None if both always give the same single answer."""
+        """Cohen's kappa; None without rollouts, or if both always give the same single answer."""
         n = self.both + self.only_model + self.only_scanners + self.neither
         if not n:
             return None

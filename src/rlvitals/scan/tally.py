@@ -1,5 +1,5 @@
-"""What scanners find step by step: how many rollouts show a pattern, their rewards compared with the others, whether
-their share grows, and where they are. Memory does not grow with the length of a run.
+"""Counts the hits of scanners step by step: how many rollouts show a pattern, their rewards compared with the others,
+whether their share grows, and where they are. Memory does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rlvitals.scan.reading import GroupReading, Reading, Span
 from rlvitals.scan.registry import Scanner, shipped_scanners
 
 FEW_ROLLOUTS, MOST_RECENT_STEPS = 64, 32
-"""The newest steps, and the first ones, are counted until they contain this many rollouts; the newest at most this many
-steps.
+"""The newest and the first shares are counted over as many steps as contain FEW_ROLLOUTS rollouts; the newest share
+over at most MOST_RECENT_STEPS steps.
 """
 
 KEPT_CITATIONS, TOLD_CITATIONS = 48, 6
