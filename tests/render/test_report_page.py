@@ -233,6 +233,16 @@ def test_a_gap_is_not_drawn_over_and_what_is_not_finite_is_counted():
     assert "2 not finite" in seen.text
 
 
+def test_what_is_not_finite_is_counted_over_all_lines():
+    values = {"whole": [1, 2, 3, 4], "one": [1, math.nan, 3, 4], "two": [math.inf, 2, 3, math.nan]}
+    lines = [PlotLine(name, np.arange(4.0), np.array(y, dtype=float)) for name, y in values.items()]
+    panel = Panel("Loss", "loss", lines)
+    assert panel.not_finite.tolist() == [0.0, 1.0, 3.0]
+    seen = Seen(panel_figure(panel, Picture("t", "a", "step", [panel])))
+    assert "3 not finite" in seen.text
+    assert seen.text.count("✕") == 3
+
+
 def test_thinning_keeps_a_single_spike_and_says_so():
     values = [1.0] * 5000
     values[3210] = 90.0

@@ -135,6 +135,16 @@ def test_a_gap_is_marked_in_red_where_it_was_logged():
     assert red[1] > 20
 
 
+def test_the_gaps_of_every_line_are_marked():
+    first, second = np.ones(50), np.ones(50)
+    first[5:8] = second[40:45] = np.nan
+    one, both = (pixels(draw(picture(line(first), line(other)))) for other in (np.ones(50), second))
+    right = slice(one.shape[1] // 2, int(0.93 * one.shape[1]))  # left of the count of both
+    below = slice(int(0.6 * one.shape[0]), None)
+    red = [(image[below, right, 0] - image[below, right, 1] > 0.4).sum() for image in (one, both)]
+    assert red[1] > red[0] + 10
+
+
 def test_marks_and_boundaries_outside_the_axis_are_left_out_quietly():
     marks = [Mark(-500.0, "critical", 1), Mark(1.0, "warning", 2), Mark(1.01, "critical", 3, is_about=False)]
     shown = Picture(

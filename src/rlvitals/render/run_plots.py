@@ -81,6 +81,11 @@ class Panel:
     band: tuple[float | None, float | None] | None = None
     marks: list[Mark] = field(default_factory=list)
 
+    @property
+    def not_finite(self) -> Array:
+        """Where any line is NaN or infinite, in rising order; a point for each value."""
+        return np.sort(np.concatenate([line.x[~np.isfinite(line.y)] for line in self.lines] or [np.zeros(0)]))
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -204,7 +209,7 @@ def _draw_panel(ax: Axes, panel: Panel, picture: Picture, smooth: Smooth, limits
             clip_on=True,
         )  # fmt: skip
     _draw_marks(ax, panel.marks, limits)
-    _note_missing(ax, panel.lines)
+    _note_missing(ax, panel.not_finite)
     if len(panel.lines) > 1 and not picture.legend:
         legend = ax.legend(
             loc="lower left", bbox_to_anchor=(-0.01, 0.985), ncols=len(panel.lines), fontsize=6.5, frameon=False,
@@ -340,20 +345,17 @@ def _draw_marks(ax: Axes, marks: list[Mark], limits: tuple[float, float]) -> Non
         )  # fmt: skip
 
 
-def _note_missing(ax: Axes, lines: list[PlotLine]) -> None:
-    """Count the NaNs and infinities of the first line that has any, and mark up to `FEW` of them with red crosses."""
-    for line in lines:
-        broken = line.x[~np.isfinite(line.y)]
-        if not len(broken):
-            continue
-        shown = broken[:: math.ceil(len(broken) / FEW)]
-        ax.plot(
-            shown, np.full(len(shown), 0.02), transform=ax.get_xaxis_transform(), linestyle="none", marker="x",
-            markersize=3.5, color=SEVERITY["critical"][0], clip_on=False, zorder=4,
-        )  # fmt: skip
-        words = f"{len(broken):,} not finite"
-        ax.text(0.995, 0.05, words, transform=ax.transAxes, fontsize=6.5, color=SEVERITY["critical"][0], ha="right")
+def _note_missing(ax: Axes, broken: Array) -> None:
+    """Count NaNs and infinities, and mark up to `FEW` of them with red crosses."""
+    if not len(broken):
         return
+    shown = broken[:: math.ceil(len(broken) / FEW)]
+    ax.plot(
+        shown, np.full(len(shown), 0.02), transform=ax.get_xaxis_transform(), linestyle="none", marker="x",
+        markersize=3.5, color=SEVERITY["critical"][0], clip_on=False, zorder=4,
+    )  # fmt: skip
+    words = f"{len(broken):,} not finite"
+    ax.text(0.995, 0.05, words, transform=ax.transAxes, fontsize=6.5, color=SEVERITY["critical"][0], ha="right")
 
 
 def _colour(place: int) -> str:

@@ -75,7 +75,7 @@ def panel_figure(panel: Panel, picture: Picture) -> str:
     for place, line in enumerate(panel.lines):
         parts += _curve(line, f" s{place % len(COLOURS)}", frame)
     parts += _marks(panel.marks, frame)
-    parts += _lost(panel.lines, frame)
+    parts += _lost(panel.not_finite, frame)
     label = f"{_said(panel.title)}: {_summary(panel, values)}"
     return (
         f'<figure><figcaption>{caption}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
@@ -204,16 +204,13 @@ def _upright(frame: Frame, x: float, style: str) -> str:
     return f'<line class="{style}" x1="{at}" y1="{frame.top - 3}" x2="{at}" y2="{frame.floor}"/>'
 
 
-def _lost(lines: Sequence[PlotLine], frame: Frame) -> Iterator[str]:
-    """The number of non-finite values of the first line that has any, and a cross for some of them."""
-    for line in lines:
-        broken = line.x[~np.isfinite(line.y)]
-        if len(broken):
-            for x in broken[:: math.ceil(len(broken) / 60)].tolist():
-                yield f'<text class="lost" x="{frame.x(x)}" y="{frame.floor + 3}" text-anchor="middle">✕</text>'
-            words = f"{number(len(broken))} not finite"
-            yield f'<text class="lost" x="{frame.right}" y="{frame.floor - 5}" text-anchor="end">{words}</text>'
-            return
+def _lost(broken: Array, frame: Frame) -> Iterator[str]:
+    """The number of values that are not finite, and a cross for some of them."""
+    if len(broken):
+        for x in broken[:: math.ceil(len(broken) / 60)].tolist():
+            yield f'<text class="lost" x="{frame.x(x)}" y="{frame.floor + 3}" text-anchor="middle">✕</text>'
+        words = f"{number(len(broken))} not finite"
+        yield f'<text class="lost" x="{frame.right}" y="{frame.floor - 5}" text-anchor="end">{words}</text>'
 
 
 def _keys(panel: Panel, picture: Picture) -> str:

@@ -423,7 +423,7 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
     """Measure the score on held-out data at the end, if it is not the goal itself."""
     names = _common(views, HELD_OUT_OUTCOMES)
     if names is None or names[0] == found.goal.names[0]:
-        found.missing["held-out score"] = "not every run logs the same one"
+        found.missing["held-out score"] = "not every run logs the same one" if names is None else "it is the goal"
         return
     samples = []
     for view, name in zip(views, names, strict=True):
