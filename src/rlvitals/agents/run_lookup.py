@@ -64,7 +64,7 @@ def look_at_logs(folder: Folder) -> bool:
 
 
 def settled(question: Callable[[], T]) -> T:
-    """The answer once the rows are judged, or the current one after PATIENCE seconds. Each `question` waits a little."""
+    """The answer once the rows are judged, or the current one after PATIENCE seconds. Each call waits a little."""
     until = time.monotonic() + PATIENCE
     while True:
         told = question()

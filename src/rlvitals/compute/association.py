@@ -1,6 +1,6 @@
 """Tests of association: a mark and the reward within strata, a share over the steps, the ranks of two series.
 
-`Gain` and `Trend` keep running sums, so a run of any length takes constant memory. The functions are small exact tests.
+`Gain` and `Trend` keep running sums, so a run of any length takes constant memory. The functions are small tests.
 
 >>> gain = Gain()
 >>> gain.add([1.0, 1.0, 0.0, 0.0], [True, True, False, False])

@@ -107,7 +107,8 @@ def quantile(share: float, freedom: float) -> float:
 
 def hommel(chances: Sequence[float]) -> list[float]:
     """Adjusted p-values by Hommel (1988). If every one at or below alpha is called significant, the probability of any
-    false call is at most alpha. This holds for independent and for positively dependent tests, as those of one curve.
+    false call is at most alpha. This holds for independent and for positively dependent tests, such as those of one
+    curve.
 
     >>> hommel([0.04, 0.04]), hommel([0.01, 0.5])
     ([0.04, 0.04], [0.02, 0.5])

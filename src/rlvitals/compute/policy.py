@@ -129,7 +129,7 @@ def covariance(x: Value, y: Value, sums: Value) -> float:
 
 
 def response_part(mask: Array, parts: int) -> Array:
-    """The index of the part of the response that each token is in, for `parts` equal parts of the masked tokens.
+    """The part (from 0) of its response that each token is in, for `parts` equal parts of the tokens inside the mask.
 
     >>> response_part([[0, 1, 1, 1, 1, 1, 1]], 3)
     array([[0., 0., 0., 1., 1., 2., 2.]])
