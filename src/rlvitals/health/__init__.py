@@ -1,7 +1,7 @@
 """The doctor: rows in, findings out.
 
-`statistics` keeps a few O(1) numbers per series; `case` knows which logged name feeds which of them; `rules/` are small
-typed functions over them; `rulebook` holds their numbers and words, which users override; `monitor` runs them, row by
-row; `actions` turns findings into requests to the trainer; `notify` tells people. But for `notify`: no files, no
-threads, no clock; time comes in with the rows and with `Monitor.tick`.
+`statistics` keeps a few O(1) numbers per series. `case` maps logged names to series. `rules/` are small typed functions
+over the series. `rulebook` holds their numbers and texts, which users can override. `monitor` runs the rules on each
+row. `actions` turns findings into requests to the trainer. `notify` sends notifications. Apart from `notify`, a monitor
+starts no threads, reads no clock and writes no files: time comes with the rows and with `Monitor.tick`.
 """

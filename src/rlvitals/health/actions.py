@@ -1,13 +1,13 @@
-"""What is asked of the trainer, and how it is carried out: the whole policy, without files, clock or torch.
+"""Which requests are made to the trainer and how they are carried out: the whole policy, without files, clock or torch.
 
 `Policy` turns findings into at most one open request. `perform` carries a request out through `Controls`, the four
-things that a trainer can be made to do. `rlvitals.Actions` joins the two in a training loop.
+operations of a trainer. `rlvitals.Actions` joins the two in a training loop.
 
-A stop needs certainty (the rule's own) or two independent criticals. A revert needs a good checkpoint: older than the
-onset, and not saved on a stretch that an earlier revert abandoned. Without one it becomes a stop that needs the same,
-or a warning. Each revert halves the learning rate, because the same rate would lead to the same place; after two
-reverts the next one is a stop. The learning rate alone is halved at most twice in a run, and never where a slower
-policy would only get to the same place.
+A stop needs a rule that is marked as certain, or two independent criticals. A revert needs a good checkpoint: older
+than the onset, and not saved on a stretch that an earlier revert abandoned. Without one it becomes a stop, under the
+conditions above, or a warning. Each revert halves the learning rate, because the same rate would lead to the same
+failure. After two reverts, the next critical that asks for one is a stop. Without a revert, the learning rate is halved
+at most twice in a run, and never for failures that a lower rate only delays.
 
 >>> policy = Policy(certain={"dead_gradient"})
 >>> dead = Finding("dead_gradient", "dead_gradient", "critical", 10, 1, "the gradient is zero", action="stop")
@@ -34,14 +34,14 @@ REVERT_FACTOR = 0.5
 MOST_REVERTS = 2
 
 NO_LR_CUT = frozenset({"reward_hacking", "zero_variance", "reward_floor", "not_learning"})
-"""Kinds that a smaller learning rate does not cure: the exploit is found more slowly, the missing signal stays
+"""Kinds that a smaller learning rate does not fix: an exploit is found more slowly, and a missing signal stays
 missing."""
 
 NO_WITNESS = frozenset({"stall", "throughput", "memory", "gpu_idle", "data"})
-"""Kinds that say nothing about the weights, and so do not count as the second critical."""
+"""Kinds that are no evidence about the weights, so they do not count as the second critical."""
 
 PEOPLE = "asked"
-"""The rule that requests of people are recorded under."""
+"""The rule name under which requests of people are recorded."""
 
 GRAVITY: dict[str, int] = {action: rank for rank, action in enumerate(ACTIONS)}
 
@@ -50,7 +50,7 @@ class Policy:
     """Keeps active findings, the open request and the answers; decides the next request."""
 
     def __init__(self, certain: Container[str] = (), asked: int = 0) -> None:
-        """`certain` holds the rules one critical of which is enough; `asked` counts the requests made before."""
+        """`certain` holds the rules whose single critical is enough to stop; `asked` is the number of past requests."""
         self.open: Request | None = None
         """The request that waits for its answer."""
         self._certain = certain
@@ -64,13 +64,13 @@ class Policy:
     def consider(
         self, findings: Iterable[Finding], checkpoints: Callable[[], Mapping[int, str]] = dict
     ) -> Request | None:
-        """The request that new findings lead to, now the open one; None where nothing more severe is to be asked.
+        """The request that new findings lead to, now the open one; None where none is stronger than the open one.
 
-        `checkpoints` gives the folders to revert to, by step; it is called where that matters.
+        `checkpoints` returns the folders to revert to, by step. It is called only for a possible revert.
         """
         new = list(findings)
         criticals = self.stand(new)
-        # A critical may be the second one that an earlier wish to stop was waiting for.
+        # A critical may be the second one that an earlier finding needs for a stop.
         waiting = [finding for finding in self._criticals.values() if finding not in new] if criticals else []
         best: Request | None = None
         for finding in (*new, *waiting):
@@ -88,20 +88,20 @@ class Policy:
         return self.open
 
     def ask(self, request: Request) -> Request:
-        """Take a request of somebody outside, numbered. It is carried out as it is, before the doctor's."""
+        """Add a request of a person and number it. It is carried out unchanged, before the policy's own."""
         self._asked += 1
         self._of_people.append(replace(request, number=self._asked))
         return self._of_people[-1]
 
     def stand(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Take note of criticals without asking for anything; returns them."""
+        """Remember the critical findings without making a request; returns them."""
         criticals = [finding for finding in findings if finding.severity == "critical"]
         self._criticals.update({finding.alarm: finding for finding in criticals})
         return criticals
 
     def hand_over(self) -> Request | None:
-        """The open request, on its way to the trainer. It stays open until it is answered; a warning is over once it
-        is delivered.
+        """Return the request to pass to the trainer. It stays open until it is answered; a warning is settled on
+        delivery.
         """
         if self._of_people:
             return self._of_people[0]
@@ -111,17 +111,17 @@ class Policy:
         return request
 
     def settle(self, request: Request, answer: Answer, step: int = 0) -> None:
-        """A request has its answer, given at this step."""
+        """Close a request with the answer given at this step."""
         self.remember(request.finding.alarm, request.action, answer, (request.finding.onset_step, step))
         self._of_people = deque(asked for asked in self._of_people if asked.number != request.number)
         if self.open is not None and self.open.number == request.number:
             self.open = None
         if request.action == "revert" and answer == "done":
-            self._criticals.clear()  # what they were seen in is gone
+            self._criticals.clear()  # the weights that showed them are gone
 
     def remember(self, alarm: str, action: Action, answer: Answer, stretch: tuple[int, int] = (0, -1)) -> None:
-        """Count an answer. `stretch` holds the steps from the onset to the answer, which a revert abandons. What people
-        asked for does not count towards what the doctor may ask for.
+        """Count an answer. `stretch` holds the steps from the onset to the answer, which a revert abandons. Requests of
+        people do not count towards the policy's limits.
         """
         is_doctors = alarm != PEOPLE
         if is_doctors and answer in ("done", "declined"):
@@ -133,8 +133,8 @@ class Policy:
             self._abandoned.append(stretch)
 
     def recall(self, events: Iterable[HealthEvent], cuts: Mapping[int, int]) -> None:
-        """Count the answers from before a resume. `cuts` says for each attempt that took over which step was the first
-        to be superseded: what is saved from there on is new.
+        """Count the answers from before a resume. `cuts` holds, for each attempt that took over, the first step that it
+        superseded: checkpoints saved from there on are new.
         """
         onsets: dict[Any, int] = {}
         for event in events:
@@ -148,7 +148,7 @@ class Policy:
                 self.remember(alarm, facts.get("action", "none"), facts.get("answer"), stretch)  # type: ignore[arg-type]
 
     def recover(self, in_alarm: Container[str]) -> Request | None:
-        """Forget the alarms that are over; returns the open request where its reason is gone with them."""
+        """Forget the alarms that have recovered; returns the open request if its alarm is among them."""
         for alarm in [alarm for alarm in self._criticals if alarm not in in_alarm]:
             del self._criticals[alarm]
         if self._settled:
@@ -163,7 +163,7 @@ class Policy:
         if action == "none":
             return None
         if finding.kind == "stall":
-            return Request("warn", reason, finding)  # a trainer that reads it has gone on
+            return Request("warn", reason, finding)  # a trainer that reads it has continued
         if action == "reduce_lr":
             if finding.kind in NO_LR_CUT:
                 return Request("warn", f"{reason}; a smaller learning rate is no answer to it", finding)
@@ -196,7 +196,7 @@ class Policy:
         return Request(action, reason, finding)
 
     def _witness(self, finding: Finding) -> Finding | None:
-        """Another standing critical, of another kind and read from other metrics."""
+        """Another active critical, of another kind and read from other metrics."""
         if finding.severity != "critical" or finding.kind in NO_WITNESS or not finding.metrics:
             return None
         for other in self._criticals.values():
@@ -222,21 +222,21 @@ class CannotGoBack(Exception):
 
 
 class Controls(Protocol):
-    """What a trainer can be made to do. A method that does not do it raises `Declined`."""
+    """The operations of a trainer. A method that does not carry out its operation raises `Declined`."""
 
     def stop(self) -> None:
-        """End the training after this step. A loop that ends when `Actions.carry_out` returns True has nothing to
-        do.
+        """End the training after this step. A loop that ends when `Actions.carry_out` returns True need not do anything
+        here.
         """
 
     def save(self) -> str | None:
         """Save a checkpoint and return its name; None where the trainer saves later (see `Actions.saved`)."""
 
     def scale_rate(self, factor: float) -> tuple[float, float]:
-        """Multiply the learning rate, for good; returns the rate before and after."""
+        """Multiply the learning rate permanently; returns the rate before and after."""
 
     def revert(self, checkpoint: Path) -> None:
-        """Put the weights and the optimizer's moments of a checkpoint back. Learning rate and schedule stay."""
+        """Restore the weights and the optimizer's moments from a checkpoint. Learning rate and schedule stay."""
 
 
 class RequestOutcome(NamedTuple):
@@ -249,8 +249,8 @@ class RequestOutcome(NamedTuple):
 
 
 def perform(request: Request, controls: Controls) -> RequestOutcome:
-    """Do what is asked. Whatever the controls raise is an answer: `declined`, and after a revert that failed a stop,
-    because weights that are half of one step and half of another must not be trained on.
+    """Carry out a request. An exception of the controls is the answer `declined`. After a revert that failed, training
+    must also stop: the weights may be half restored.
     """
     problems: list[Exception] = []
     with guarded(problems.append):

@@ -19,19 +19,19 @@ class Alarm:
     variant: str = ""
     """Which of the rule's wordings fits (`too_easy`, `too_hard`); empty for the plain one."""
     confidence: float | None = None
-    """Where the rule knows better than its entry in the rulebook."""
+    """None: that of the rule's entry in the rulebook, or of the weighing."""
     onset_step: int | None = None
-    """Where the signal's own departure from its band is not the answer."""
+    """None: where the signal left its band, or where the alarm began to hold."""
     back_at: float | None = None
-    """The level its signal must be back at, from below, to have recovered. None: it has when the rule is content."""
+    """The level that its signal must reach again to have recovered. None: it recovers when the rule is quiet."""
     kind: str | None = None
-    """Where a variant is another kind of failure than the rule's own."""
+    """The kind of a variant that is another kind of failure than the rule's; None: the rule's kind."""
     cause: str = ""
-    """One of `records.CAUSES`, where the evidence shows what lies behind it."""
+    """One of `records.CAUSES`, where the evidence shows the cause."""
     is_beyond_doubt: bool = False
-    """So far out that it is not weighed against what else went well."""
+    """Whether it is so extreme that it is not weighed against the outcome."""
     has_company: bool = False
-    """The rule has asked what the outcome does, and another sign agrees: it keeps its severity."""
+    """Whether the rule has checked the outcome and a second sign agrees; the alarm then keeps its severity."""
 
 
 def info(signal: Signal | None, variant: str = "", **evidence: float | str) -> Alarm:
@@ -50,18 +50,18 @@ def critical(signal: Signal | None, variant: str = "", **evidence: float | str) 
 
 
 def beyond_doubt(alarm: Alarm) -> Alarm:
-    """State that no healthy training looks like this, whatever its reward is."""
+    """Mark an alarm that no healthy training has, whatever its reward is."""
     alarm.is_beyond_doubt = True
     return alarm
 
 
 def in_company(alarm: Alarm) -> Alarm:
-    """State that the outcome has stopped rising and a second sign agrees, so that an earlier gain does not matter."""
+    """Mark an alarm as confirmed: the outcome has stopped rising and a second sign agrees. A past gain is ignored."""
     alarm.has_company = True
     return alarm
 
 
 def since(step: int, alarm: Alarm) -> Alarm:
-    """State where it began, if that is known better than from the band its signal left."""
+    """Set the onset of an alarm, where it is known better than from the signal's band."""
     alarm.onset_step = step
     return alarm

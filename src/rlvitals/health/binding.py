@@ -1,8 +1,8 @@
-"""Ties rules to the signals a run logs, and says of the others what they lack.
+"""Binds rules to the signals a run logs, and lists the signals that the other rules lack.
 
-A rule's function names what it reads: each positional parameter is a signal (`Signal | None` where it can do without),
-`case` for the run's facts, or `one_slice` for one slice after the other; each keyword-only one is a number of its entry
-in the rulebook. An entry's `reads` gives a function another metric than its own.
+A rule's function names what it reads. Each positional parameter is a signal (`Signal | None` where it is optional),
+`case` for the run's facts, or `one_slice` for one slice at a time. Each keyword-only one is a number of its entry in
+the rulebook. An entry's `reads` replaces a function's signal by another metric.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Bound:
     on_tick: bool
     warm_up: int
     slice: str = ""
-    """The slice it looks at, of a rule that looks at one after the other."""
+    """The slice it looks at, for a rule about slices."""
 
     @property
     def alarm(self) -> str:
-        """As `Finding.alarm`."""
+        """The same as `Finding.alarm`."""
         return alarm_of(self.rule.rule, self.slice)
 
     def is_due(self, points: int) -> bool:
-        """Whether this row brought one of its signals something, and its first one is warmed up."""
+        """Whether this row has a value of one of its signals, and the first signal has enough points."""
         signals = self.signals
         if not signals:
             return points >= self.warm_up
@@ -67,12 +67,12 @@ class Bound:
         return False
 
     def is_sparse(self, points: int) -> bool:
-        """Whether its first signal comes with few of the rows (evaluations): it cannot wait for as many points."""
+        """Whether fewer than a third of the rows have its first signal (evaluations), so it cannot wait as long."""
         return bool(self.signals) and 3 * self.signals[0].n < points
 
 
 def needs(rule: Rule) -> list[str]:
-    """The signals a rule cannot do without."""
+    """The signals that a rule requires."""
     if rule.when:
         return [term.signal for term in conditions.parse(rule.when, rule.where)]
     asked = entries.parameters(rule.function).signals
@@ -85,7 +85,7 @@ def is_about_tokens(rule: Rule) -> bool:
 
 
 def is_about_slices(rule: Rule) -> bool:
-    """Whether a rule looks at one slice after the other."""
+    """Whether a rule looks at one slice at a time."""
     return not rule.when and ("one_slice", False) in entries.parameters(rule.function).signals
 
 
@@ -95,14 +95,14 @@ def is_about_texts(rule: Rule) -> bool:
 
 
 def check(rule: Rule, book: Rulebook) -> None:
-    """Raise RuleError where a rule's data and its function disagree. `rulebook.load` has done so for all it read; this
-    is for a rule that was made by hand.
+    """Raise RuleError where a rule's data and its function disagree. It is for a rule that was made in code;
+    `rulebook.load` checks the rules that it reads.
     """
     entries.check(rule, entries.EntryPlace(rule.where or f"the rule {rule.rule}"), book.signal_names)
 
 
 def bind(book: Rulebook, case: Case) -> tuple[list[Bound], list[Missing]]:
-    """The rules that can run on this case, and what the others are missing."""
+    """The rules that can run on this case, and the others with the signals they lack."""
     bound, missing = [], []
     for rule in book.rules.values():
         if not rule.enabled or not _is_for(rule, case) or is_about_tokens(rule) or is_about_texts(rule):
@@ -130,7 +130,7 @@ def _bound(rule: Rule, case: Case, one_slice: Slice | None = None) -> Bound:
     ]
     read = tuple(value for value in arguments if isinstance(value, Signal))
     judge = _ready(FUNCTIONS[rule.function], arguments, rule.numbers)
-    if one_slice is not None:  # due when the slice is, not when the whole is
+    if one_slice is not None:  # due when the slice has a value, not the whole
         return Bound(rule, judge, (one_slice.signal,), False, rule.warm_up, one_slice.label)
     return Bound(rule, judge, read, rule.function in ON_TICK, rule.warm_up)
 
@@ -138,8 +138,8 @@ def _bound(rule: Rule, case: Case, one_slice: Slice | None = None) -> Bound:
 def _ready(
     function: FunctionType, arguments: Sequence[Case | Signal | Slice | None], numbers: Mapping[str, float]
 ) -> Callable[[], Alarm | None]:
-    """A copy of the function that has all it asks for as defaults. A partial would sort a dozen numbers into their
-    places at every row.
+    """A copy of the function with all its arguments as defaults. A partial would have to place a dozen numbers on every
+    call.
     """
     ready = FunctionType(function.__code__, function.__globals__, function.__name__, tuple(arguments))
     ready.__kwdefaults__ = dict(numbers)

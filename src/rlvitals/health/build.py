@@ -1,6 +1,6 @@
 """Compiles the rules' YAML into the JSON the package loads, so that training processes need no YAML parser.
 
-`python -m rlvitals.health.build` writes it; `--check` says whether it is up to date.
+`python -m rlvitals.health.build` writes it; `--check` checks whether it is up to date.
 """
 
 from __future__ import annotations

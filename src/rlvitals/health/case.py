@@ -1,12 +1,12 @@
-"""One run as the doctor sees it: which logged name feeds which signal, the algorithm, the settings, the rows so far.
+"""The facts of one run: which logged name feeds which signal, the algorithm, the settings, the rows so far.
 
-`naming` says what a name may be. A signal that several names could feed takes the best one the run logs. A name that
-was known by its words alone is let go where its first values contradict them.
+`naming` lists the possible meanings of a name. A signal that several names could feed takes the best one the run logs.
+A name that was recognised only by its words is dropped if its first values contradict them.
 
 A slice (`reward/env=math`) feeds a signal only where the run does not log the metric over all slices. Then the signal
-is the mean over the slices. One slice in place of the whole would hide a collapse in all others, and its level would
-depend on the alphabet. How many samples each slice has is not known here, so all weigh the same. Besides, the slices of
-an outcome have their own series (`slices`), whether or not the whole is logged.
+is the mean over the slices. A single slice would hide a collapse in all others, and its level would depend on the
+alphabetical order. How many samples each slice has is not known here, so all have the same weight. The slices of an
+outcome also have their own series (`slices`), whether or not the whole is logged.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = ["Case", "Family", "SignalSource", "Taken"]
 
 Family = Literal["policy", "preference", "other"]
 _FAMILIES: dict[str, Family] = {"online": "policy", "distillation": "policy", "preference": "preference"}
-"""By kind of algorithm. The signals tell the family of the other kinds, and of an unknown algorithm."""
+"""By kind of algorithm. For the other kinds, and for an unknown algorithm, the family is inferred from the signals."""
 
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
 _OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
-"""What only a trainer that samples logs."""
+"""Signals that only a trainer that samples logs."""
 
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
 _RESERVED = frozenset({"step", "timestamp", "attempt"})
 BEYOND_PLAN = 1.1
-"""The share of the planned steps beyond which there is no plan."""
+"""A run beyond this share of its planned steps is treated as a run without a plan."""
 
 MOST_NAMED = 8
-"""Slices that a finding names."""
+"""The most slices that a finding names."""
 
 _GROUP_SIZES = (
     "num_generations", "group_size", "n", "rollout_n", "n_samples_per_prompt", "num_generations_per_prompt",
@@ -67,7 +67,7 @@ class FailedAttempt(NamedTuple):
 
 
 class _Increase:
-    """Turns a count since the start into one since the value before."""
+    """Turns a count since the start into the increase since the previous value."""
 
     __slots__ = ("_before",)
 
@@ -75,13 +75,13 @@ class _Increase:
         self._before = math.nan
 
     def to_concept(self, value: float) -> float:
-        """The increase; 0 for the first value and where the count began again."""
+        """The increase; 0 for the first value and where the count restarted."""
         before, self._before = self._before, value
         return value - before if value >= before else 0.0
 
 
 class _Reading:
-    """How one logged key is taken: into which signal, after which conversion."""
+    """How one logged key is read: into which signal, after which conversion."""
 
     __slots__ = ("caveat", "is_one_of_several", "is_plain", "rank", "round", "signal")
 
@@ -98,10 +98,10 @@ class _Reading:
         self.rank = rank
         self.caveat = caveat
         self.is_one_of_several = is_one_of_several or round is not None
-        """Whether the row's other names have a say in the signal's value: the highest counts, or the mean."""
+        """Whether other names of the row feed the signal as well; it takes their highest value, or their mean."""
         self.round = round
         self.is_plain = caveat is None and not self.is_one_of_several
-        """Whether the signal takes the value as it is, which nearly all do."""
+        """Whether the signal takes the value unchanged, as nearly all do."""
 
 
 class Case:
@@ -128,11 +128,11 @@ class Case:
         self.first_step: int | None = None
         self.restarts = 0
         self.failed_attempt: FailedAttempt | None = None
-        """The last attempt before this one that failed, until one has got further than it."""
+        """The last attempt before this one that failed, until another has logged more rows than it."""
         self.backward_steps = 0
-        """Rows whose step was below the one before."""
+        """Rows whose step was lower than the previous row's."""
         self.duplicates = 0
-        """Rows that brought the core series a second value for one step."""
+        """Rows with a second value of a core series for the same step."""
         self._core: list[Signal] = []
         self._core_steps: dict[str, int] = {}
         self.timestamp = math.nan
@@ -143,40 +143,40 @@ class Case:
         self.reward_at_evals: list[float] = []
         """The reward's fast level at the last five evaluations."""
         self.kl_estimator = ""
-        """The concept the KL is an estimate of, where the framework tells."""
+        """The concept the KL is an estimate of, where the framework is known."""
         self.now = math.nan
-        """The time, where `Monitor.tick` tells it."""
+        """The time, where `Monitor.tick` passes it."""
         self.heard_at = math.nan
         """When the last row was noticed, for rows without a time."""
         self.open_phases: Sequence[OpenPhase] = ()
-        """What the trainer is in the middle of, where `Monitor.tick` tells it."""
+        """The phases the trainer is in, where `Monitor.tick` passes them."""
         self.lost_pid: int | None = None
-        """The trainer's process, where it is known to be gone."""
+        """The trainer's process id, where the process is known to be gone."""
         self.interval = Signal("interval", "timestamp")
         """Seconds between rows."""
         self.raised: dict[str, tuple[str, int]] = {}
-        """Alarms that stand (rules, and rules about one slice): their severity and the point each began at."""
+        """Active alarms (rules, and rules about one slice): their severity and the point each began at."""
         self._given_algorithm, self._given_framework = self.algorithm is not None, framework is not None
         self._sources = {source.name: source for source in sources}
         self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
         self._naming = Naming(self._sources.values(), mapping)
         self._taken: dict[tuple[str, str], Taken] = {}
         self._has_pairs = False
-        self._trials: dict[str, list[float]] = {}  # the first values of names that were known by their words alone
-        self._parts, self.trail = Parts(), Trail()  # what adds up to the reward; how the gap to the engine went
+        self._trials: dict[str, list[float]] = {}  # the first values of names that were recognised only by their words
+        self._parts, self.trail = Parts(), Trail()  # what adds up to the reward; the gap to the engine
         self._readings: dict[str, list[_Reading] | None] = {}
         self._feeding: dict[str, tuple[int, int, str]] = {}  # by signal: the place of the claim it is read by
         self._rounds: dict[str, Round] = {}  # by signal that is read from slices
         self.slices = Slices()
         """The slices of outcomes, which are judged one by one."""
         self.origins = Origins()
-        """The failures that the run logs, and since when they are more than usual."""
+        """The failures that the run logs, and since when they are above their usual level."""
         self.changed = True
-        """Whether signals or facts are new since the rules were last bound to them."""
+        """Whether signals or facts have changed since the rules were last bound to them."""
         self._read_as()
 
     def take(self, row: Mapping[str, Any]) -> None:
-        """Read one row: every value of it goes to its signal."""
+        """Read one row: pass each value to its signals."""
         step = self._take_place(row)
         points = self.points
         if points <= 3 and not (self._given_algorithm and self._given_framework):
@@ -207,7 +207,7 @@ class Case:
             self._take_marked(str(marked), step)
 
     def _count_duplicate(self, step: int) -> None:
-        """Count a row that brought a core series a second value for its step."""
+        """Count the row if it has a second value of a core series for its step."""
         is_duplicate = False
         points, steps = self.points, self._core_steps
         for core in self._core:
@@ -218,7 +218,7 @@ class Case:
         self.duplicates += is_duplicate
 
     def _take_place(self, row: Mapping[str, Any]) -> int:
-        """The row's step and time; a step back to the beginning is a restart."""
+        """Read the row's step and time. A step back to the beginning is a restart."""
         step = row.get("step")
         if type(step) is not int:
             step = int(step) if isinstance(step, int | float) and math.isfinite(step) else self.step + 1
@@ -253,7 +253,7 @@ class Case:
                     continue
             else:
                 number = value
-            if number - number != 0.0:  # NaN and both infinities, at the price of one subtraction
+            if number - number != 0.0:  # NaN and both infinities, for the cost of one subtraction
                 self._take_nonfinite(key, number, targets, step)
                 continue
             for reading in targets:
@@ -279,17 +279,17 @@ class Case:
             signal.seen_at = points
             signal.update(meant, step)
         for signal, shared in rounds.items():
-            is_still = self._rounds.get(signal.name) is shared  # the row may have brought a better name behind them
+            is_still = self._rounds.get(signal.name) is shared  # the row may have had a better name after them
             if is_still and (mean := shared.mean()) is not None:
                 signal.seen_at = points
                 signal.update(mean, step)
 
     def _says_nothing(self, key: str, value: float) -> bool:
-        """Whether a value that is not a number says nothing: the mean of a slice that the batch has no sample of."""
+        """Whether a non-finite value has no meaning, such as the mean of a slice without samples in this batch."""
         return key.startswith("_") or (math.isnan(value) and self.reader.cut(key) is not None)
 
     def restart(self, step: int) -> None:
-        """Begin again with the same names: the log holds a second run, and the first one's baselines do not fit it."""
+        """Start again with the same names: the log holds a second run, which needs new baselines."""
         self.restarts += 1
         self.points = 0
         self.first_step = step
@@ -309,7 +309,7 @@ class Case:
 
     @property
     def mapping(self) -> dict[str, str]:
-        """What the user says that names are."""
+        """The meanings of names that the user gave."""
         return self._naming.mapping
 
     @property
@@ -337,8 +337,8 @@ class Case:
 
     @property
     def progress(self) -> float | None:
-        """The share of the planned steps that is done; None without a plan, and where the run has gone well beyond it:
-        then the plan is another training's, or counts something else.
+        """The share of the planned steps that is done. None without a plan, and for a run well beyond its plan: then
+        the plan belongs to another training, or counts something else.
         """
         if not self.total_steps or self.first_step is None:
             return None
@@ -347,12 +347,12 @@ class Case:
 
     @property
     def planned_points(self) -> float | None:
-        """How many rows the whole run will have, as far as its plan and its cadence tell."""
+        """How many rows the whole run will have, estimated from its plan and the rows so far; None without a plan."""
         progress = self.progress
         return self.points / progress if progress and progress > 0 else None
 
     def number(self, *names: str) -> float | None:
-        """A number of the run's settings, by the first name it is given under."""
+        """A number of the run's settings: the first of these names that has one."""
         if names not in self._numbers:
             values = (self.config.get(name) for name in names)
             self._numbers[names] = next(
@@ -363,11 +363,11 @@ class Case:
 
     @property
     def group_size(self) -> float | None:
-        """How many answers to one prompt are compared, where the settings tell."""
+        """How many answers to one prompt are compared; None where the settings do not give it."""
         return self.number(*_GROUP_SIZES)
 
     def _read_as(self) -> None:
-        """Take what is known of framework and algorithm for how names are read."""
+        """Read names according to the framework and algorithm known so far."""
         self.reader = catalog.reader(self.framework, self.algorithm)
         kind = self.reader.algorithm.kind if self.reader.algorithm else ""
         self._family = _FAMILIES.get(kind)
@@ -378,7 +378,7 @@ class Case:
         if not self._given_framework and found.framework and found.framework != self.framework:
             self.framework = found.framework
             self.changed = True
-            # Names that were read without knowing whose they are may mean something else now.
+            # Names that had no meaning without the framework may have one now.
             self._readings = {key: targets for key, targets in self._readings.items() if targets is not None}
         if not self._given_algorithm and found.algorithm and self.algorithm is None:
             self.algorithm = found.algorithm
@@ -386,12 +386,12 @@ class Case:
         self._read_as()
 
     def _resolve(self, key: str, value: Any) -> list[_Reading] | None:
-        """Decide what a key that is new feeds."""
+        """Decide which signals a new key feeds."""
         if key in _RESERVED or key.startswith("_"):
             self._readings[key] = None
             return None
         if _number(value) is None:
-            return None  # nothing to judge by yet; it may come with a number later
+            return None  # no number yet; it may have one in a later row
         number = _number(value)
         first = [] if number is None or not math.isfinite(number) else [number]
         claims = self._naming.claims(key, first, self.reader, pairs=self._has_pairs)
@@ -403,7 +403,7 @@ class Case:
         may_be_part = self.reader.cut(key) is None and all(_is_like_a_reward(claim) for claim in claims)
         if may_be_part and (part := self._part(key, is_free=not readings)):
             readings.append(_Reading(part, 0))
-        # A user's rule reads the key besides: asking for a part of the reward leaves it a part.
+        # A user's rule reads the key in addition: a part of the reward stays a part.
         if name := self._asked.get(key.casefold()):
             asked = Claim(0, Taken(name, key, "", "given", "a rule asks for it"))
             if reading := self._feed(key, asked):
@@ -420,7 +420,7 @@ class Case:
             signal = self.signals[name]
             if takes_highest and claim.rank == feeding[0]:
                 return self._reading(key, claim, signal)
-            # Names of one rank are taken in the alphabet's order, so that a row's order does not matter.
+            # Names of one rank are taken in alphabetical order: the order within a row must not matter.
             is_joining = claim.slice is not None and feeding == place
             if (feeding <= place and not is_joining) or (signal.n > 3 and claim.rank >= 0):
                 return None
@@ -440,8 +440,8 @@ class Case:
         return self._reading(key, claim, signal)
 
     def _slice(self, key: str, claim: Claim) -> _Reading | None:
-        """Let a slice feed its own series, unless a better spelling does already. A label that names a metric is
-        none: `eval/mean_reward` is not the score of a data set of that name.
+        """Let a slice feed its own series, unless a better spelling does already. A label that names a metric is not a
+        label: `eval/mean_reward` is not the score of a data set of that name.
         """
         labels = claim.slice.labels.values() if claim.slice is not None and "=" not in key else ()
         if any(catalog.vocabulary().recognise(label, [], pairs=False) is not None for label in labels):
@@ -456,7 +456,7 @@ class Case:
         return _Reading(signal, claim.rank, claim.caveat)
 
     def _let_go(self, signals: list[Signal]) -> None:
-        """Read nothing into these signals any more."""
+        """Stop feeding these signals."""
         for fed, readings in self._readings.items():
             if readings:
                 self._readings[fed] = [one for one in readings if one.signal not in signals] or None
@@ -473,7 +473,7 @@ class Case:
         return _Reading(signal, claim.rank, _Increase() if claim.is_total else claim.caveat, round=shared)
 
     def _hear(self, row: Mapping[str, Any]) -> None:
-        """Take the first values of names on trial, and decide where there are enough."""
+        """Collect the first values of names on trial, and decide once there are enough."""
         for key, values in list(self._trials.items()):
             number = _number(row.get(key))
             if number is None or not math.isfinite(number):
@@ -484,7 +484,7 @@ class Case:
                 self._decide(key, values)
 
     def _decide(self, key: str, values: list[float]) -> None:
-        """Keep what a name was read as, or let it go where its values contradict: others may claim its signal."""
+        """Keep the meaning of a name, or drop it where its values contradict it; others may then claim its signal."""
         readings = self._readings.get(key) or []
         claims = self._naming.claims(key, values, self.reader, pairs=self._has_pairs)
         self._naming.settle(key, values)
@@ -512,8 +512,8 @@ class Case:
         self.changed = True
 
     def _part(self, key: str, *, is_free: bool) -> Signal | None:
-        """The series of what is named as a part of the reward and feeds nothing else. What else may be a part is noted:
-        what is read as the reward may be a part of another one.
+        """The series of a key that is named as a part of the reward and feeds nothing else. Other possible parts are
+        noted: a key that is read as the reward may be a part of another one.
         """
         name = self._naming.part(key)
         if name is not None and is_free:
@@ -524,7 +524,7 @@ class Case:
         return None
 
     def _look_for_parts(self, row: Mapping[str, Any]) -> None:
-        """Find out what adds up to the reward. Weights in the settings are the last word on it."""
+        """Find the series that add up to the reward. Weights in the settings, one for each part, end the search."""
         reward = self.signals.get("reward")
         if reward is None or reward.seen_at != self.points or not (candidates := self._parts.candidates()):
             return
@@ -539,8 +539,8 @@ class Case:
 
     @property
     def parts(self) -> dict[str, Signal]:
-        """The parts of the reward, by the name the run gives them: those that add up to it, or where none do, those
-        that are named so.
+        """The parts of the reward, by the name the run gives them: those that add up to it, or if none do, those that
+        are named as parts.
         """
         return self._parts.series
 
@@ -556,7 +556,7 @@ class Case:
 
     @property
     def taken(self) -> list[Taken]:
-        """What each signal is read from, and how sure that is."""
+        """Which name each signal is read from, and how sure that is."""
         return [
             taken for (name, key), taken in self._taken.items()
             if any(reading.signal is self.signals.get(name) for reading in self._readings.get(key) or ())
@@ -568,7 +568,7 @@ class Case:
         return tuple(list(shared.latest)[:MOST_NAMED]) if shared is not None else (signal.key,)
 
     def sureness(self, signal: Signal | None) -> Sureness:
-        """How sure it is that a signal is what it was read as."""
+        """How sure the reading of a signal is."""
         taken = self._taken.get((signal.name, signal.key)) if signal is not None else None
         return taken.sureness if taken is not None else "known"
 
@@ -577,9 +577,7 @@ class Case:
         return TRUST[self.sureness(signal)]
 
     def doubt(self, signal: Signal | None) -> dict[str, str]:
-        """What a finding adds to its evidence where the series is a mean over slices, or where it is a guess what it
-        is.
-        """
+        """The evidence that a finding adds where the series is a mean over slices, or where its meaning is a guess."""
         shared = self._rounds.get(signal.name) if signal is not None else None
         averaged = {"mean_of": f"{len(shared.latest)} slices"} if shared is not None and len(shared.latest) > 1 else {}
         if signal is None or self.sureness(signal) != "guess":
@@ -597,7 +595,7 @@ class Case:
         self.nonfinite_others[key] = self.nonfinite_others.get(key, 0) + 1
 
     def _take_marked(self, marked: str, step: int) -> None:
-        """Non-finite values as a run's own log keeps them: `loss=nan kl=inf`."""
+        """Read non-finite values in the form of a run's own log: `loss=nan kl=inf`."""
         for item in marked.split():
             key, _, said = item.rpartition("=")
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
@@ -609,7 +607,7 @@ def _is_like_a_reward(claim: Claim) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    """A plain float of whatever a trainer logs, or None for what is not a number."""
+    """A logged value as a plain float, or None if it is not a number."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, bool | int):
@@ -619,7 +617,7 @@ def _number(value: Any) -> float | None:
             return math.inf if value > 0 else -math.inf
     if value is None or isinstance(value, str | bytes | list | tuple | dict):
         return None
-    with guarded():  # whatever a stranger's object does, the rest of the row counts
+    with guarded():  # a foreign object may raise anything; the rest of the row must be read
         number = getattr(value, "number", None)
         return float(number if isinstance(number, float | int) else value)
     return None

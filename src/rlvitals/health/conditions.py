@@ -1,8 +1,8 @@
 """Rules without code: `SIGNAL[.STATISTIC] OP NUMBER`, several joined by `and`.
 
-The signal is one of the rulebook's, a concept of the catalogue or a logged name (spaces and all); the statistic one of
-`STATISTICS` (the value itself where none is given). A concept is taken whole, so `train.loss.trend` is the concept;
-`NAME.value` is how a logged name that ends like a statistic is distinguished from it.
+The signal is one of the rulebook's, a concept of the catalogue or a logged name, which may contain spaces. The
+statistic is one of `STATISTICS`; without one it is the value itself. A concept's name is read as a whole, so
+`train.loss.trend` is the concept. For a logged name that ends like a statistic, write `NAME.value`.
 
 >>> condition = parse("kl.fast > 0.5 and reward.rising < 1")
 >>> [term.signal for term in condition]
@@ -58,8 +58,8 @@ STATISTICS: dict[str, Callable[[Signal], float]] = {
     "points": operator.attrgetter("n"),
     "at_step": operator.attrgetter("step"),
 }
-"""Names a condition may ask for; `statistics.Signal` defines each. `at_step` is the training step of the
-last value, for rules that begin or end at a step."""
+"""The statistics that a condition may use; `statistics.Signal` defines each. `at_step` is the training step of the last
+value, for rules that begin or end at a step."""
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
@@ -101,7 +101,7 @@ def _concepts() -> frozenset[str]:
 
 
 def parse(text: str, place: str = "the rule") -> list[Term]:
-    """Read a condition; what is wrong with it is a RuleError that says how to write it."""
+    """Read a condition. Raises RuleError that shows how to write it."""
     terms = []
     for piece in re.split(r"\s+and\s+", text.strip()):
         match = _BAND.match(piece.strip()) or _TERM.match(piece.strip())
@@ -121,7 +121,7 @@ def parse(text: str, place: str = "the rule") -> list[Term]:
 
 
 def _split(what: str, place: str) -> tuple[str, str]:
-    """A name and the statistic asked of it."""
+    """The name and the statistic in a term."""
     head, dot, tail = what.rpartition(".")
     if not dot or not head or what in _concepts():
         return what, "value"

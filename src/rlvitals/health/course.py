@@ -1,13 +1,13 @@
-"""The whole course of a series in constant memory: up to 64 block means, and what they say of gain, loss and noise.
+"""The whole course of a series in constant memory: up to 64 block means, and the gain, loss and noise they show.
 
-A reader of curves looks at the means of a run's tenths and asks whether they differ by more than they scatter. So does
-a `Course`: it splits the run so far into up to ten stretches of equal length.
+A `Course` splits the run so far into up to ten stretches of equal length, and compares their means. A difference is
+treated as real if it is larger than the scatter of the means.
 
-How far a stretch's mean scatters depends on the memory of the series: a logged running mean of ten points wanders off
-for a while and comes back, and looks smooth all the time. So the scatter is measured over several distances, up to a
-seventh of the run, by how far a block is from the middle of its two neighbours at that distance (a straight rise or
-fall leaves nothing there). Where it grows with the distance the series has a memory, as long as the growth says.
-`benchmarks/course_noise.py` prints how often a series without any trend is called gained or lost.
+How far a stretch's mean scatters depends on the memory (autocorrelation) of the series: a logged running mean of ten
+points looks smooth while it drifts away and comes back. So the scatter is measured over several distances, up to a
+seventh of the run. At each distance it is how far a block is from the middle of its two neighbours; for a straight rise
+or fall that is 0. Where the scatter grows with the distance, the series has a memory, and the growth shows how long it
+is. `benchmarks/course_noise.py` prints how often a series without any trend is called gained or lost.
 
 >>> course = Course()
 >>> for point in range(100):
@@ -24,37 +24,37 @@ from itertools import pairwise
 MOST_BLOCKS = 64
 STRETCHES = 10
 BLOCKS_A_STRETCH = 4
-"""Blocks a stretch has at the least, so that a short run has fewer stretches."""
+"""The fewest blocks of a stretch; a short run therefore has fewer stretches."""
 
 LEAST_POINTS = 3 * BLOCKS_A_STRETCH
-"""Points until there is anything to compare."""
+"""Points needed before stretches can be compared."""
 
 BEYOND_NOISE = 2.0
-"""Standard errors of a difference between two stretches beyond which it is treated as real."""
+"""A difference between two stretches of at least this many standard errors is treated as real."""
 
 MOST_KEPT = 0.5
-"""The share of its best gain that a run must still have to have won."""
+"""The share of its best gain that a run must have kept to count as won."""
 
 REACH = 0.15
-"""The longest distance over which scatter is measured, as a share of the run: beyond it there is too little to see."""
+"""The longest distance over which scatter is measured, as a share of the run: beyond it there are too few pairs."""
 
 BY_CHANCE = 0.25
 MOST_ALIKE = 0.98
 FEW = 1.0
-"""How much an error grows that was estimated from few independent values: by one over their number, as Student's t."""
+"""How much to widen an error estimated from few independent values: by one over their number, like Student's t."""
 
 LEAPS = 0.25
-"""How much of what the changes between stretches scatter is noise at the least."""
+"""The least noise, as a share of the scatter of the changes between stretches."""
 
 ROUNDING = 1e-9
 
 _SIGMA_OF_MEDIAN = 1.4826
-"""Median absolute deviation to standard deviation, for a normal law."""
+"""Median absolute deviation to standard deviation, for a normal distribution."""
 
 
 class Course:
-    """Values in, one by one; the levels of the run's stretches out. Answers are worked out when they are asked for,
-    and kept until the next block is full: of a long run a block is one part in 32 to 64.
+    """Takes values one by one and keeps the levels of the run's stretches. Results are computed on demand and cached
+    until the next block is full. In a long run a block is one part in 32 to 64.
     """
 
     __slots__ = ("_at", "_blocks", "_count", "_levels", "_noise", "_size", "_sum", "_won", "_won_at", "n")
@@ -117,7 +117,7 @@ class Course:
 
     @property
     def gain(self) -> float:
-        """How far the last stretch is above the first, in standard errors of that difference; below 0: it lost."""
+        """How far the last stretch is above the first, in standard errors of that difference; negative after a loss."""
         return self.in_errors(self.now - self.start)
 
     @property
@@ -138,7 +138,7 @@ class Course:
 
     @property
     def kept(self) -> float:
-        """The share of its best gain that is left; 1 where nothing was gained."""
+        """The share of the best gain that is left; 1 where nothing was gained."""
         won = self.best - self.start
         return (self.now - self.start) / won if won > 0 else 1.0
 
@@ -146,7 +146,7 @@ class Course:
     def won(self) -> bool:
         """Whether the last stretch is above the first, and most of the best gain is kept."""
         done = self.n - self._count
-        if self._won_at != done:  # a dozen rules ask, and only a full block changes the answer
+        if self._won_at != done:  # a dozen rules read it, and only a full block changes it
             self._won_at = done
             self._won = self.gain >= BEYOND_NOISE and self.kept >= MOST_KEPT
         return self._won
@@ -159,9 +159,9 @@ class Course:
         return self.best_gain >= BEYOND_NOISE and self.fall >= BEYOND_NOISE and self.kept < MOST_KEPT
 
     def fall_of_last(self, size: int) -> tuple[float, float, float]:
-        """The best mean of so many neighbouring values, how far the mean of the last ones is below it, and the standard
-        error of that difference. For a series of few values, such as evaluations: the noise of one is taken from how
-        far each is from the middle of its neighbours.
+        """The best mean of `size` neighbouring values, how far the mean of the last `size` is below it, and the
+        standard error of that difference. It is for series of few values, such as evaluations. The noise of a value is
+        estimated from its distance to the middle of its neighbours.
 
         >>> course = Course()
         >>> for score in (0.3, 0.35, 0.41, 0.39, 0.44, 0.5, 0.46, 0.37, 0.3, 0.27):
@@ -199,7 +199,7 @@ class Course:
         changes = [later - earlier for earlier, later in pairwise(levels)]
         mean = sum(changes) / len(changes)
         leaps = sum((change - mean) * (change - mean) for change in changes) / max(len(changes) - 1, 1) / 2.0
-        # A series that only ever leaps has no other noise; a straight line has none but rounding.
+        # A series that only leaps shows no other noise; a straight line has only rounding errors.
         self._levels = levels
         self._noise = max(
             error_of_mean(blocks, count // stretches),
@@ -209,8 +209,8 @@ class Course:
 
 
 def by_chance(count: int) -> float:
-    """How far the highest of so many values of a normal law is above their middle, in standard deviations, at the most
-    (the bound on its mean).
+    """An upper bound on how far the highest of `count` normal values is above their mean, on average, in standard
+    deviations.
 
     >>> round(by_chance(5), 2), round(by_chance(30), 2)
     (1.79, 2.61)
@@ -219,7 +219,7 @@ def by_chance(count: int) -> float:
 
 
 def error_of_mean(values: list[float], size: int) -> float:
-    """Return the standard error of the mean of `size` neighbouring values of a series that may have a memory.
+    """Return the standard error of the mean of `size` neighbouring values of a series that may be autocorrelated.
 
     >>> round(error_of_mean([0.0, 1.0, 0.4, -0.7, -0.1, 0.2, -0.9, 0.8, -0.3, 0.5, -0.6, 0.1], 4), 1)
     0.6
@@ -231,9 +231,9 @@ def error_of_mean(values: list[float], size: int) -> float:
     near, far = variances[0], max(variances)
     if far <= 0 or far == math.inf:
         return far
-    # Of a series without memory the largest of a few estimates is above the first by chance.
+    # In a series without memory, the largest of a few estimates is above the first by chance.
     alike = min(max((1.0 - near / far - BY_CHANCE) / (1.0 - BY_CHANCE), 0.0), MOST_ALIKE)
-    # The mean of values each of which is `alike` times the one before and something new.
+    # The variance of a mean where each value is `alike` times the one before plus new noise (AR(1)).
     ahead, behind = 1.0 + alike, 1.0 - alike
     shared = ahead / behind - 2.0 * alike * (1.0 - alike**size) / (size * behind * behind)
     error = math.sqrt(far * min(shared / size, 1.0))
@@ -242,7 +242,7 @@ def error_of_mean(values: list[float], size: int) -> float:
 
 
 def _variances(values: list[float], reach: int) -> list[float]:
-    """The variance of a series as it looks over growing distances, and as it would over half as much again."""
+    """The variance of a series measured over growing distances, and extrapolated to half as much again."""
     count = len(values)
     found: list[float] = []
     last = 0
@@ -253,7 +253,7 @@ def _variances(values: list[float], reach: int) -> list[float]:
         ]
         usual = _SIGMA_OF_MEDIAN * median(away)
         variance = usual * usual / 6.0
-        # What wanders spreads as the distance does. What spreads faster is a curve, not noise.
+        # The variance of a random walk grows in proportion to the distance. A faster growth is a curve, not noise.
         found.append(min(variance, found[-1] * distance / last) if found else variance)
         last = distance
     if found[-1] == math.inf:
@@ -264,7 +264,7 @@ def _variances(values: list[float], reach: int) -> list[float]:
 
 
 def median(values: list[float]) -> float:
-    """Return the middle value (the stdlib's own costs an import that the training process need not pay)."""
+    """Return the median (importing the stdlib's would cost the training process time)."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])

@@ -1,4 +1,4 @@
-"""Reads one entry of a rule file and says, to the line, what is wrong with it.
+"""Reads one entry of a rule file; an error names the line and the problem.
 
 An entry is a mapping, or a rule in its one-line form:
 
@@ -29,8 +29,8 @@ from rlvitals.records import ACTIONS, KINDS, SEVERITIES, Action, Severity
 FAMILIES = ("policy", "preference", "other")
 MAX_HOLD = 60
 NO_SIGNALS = frozenset({"case", "recheck", "one_slice", "scanned"})
-"""What a rule's function may ask for besides signals: the run's facts, a step compared with its tokens, one slice of an
-outcome after the other, and a pattern in the texts of rollouts."""
+"""Parameters of a rule's function that are not signals: the run's facts, a step compared with its tokens, one slice of
+an outcome at a time, and a pattern in the texts of rollouts."""
 _HOLD = re.compile(r"^(\d+) of (\d+)$")
 _LINE = re.compile(r"^\s*(?P<when>.+?)(?:\s+for\s+(?P<points>\d+))?\s*:\s*(?P<severity>info|warning|critical)\s*$")
 
@@ -55,7 +55,7 @@ class Rule:
     when: str = ""
     """The condition of a rule without code: `kl.fast > 0.5`."""
     reads: dict[str, str] = field(default_factory=dict)
-    """Which signal, concept or logged name the function gets for one of its own: {reward: Epoch/AvgReward}."""
+    """Which signal, concept or logged name the function gets for one of its parameters: {reward: Epoch/AvgReward}."""
     severity: Severity = "warning"
     """The severity of a rule without code."""
     families: tuple[str, ...] = ()
@@ -65,26 +65,26 @@ class Rule:
     warm_up: int = 0
     """Points its first signal must have."""
     hold: tuple[int, int] = (2, 3)
-    """It must hold at so many of the last so many points."""
+    """(n, m): the rule must hold at n of the last m points."""
     hold_critical: tuple[int, int] | None = None
     numbers: dict[str, float] = field(default_factory=dict)
     words: FindingTexts = FindingTexts()
     variants: dict[str, FindingTexts] = field(default_factory=dict)
     action: Action = "none"
-    """What a warning asks for."""
+    """The action that a warning requests."""
     action_critical: Action = "warn"
     certain: bool = False
-    """Whether one critical of it is enough to stop."""
+    """Whether one critical finding of this rule is enough to stop."""
     confidence: float = 0.7
     enabled: bool = True
     echoes: tuple[str, ...] = ()
-    """Rules that say the same more plainly: it stays silent for a while after one of them spoke."""
+    """Rules that report the same problem more clearly. After one of them is raised, this one is held back a while."""
     sources: tuple[str, ...] = ()
     where: str = ""
     """The file and line it comes from, for messages."""
 
     def says(self, variant: str) -> FindingTexts:
-        """The words for a variant; what it leaves out is the plain wording's."""
+        """The texts of a variant; texts that it does not define are the rule's plain ones."""
         plain = self.words
         other = self.variants.get(variant)
         if other is None:
@@ -94,7 +94,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class EntryPlace:
-    """Where an entry stands, so that a message can point at it."""
+    """The place of an entry in its file, for messages."""
 
     source: str
     path: tuple[Any, ...] = ()
@@ -102,7 +102,7 @@ class EntryPlace:
     name: str = ""
 
     def at(self, *keys: Any) -> str:
-        """The place of a value inside the entry, as near as it is known."""
+        """The place of a value inside the entry, as precisely as it is known."""
         named = f" ({self.name})" if self.name else ""
         for length in range(len(keys), -1, -1):
             if line := self.lines.get((*self.path, *keys[:length])):
@@ -112,10 +112,10 @@ class EntryPlace:
 
 
 class Parameters(NamedTuple):
-    """What a rule's function asks for."""
+    """The parameters of a rule's function."""
 
     signals: tuple[tuple[str, bool], ...]
-    """Names in order; True where the rule can do without."""
+    """Names in order; True where the signal is optional."""
     numbers: frozenset[str]
 
 
@@ -152,7 +152,7 @@ def parse_line(text: str, place: str = "the rule", sources: Sequence[SignalSourc
     severity: Severity = match["severity"]  # type: ignore[assignment]
     held = f" for {points}" if points > 1 else ""
     return Rule(
-        # The whole line is its name: two rules may ask the same of a metric for two severities.
+        # The whole line is its name: two rules may have the same condition with two severities.
         rule=f"{when}{held}: {severity}",
         kind=kind_of(term, sources),
         when=when,
@@ -168,15 +168,15 @@ def parse_line(text: str, place: str = "the rule", sources: Sequence[SignalSourc
 _WORDS = ("title", "causes", "advice")
 _KEYS = sorted({entry.name for entry in fields(Rule)} - {"words", "where"} | set(_WORDS))
 _FOR_ALL = ("enabled", "action", "action_critical", "certain", "confidence", "hold", "hold_critical", "warm_up")
-"""What an entry about many rules may change of each."""
+"""The keys that an entry for many rules may change."""
 
 
 def parse(entry: Any, known: Mapping[str, Rule], place: EntryPlace, sources: Sequence[SignalSource]) -> list[Rule]:
-    """The rules an entry adds or changes: one, or as many as its pattern fits."""
+    """The rules an entry adds or changes: one, or all that match its pattern."""
     if isinstance(entry, Mapping) and len(entry) == 1 and "rule" not in entry:
         entry = ": ".join(
             str(part) for part in next(iter(entry.items()))
-        )  # a line that YAML took for a key and a value
+        )  # a one-line rule that YAML read as a key and a value
     if isinstance(entry, str):
         return [parse_line(entry, place.at(), sources)]
     if not isinstance(entry, Mapping) or not isinstance(entry.get("rule"), str):
@@ -211,7 +211,7 @@ def parse(entry: Any, known: Mapping[str, Rule], place: EntryPlace, sources: Seq
 
 
 def _parse_pattern(entry: Mapping[str, Any], known: Mapping[str, Rule], place: EntryPlace) -> list[Rule]:
-    """`rule: "*"` (or `gradient_*`), of some `kinds` or of all: what it says holds for every rule it fits."""
+    """An entry with `rule: "*"` (or `gradient_*`), for some `kinds` or all: it changes every rule that matches."""
     for key in entry:
         if key not in ("rule", "kinds", *_FOR_ALL):
             raise RuleError(
@@ -263,7 +263,7 @@ def check(rule: Rule, place: EntryPlace, signals: set[str]) -> None:
 
 
 def _checked(key: str, value: Any, rule: Rule, place: EntryPlace) -> Any:
-    """One value of an entry, in the form a Rule keeps it in."""
+    """One value of an entry, checked and converted to the form that a Rule keeps."""
     here = place.at(key)
     if key == "kind":
         return _known_kind(value, here)
@@ -313,7 +313,7 @@ def _numbers(value: Any, rule: Rule, place: EntryPlace) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise RuleError(f"{place.at('numbers')}: numbers is a mapping of names to numbers, not {value!r}")
     for name, number in value.items():
-        # The comparison refuses NaN and integers no float can hold.
+        # The comparison rejects NaN and integers that are too large for a float.
         if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
             raise RuleError(f"{place.at('numbers', name)}: {name} must be a number, not {number!r}")
     return rule.numbers | {str(name): float(number) for name, number in value.items()}
@@ -335,7 +335,7 @@ def _variants(value: Any, rule: Rule, place: EntryPlace) -> dict[str, FindingTex
 
 
 def _words(entry: Mapping[str, Any], present: FindingTexts, place: EntryPlace, *path: Any) -> FindingTexts:
-    """What an entry says, and what it leaves as it was."""
+    """The texts of an entry; those that it does not give stay as they are."""
     title, causes, advice = present.title, present.causes, present.advice
     if "title" in entry:
         title = _text("title", entry["title"], place.at(*path, "title"))
@@ -376,7 +376,7 @@ KIND_OF_SIGNAL = {
     "gpu_memory": ("memory", "memory"), "gpu_memory_share": ("memory", "memory"),
     "host_memory_share": ("memory", "memory"), "lr": ("lr_too_high", "lr_too_low"),
 }  # fmt: skip
-"""What a rule without code about a signal is taken to be about, above and below its number, where it does not say."""
+"""The kind of a rule without code that names none, by its signal: above the number, and below it."""
 
 
 def kind_of(term: conditions.Term, sources: Sequence[SignalSource]) -> str:
@@ -391,5 +391,5 @@ def kind_of(term: conditions.Term, sources: Sequence[SignalSource]) -> str:
     if name == "reward" and term.statistic == "top_age":
         return "plateau"
     above, below = KIND_OF_SIGNAL.get(name, ("data", "data"))
-    # A drop is a fall that is counted upwards.
+    # A drop is a fall, but its number grows.
     return below if ("<" in term.op) != (term.statistic == "drop") else above

@@ -1,9 +1,9 @@
-"""Why engine and trainer disagree: what a run logs about the gap, read as a few features, gives one ranked answer.
+"""Explains why engine and trainer disagree: ranks the possible causes by what a run logs about the gap.
 
-A finding about the gap says that the two disagree. This module says what lies behind it. Each feature is one question
-that can be asked of many frameworks' logs (how the gap went, whether it follows the age of the samples, how far the
-worst token is out ...). Its answer is one of a few readings, and `data/likelihoods.json` holds how often each of the
-six causes leads to each reading. A feature that a run does not log says nothing. `data/causes.yaml` holds the words.
+A finding about the gap reports that the two disagree. This module ranks the causes. Each feature is one question that
+the logs of many frameworks can answer (the course of the gap, whether it follows the age of the samples, how far off
+the worst token is ...). Its answer is one of a few readings, and `data/likelihoods.json` holds how often each of the
+six causes leads to each reading. A feature that a run does not log does not count. `data/causes.yaml` holds the texts.
 
 The work is done when a finding is raised, from the run's signals and from `trail`: a row costs nothing here.
 """
@@ -31,10 +31,10 @@ KINDS = frozenset({"logprob_mismatch", "staleness", "ratio_off"})
 """Findings of these kinds are about the gap."""
 
 PLACES = 40
-"""Places at which a change of the course is looked for."""
+"""About how many places are tried for the start of a growth."""
 
 PACES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2)
-"""How much a gap that grows adds at each block, in units of what it was before."""
+"""How much a growing gap adds at each block, in units of the gap before the growth."""
 
 LEAST_POINTS = 4
 
@@ -42,21 +42,22 @@ _LIKELIHOODS = Path(__file__).parent / "data" / "likelihoods.json"
 
 
 class GapCourse(NamedTuple):
-    """How a gap went: level from the start, one jump, or growing."""
+    """The course of a gap: level from the start, one jump, or growing."""
 
     shape: str
-    """`level`, `jump` or `grows`; empty where there is too little to see."""
+    """`level`, `jump` or `grows`; empty where there are too few points."""
     onset: int | None = None
     """The step at which it changed."""
     times: float = 1.0
-    """What it was multiplied by."""
+    """The factor by which it changed."""
     pace: float = 0.0
-    """Of one that grows: what a row adds, in units of the level before."""
+    """For a growing gap: what a row adds, in units of the level before."""
 
 
 def course_of(gaps: Sequence[float], steps: Sequence[int], size: int = 1) -> GapCourse:
-    """Which of three shapes fits best: a level, a jump, or a growth in proportion to the steps (or to their root) on
-    top of what was there before. By least squares of the logarithm, with Schwarz's penalty for the two numbers more.
+    """Which of three shapes fits best: a level, a jump, or a growth in proportion to the steps (or to their square
+    root) on top of the gap before. The fit uses least squares of the logarithm, with Schwarz's penalty (BIC) for the
+    two additional parameters.
 
     >>> course_of([1.0, 1.1, 0.9, 1.0, 1.1, 1.0], range(1, 7)).shape
     'level'
@@ -92,14 +93,14 @@ def _by_score(pair: tuple[float, GapCourse]) -> float:
 
 
 def _without(logs: Sequence[float], grown: Sequence[float], at: int) -> list[float]:
-    """What is left of a course without a growth from this place on."""
+    """The logarithms of the gaps, without a growth that starts at this place."""
     return [*logs[:at], *(value - grown[after] for after, value in enumerate(logs[at:], 1))]
 
 
 @cache
 def _growths(n: int, pace: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The logarithm of what a growing gap is multiplied by after each block: what is added is independent of what was
-    there before, so the squares add up. A drift in one direction adds in proportion, a random one as the root.
+    """The logarithm of the factor of a growing gap after each block. The added part is independent of the gap before,
+    so the squares add up. A drift in one direction grows in proportion, a random one with the square root.
     """
     straight = tuple(0.5 * math.log1p((pace * after) ** 2) for after in range(n + 1))
     rooted = tuple(0.5 * math.log1p(pace * pace * after) for after in range(n + 1))
@@ -107,7 +108,7 @@ def _growths(n: int, pace: float) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 ROUNDING = 0.02
-"""The least that a logarithm of a gap scatters: a fit to a few points may be perfect by chance."""
+"""The least scatter of the logarithm of a gap: a fit to a few points may be perfect by chance."""
 
 
 def _score(squares: float, n: int, numbers: int) -> float:
@@ -115,7 +116,7 @@ def _score(squares: float, n: int, numbers: int) -> float:
 
 
 def correlation(xs: Iterable[float], ys: Iterable[float]) -> float | None:
-    """Of the pairs that have both; None where one of them does not vary or there are too few."""
+    """The correlation over the pairs that have both values; None where one does not vary or there are too few."""
     pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if not math.isnan(x + y)]
     n = len(pairs)
     if n < 2 * LEAST_POINTS:
@@ -127,14 +128,14 @@ def correlation(xs: Iterable[float], ys: Iterable[float]) -> float | None:
 
 
 class FeatureReading(NamedTuple):
-    """What a feature shows: a number to be sorted into a reading, or the reading itself, and more for the words."""
+    """The result of a feature: a number to be sorted into a reading, or the reading itself, and facts for the texts."""
 
     value: float | str
     facts: dict[str, float | str] = {}  # noqa: RUF012 - a tuple's default, never changed
 
 
 class Evidence:
-    """What a run shows about the gap, feature by feature. Each method is a feature; None where nothing tells."""
+    """The features of a run's rows. Each public method is a feature; it returns None where the run does not log it."""
 
     def __init__(self, case: Case) -> None:
         self._case, self._trail = case, case.trail
@@ -148,7 +149,7 @@ class Evidence:
         return None
 
     def _is_another(self, signal: Signal) -> bool:
-        """Whether it is a difference of probabilities, though the signal is one of log-probs, or another statistic."""
+        """Whether the logged values are differences of probabilities instead of log-probs, or another statistic."""
         found = self._case.reader.meaning(signal.key)
         return found is not None and found.caveat is not None and found.caveat.kind in ("space", "statistic")
 
@@ -161,7 +162,7 @@ class Evidence:
         return of_kl(kl) if kl else None
 
     def went(self) -> FeatureReading | None:
-        """How the gap went."""
+        """The course of the gap."""
         return _went(self._trail)
 
     def age(self) -> FeatureReading | None:
@@ -186,7 +187,7 @@ class Evidence:
         return FeatureReading("old" if old else "young", {"age": ages[-1]})
 
     def rested(self) -> FeatureReading | None:
-        """How large the gap was at the points whose samples were all but fresh, beside those with the oldest."""
+        """The gap at points with almost fresh samples, divided by the gap at points with the oldest samples."""
         known = [
             (age, gap)
             for age, gap in zip(self._trail.ages, self._trail.gaps, strict=False)
@@ -201,7 +202,7 @@ class Evidence:
         return FeatureReading(median(young) / usual, {"fresh": median(young), "gap": usual}) if usual > 0 else None
 
     def fresh(self) -> FeatureReading | None:
-        """How large the gap is on tokens of the newest weights, beside all."""
+        """The gap on tokens of the newest weights, divided by the gap on all tokens."""
         fresh, gap = self._level("sync_gap"), self._level("mismatch_gap")
         if fresh is None or not gap:
             return None
@@ -211,7 +212,7 @@ class Evidence:
         )
 
     def changed(self) -> FeatureReading | None:
-        """How many weights a sync changes, beside the first syncs of the run."""
+        """How many weights a sync changes, divided by the number for the first syncs of the run."""
         signal = self._case.signals.get("sync_changed")
         if signal is None or not signal.n:
             return None
@@ -220,7 +221,7 @@ class Evidence:
         return FeatureReading(now / usual if usual > 0 else 0.0, {"now": now, "usual": usual})
 
     def verified(self) -> FeatureReading | None:
-        """Whether weights that were compared after a sync differ."""
+        """The share of weights that differ in a comparison after a sync."""
         level = self._level("sync_mismatch")
         return None if level is None else FeatureReading(level, {"share": level})
 
@@ -230,13 +231,13 @@ class Evidence:
         return None if level is None else FeatureReading(level, {"share": level})
 
     def experts(self) -> FeatureReading | None:
-        """Whether it is a mixture of experts."""
+        """Whether the model is a mixture of experts."""
         logged = any(name in self._case.signals for name in _OF_EXPERTS)
         named = any("expert" in name.casefold() or "moe" in name.casefold() for name in self._case.config)
         return FeatureReading("yes" if logged or named else "none_seen")
 
     def worst(self) -> FeatureReading | None:
-        """How far the worst token is out, in nats."""
+        """How far off the worst token is, in nats."""
         found = [
             level for level in (
                 self._level("gap_max"),
@@ -248,26 +249,26 @@ class Evidence:
         return FeatureReading(max(map(abs, found)), {"worst": max(map(abs, found))}) if found else None
 
     def spread(self) -> FeatureReading | None:
-        """Whether few tokens make up the gap: the KL beside the square of the mean gap."""
+        """Whether few tokens make up the gap: the KL divided by the square of the mean gap."""
         gap, kl = self._level("mismatch_gap"), self._level("mismatch_kl")
         if not gap or kl is None:
             return None
         return FeatureReading(abs(kl) / (gap * gap), {"kl": kl, "gap": gap})
 
     def peak(self) -> FeatureReading | None:
-        """The worst token beside the typical one."""
+        """The gap of the worst token divided by the typical gap."""
         gap, worst = self._gap(), self.worst()
         if not gap or worst is None:
             return None
         return FeatureReading(float(worst.value) / gap, {"worst": worst.value, "gap": gap})
 
     def burst(self) -> FeatureReading | None:
-        """The mean error factor, which rare large gaps dominate, beside the typical gap."""
+        """The mean error factor, which rare large gaps dominate, divided by the typical gap."""
         error, gap = self._level("mismatch_error"), self._gap()
         return FeatureReading((error - 1.0) / gap, {"error": error}) if error is not None and gap else None
 
     def side(self) -> FeatureReading | None:
-        """Whether the gaps point one way: k1 keeps the sign, the mean gap does not. Below 0 no KL can be."""
+        """Whether the gaps have one sign: k1 keeps the sign, the mean gap does not. A true KL is never below 0."""
         k1, gap = self._level("mismatch_k1"), self._level("mismatch_gap")
         k3 = self._level("mismatch_k3")
         if k1 is not None and gap:
@@ -275,27 +276,27 @@ class Evidence:
         return FeatureReading(k1 / of_kl(k3), {"k1": k1, "gap": of_kl(k3)}) if k1 is not None and k3 else None
 
     def weight(self) -> FeatureReading | None:
-        """The mean importance weight: 1 wherever the engine reports what it samples by."""
+        """The mean importance weight: 1 where the engine reports the log-probs that it samples from."""
         level, gap = self._level("mismatch_weight"), self._gap()
         return FeatureReading((level - 1.0) / gap, {"weight": level}) if level is not None and gap else None
 
     def skew(self) -> FeatureReading | None:
-        """Whether rare tokens are the ones that the trainer finds likelier: chi-square beside the KL."""
+        """Whether the trainer gives rare tokens a higher probability: chi-square divided by the KL."""
         chi2, kl = self._level("mismatch_chi2"), self._level("mismatch_kl")
         return FeatureReading(chi2 / kl, {"chi2": chi2, "kl": kl}) if chi2 is not None and kl else None
 
     def bounded(self) -> FeatureReading | None:
-        """The distance of weights from 1 beside the gap: a token that is impossible counts 1 there, however far out."""
+        """The distance of weights from 1 divided by the gap: an impossible token counts 1, however far off it is."""
         away, gap = self._level("weight_deviation"), self._level("mismatch_gap")
         return FeatureReading(away / gap, {"away": away, "gap": gap}) if away is not None and gap else None
 
     def agreement(self) -> FeatureReading | None:
-        """How far the probabilities of the two are from going together, beside the KL."""
+        """1 minus the correlation of the two probabilities, divided by the KL."""
         together, kl = self._level("prob_correlation"), self._level("mismatch_kl")
         return FeatureReading((1.0 - together) / kl, {"corr": together}) if together is not None and kl else None
 
     def extremes(self) -> FeatureReading | None:
-        """The share of tokens beyond a factor of two, beside the gap."""
+        """The share of tokens beyond a factor of two, divided by the gap."""
         share, gap = self._level("extreme_ratios"), self._gap()
         return FeatureReading(share / gap, {"share": share}) if share is not None and gap else None
 
@@ -345,18 +346,18 @@ def _log(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One cause, how likely it is beside the others, and its evidence."""
+    """One cause, its probability among the causes, and its evidence."""
 
     cause: str
     share: float
-    """Of the causes together."""
+    """Its probability; those of all causes add up to 1."""
     reasons: tuple[str, ...]
     """The strongest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCause:
-    """What a finding says of its cause."""
+    """The cause of a finding, and the texts about it."""
 
     cause: str
     causes: tuple[str, ...]
@@ -365,18 +366,17 @@ class NamedCause:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What lies behind a gap: all causes, the likeliest first."""
+    """The explanation of a gap: all causes, the likeliest first."""
 
     ranked: tuple[Ranked, ...]
     cause: str
-    """The first, where it is likely enough; else empty."""
+    """The likeliest one, if it is likely enough; else empty."""
     onset: int | None
     """Where the gap changed, if it was not there from the start."""
 
     def about(self, shown: str = "") -> NamedCause:
-        """In sentences: the likeliest cause with its evidence and what to try first, then those that are not ruled out.
-        `shown` is the cause that the rule itself has shown, and then is the first. Without a clear one the advice is
-        what to log.
+        """The texts of a finding: the likeliest causes with their evidence, and advice. A cause that the rule itself
+        has shown (`shown`) comes first. Without a clear cause, the advice is what to log.
         """
         words = _words()
         ranked = sorted(self.ranked, key=lambda each: each.cause != shown)
@@ -392,46 +392,46 @@ class Answer:
 
 
 class TokenEvidence:
-    """What a step's recorded tokens show about the gap, feature by feature."""
+    """The features of a step's recorded tokens. Each public method is a feature."""
 
     def __init__(self, gap: TokenGap, trail: Trail) -> None:
         self._seen, self._trail = gap, trail
 
     def went(self) -> FeatureReading | None:
-        """How the gap of the steps that were recorded went."""
+        """The course of the gap over the recorded steps."""
         return _went(self._trail)
 
     def experts(self) -> FeatureReading | None:
-        """Tokens do not say whether the model is a mixture of experts: other causes leave few tokens far out, too."""
+        """Always `none_seen`: tokens do not show experts, because other causes also leave a few tokens far off."""
         return FeatureReading("none_seen")
 
     def tokens_scaled(self) -> FeatureReading | None:
-        """Whether the gap goes with the log-prob, as a temperature makes it."""
+        """Whether the gap is proportional to the log-prob, which a temperature causes."""
         seen = self._seen
         if seen.scaling is None or seen.slope is None:
             return None
         return FeatureReading(abs(seen.scaling), {"link": seen.scaling, "slope": seen.slope})
 
     def tokens_worst(self) -> FeatureReading | None:
-        """How far the worst token is out."""
+        """How far off the worst token is."""
         return FeatureReading(self._seen.worst, {"worst": self._seen.worst})
 
     def tokens_few(self) -> FeatureReading | None:
-        """How much of the gap a hundredth of the tokens has."""
+        """The share of the gap in one hundredth of the tokens."""
         return FeatureReading(self._seen.in_few, {"share": self._seen.in_few})
 
     def tokens_at_edges(self) -> FeatureReading | None:
-        """Where the tokens are that are far out."""
+        """The share of the far-off tokens that are the first or last token of a turn."""
         share = self._seen.at_edges
         return None if share is None else FeatureReading(share, {"share": share})
 
     def tokens_side(self) -> FeatureReading | None:
-        """Whether the gaps point one way."""
+        """Whether the gaps have one sign."""
         seen = self._seen
         return FeatureReading(seen.k1 / seen.mean, {"k1": seen.k1, "gap": seen.mean}) if seen.mean else None
 
     def tokens_fresh(self) -> FeatureReading | None:
-        """The gap of the newest weights' tokens beside that of older ones."""
+        """The gap on tokens of the newest weights, divided by the gap on older ones."""
         share = self._seen.fresh
         return None if share is None else FeatureReading(share, {"share": share})
 
@@ -450,7 +450,7 @@ FEATURES, TOKEN_FEATURES = (
     tuple(name for name, value in vars(each).items() if callable(value) and not name.startswith("_"))
     for each in (Evidence, TokenEvidence)
 )
-"""Every public method of the two."""
+"""The public methods of `Evidence` and of `TokenEvidence`."""
 
 TOKEN_ONLY = frozenset(TOKEN_FEATURES) - frozenset(FEATURES)
 
@@ -459,12 +459,12 @@ Readings = dict[str, tuple[str, FeatureReading]]
 
 
 def readings(case: Case) -> Readings:
-    """What the rows so far show."""
+    """The readings of the rows so far."""
     return _read(Evidence(case), FEATURES)
 
 
 def token_readings(gap: TokenGap, trail: Trail) -> Readings:
-    """What a step's tokens show; `trail` has the gaps of the steps before it as well."""
+    """The readings of a step's tokens; `trail` also has the gaps of the steps before it."""
     return _read(TokenEvidence(gap, trail), TOKEN_FEATURES)
 
 
@@ -484,7 +484,7 @@ def _read(evidence: Evidence | TokenEvidence, names: Iterable[str]) -> Readings:
 
 
 def explain(found: Readings) -> Answer | None:
-    """What lies behind the gap; None where nothing was seen."""
+    """Rank the causes of the gap by these readings; None without any."""
     if not found:
         return None
     words = _words()

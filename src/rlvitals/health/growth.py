@@ -1,4 +1,4 @@
-"""How a series has grown over its last points: measurements that a rule compares with its numbers."""
+"""Measures how a series has grown over its last points; a rule compares the measurements with its numbers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import NamedTuple
 
 
 class GapGrowth(NamedTuple):
-    """The last points of a positive series, beside those before them and the age of the samples."""
+    """The last points of a positive series, compared with those before them and with the age of the samples."""
 
     times: float
-    """The last value beside the first."""
+    """The last value divided by the first."""
     least: float
     """The smallest change from one point to the next, as a logarithm."""
     largest: float
-    """The share of the growth that the largest change has."""
+    """The share of the largest change in the growth, in logarithms."""
     later: float
-    """What the last two changes add, beside the first two: below 1 it settles."""
+    """The sum of the last two changes divided by that of the first two: below 1 the growth slows down."""
     usual: float
     """The median size of a change before these points, as a logarithm."""
     changes: int
-    """Changes before these points."""
+    """The number of changes before these points."""
     is_highest: bool
     """Whether the last value is above all before these points."""
     older: float
-    """How many times older the samples have become; 0 where no age is logged, or where they have not."""
+    """How many times older the samples have become; 0 where they have not, or where no age is logged."""
 
 
 def growth_of(values: Sequence[float], ages: Sequence[float], points: int, youngest: float) -> GapGrowth | None:
-    """Over the last `points` of these; None where there are too few, or where the series has not grown. Ages below
-    `youngest` count as that.
+    """The growth over the last `points` values; None where there are too few, or where the series has not grown. Ages
+    below `youngest` count as `youngest`.
 
     >>> grown = growth_of([1.0, 1.0, 1.0, 2.0, 3.0, 4.0], [math.nan] * 6, 4, 0.1)
     >>> grown.times, round(grown.largest, 2), grown.later, grown.changes, grown.older

@@ -1,6 +1,6 @@
-"""What the events of a run's health amount to: the findings, which of them have recovered, and the verdict.
+"""Turns the events of a run's health into its findings, which of them have recovered, and the verdict.
 
-Every view of a run's state uses this module, during training and afterwards: the events come from a monitor that judges
+Every view of a run's state uses this module, during training and afterwards. The events come from a monitor that judges
 rows now, or from `logs/findings.jsonl`.
 """
 
@@ -12,31 +12,31 @@ from dataclasses import dataclass, replace
 from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
 
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
-"""From good to grave; what could not be judged is worse than healthy."""
+"""From good to bad; a run that could not be judged ranks below a healthy one."""
 
 FEW_ROWS = 8
-"""Below so many rows silence says nothing."""
+"""With fewer rows than this, a run without findings cannot be called healthy."""
 
 OF_THE_LOG = frozenset({
     "steps_repeated", "steps_backwards", "impossible_share", "impossible_mean", "impossible_entropy", "impossible_kl",
 })  # fmt: skip
-"""Rules about how a log was written. On labelled logs they stood on healthy runs as often as on others."""
+"""Rules about how a log was written. On labelled logs they were active on healthy runs as often as on others."""
 
 OF_SPEED = frozenset({"throughput", "slow_step", "gpu_idle"})
-"""Rules about what a step costs: told, but a slow training may go well."""
+"""Rules about the time a step takes. They are reported, but a slow training may go well."""
 
 _UNCOUNTED = OF_THE_LOG | OF_SPEED
 
 GONE = "process_gone"
-"""The rule by which the clock beside a trainer reports that its process exited without finishing the run."""
+"""The rule with which the process beside a trainer reports that the trainer exited without finishing the run."""
 
 MOST_FINDINGS = 1000
-"""Findings that are kept, the newest: an alarm may come and go for ever."""
+"""The number of findings that are kept, the newest: an alarm can be raised again without limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked of the trainer because of a finding, and what became of it."""
+    """A request to the trainer because of a finding, and its answer."""
 
     request: int
     """Its number in the run."""
@@ -48,11 +48,11 @@ class Asked:
     """None: not answered."""
     answer_text: str = ""
     asked_by: str = ""
-    """Who asked from outside; empty: the doctor did."""
+    """Who made the request from outside; empty if the doctor did."""
 
 
 class History:
-    """Events in, one by one; findings out, each with the step at which it recovered.
+    """Takes events one by one and keeps the findings, each with the step at which it recovered.
 
     >>> history = History()
     >>> finding = Finding("kl_high", "kl_explosion", "warning", step=20, onset_step=12, title="KL is high")
@@ -71,7 +71,7 @@ class History:
         self._open: dict[str, list[int]] = {}
         """By alarm: the findings that have not recovered."""
         self._requests: dict[int, tuple[tuple[str, int], Asked]] = {}
-        """By number: the finding's alarm and step, and what was asked."""
+        """By number: the finding's alarm and step, and the request."""
         for event in events:
             self.take(event)
 
@@ -82,16 +82,16 @@ class History:
 
     @property
     def standing(self) -> dict[str, Severity]:
-        """The alarms that stand (a rule, or a rule about one slice), each with its severity."""
+        """The active alarms (a rule, or a rule about one slice), each with its severity."""
         return {found.alarm: found.severity for found in self.open}
 
     @property
     def open(self) -> list[Finding]:
-        """The newest finding of each alarm that stands."""
+        """The newest finding of each active alarm."""
         return [self._findings[places[-1]] for places in self._open.values()]
 
     def take(self, event: HealthEvent) -> None:
-        """One event more."""
+        """Add one event."""
         if event.finding is not None:
             self._findings[self._taken] = event.finding
             self._open.setdefault(alarm_key(event), []).append(self._taken)
@@ -105,13 +105,13 @@ class History:
             self._take_request(number, event)
 
     def asked_about(self, finding: Finding) -> list[Asked]:
-        """What was asked of the trainer because of a finding."""
+        """The requests to the trainer because of a finding."""
         about = (finding.alarm, finding.step)
         return [asked for key, asked in self._requests.values() if key == about]
 
     @property
     def asked_by_people(self) -> list[Asked]:
-        """What people asked of the trainer from outside, in order."""
+        """The requests that people made from outside, in order."""
         return [asked for _, asked in self._requests.values() if asked.asked_by]
 
     def _take_request(self, number: int, event: HealthEvent) -> None:
@@ -137,7 +137,7 @@ class History:
 
 
 def alarm_key(event: HealthEvent) -> str:
-    """The alarm an event is about. An epoch's rule may have the name of a row's."""
+    """The alarm an event is about. A rule on epochs may have the same name as one on rows, so its key has a prefix."""
     return f"epochs:{event.alarm}" if event.seen_in == "epochs" else event.alarm
 
 
@@ -148,8 +148,9 @@ def recovery(finding: Finding, step: int) -> HealthEvent:
 
 
 def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | None, when: float) -> list[HealthEvent]:
-    """Events on record, with the stop among them. What the clock said of an earlier attempt is over: the run continued.
-    Every screen words what it reported of this one in the same way.
+    """Recorded events, with the stop of the current attempt added. Findings that the process of an earlier attempt had
+    exited are dropped, because the run continued. One recorded for this attempt gets the texts of `finding`, so every
+    screen words it in the same way.
     """
     kept = []
     for event in events:
@@ -164,7 +165,7 @@ def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | No
 
 
 def was_watched(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
-    """Whether the record of a run's health is whole: a monitor looked at every row of these attempts."""
+    """Whether the record of a run's health is complete: a monitor read every row of these attempts."""
     states = {event.attempt: event.facts.get("is_on") is True for event in events if event.type == "monitor"}
     return all(states.get(attempt, False) for attempt in attempts)
 
@@ -176,7 +177,7 @@ def read_texts(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
 
 
 def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
-    """The verdict findings amount to, with its reason."""
+    """The verdict on a run with these findings, and its reason."""
     grave = by_gravity(findings)
     verdict = worst(grave)
     if stop := next((finding for finding in grave if finding.rule == GONE and is_standing(finding)), None):
@@ -191,15 +192,15 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
 
 
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
-    """Warnings and criticals: the worst first, then as they were raised."""
+    """Warnings and criticals, the most severe first, then in the order they were raised."""
     grave = [finding for finding in findings if finding.severity != "info"]
     return sorted(grave, key=lambda finding: -SEVERITIES.index(finding.severity))
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The verdict findings amount to: `act` while a critical stands, `watch` while a warning does. What has recovered
-    is history: runs dip and come back. Warnings about the log itself (a step that comes twice, a share above 1) and
-    about the speed say nothing of how the training goes.
+    """The verdict on findings: `act` while a critical one is active, `watch` while a warning is. Recovered findings do
+    not count: runs dip and come back. Warnings about the log itself (a repeated step, a share above 1) and about the
+    speed do not count either: they are no evidence of how well the training goes.
     """
     standing = {
         finding.severity
@@ -210,12 +211,12 @@ def worst(findings: Iterable[Finding]) -> Verdict:
 
 
 def is_standing(finding: Finding) -> bool:
-    """Whether it has not recovered."""
+    """Whether a finding is active, that is, has not recovered."""
     return finding.recovered_step is None
 
 
 def counted(findings: list[Finding]) -> str:
-    """How many alarms there are at their worst, and the first of the most severe."""
+    """The number of alarms, each counted at its highest severity, and the earliest of the most severe."""
     gravest: dict[str, Finding] = {}
     for finding in findings:
         gravest.setdefault(finding.alarm, finding)
@@ -230,7 +231,7 @@ def counted(findings: list[Finding]) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """So many of something.
+    """A count with its noun.
 
     >>> plural(1, "row"), plural(2000, "row")
     ('1 row', '2,000 rows')

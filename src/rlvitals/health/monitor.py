@@ -1,8 +1,8 @@
 """The monitor: one row in, new findings out. Constant time and memory, no clock, never raises.
 
-It binds the rulebook's rules to the signals a run really logs, lets each rule look at every row that brought one of its
-signals something new, and says what has held for as long as the rulebook asks: once per rule, slice and severity,
-again after it had recovered.
+The monitor binds the rulebook's rules to the signals that a run logs. It runs each rule on every row that has a new
+value for one of the rule's signals. An alarm that holds for as long as the rulebook requires is reported once per rule,
+slice and severity, and again after it has recovered.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from rlvitals.health.wording import evidence_of, fill, of_this_run, own_numbers
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, OpenPhase, Severity, Verdict
 
 CLEAR_POINTS = 20
-"""Quiet points after which an alarm has recovered, and its rule may raise it again."""
+"""Points without the alarm after which it has recovered and its rule may raise it again."""
 
 MOST_DOUBLINGS = 4
-"""An alarm that came back must be quiet for twice as long as the time before, so many times."""
+"""Each time an alarm returns, the quiet period it needs to recover doubles, at most this many times."""
 
 OFTEN = 2
-"""A warning that has come and gone so often while the outcome is up is a remark: the run lives with it."""
+"""A warning that has recovered this many times becomes an info while the outcome is up: it does no harm to this run."""
 
 STORM = 8
-"""Findings within `STORM_POINTS` rows after which lesser ones are counted instead of said."""
+"""After this many findings within `STORM_POINTS` rows, those that are not critical are counted instead of reported."""
 
 STORM_POINTS = 15
 
 ECHO_POINTS = 30
-"""Rows in which a rule stays silent after one it only echoes, such as a frozen loss after a dead gradient."""
+"""Rows during which a rule is not reported after one that it echoes, such as a frozen loss after a dead gradient."""
 
 MAX_VOTES = 60
 
@@ -48,16 +48,16 @@ _RANK = {severity: rank for rank, severity in enumerate(SEVERITIES, 1)}
 
 
 class Monitor:
-    """Watches one run, row by row: the doctor without files.
+    """Monitors one run, row by row: the doctor without files.
 
     Args:
         algorithm: `grpo`, `ppo`, `kto`, `dpo`, ...; None: recognised from the metric names.
-        framework: Whose metric names the rows have: `trl`, `verl`, ...; None: recognised.
+        framework: The framework whose metric names the rows have: `trl`, `verl`, ...; None: recognised.
         total_steps: The planned number of steps.
         config: Settings that rules read: `num_generations`, `reward_max`, `learning_rate`, ...
         rules: A preset's name, a rule file, a one-line rule, or a list of these, on top of the rules that ship.
-        mapping: What metric names are: {"my_name": "reward.total.mean"}.
-        scales: How alarms are weighed; those that ship where it is not given.
+        mapping: What metric names mean: {"my_name": "reward.total.mean"}.
+        scales: How alarms are weighed; None: the scales that ship.
 
     Examples:
         >>> monitor = Monitor(algorithm="grpo")
@@ -87,7 +87,7 @@ class Monitor:
             for name, rule in self.rulebook.rules.items()
             if ours.get(name) == rule and alarm_weights.is_weighed(rule)
         }
-        """Our own rules as they were shipped. Rules that a user wrote or changed are not weighed, nor is the clock."""
+        """The unchanged shipped rules whose alarms are weighed; rules that a user wrote or changed are not in it."""
         self.case = Case(
             self.rulebook.sources,
             algorithm=algorithm,
@@ -97,12 +97,12 @@ class Monitor:
             mapping=mapping,
         )
         self.events: list[HealthEvent] = []
-        """What the last row or tick led to: alarms raised, escalated and recovered."""
+        """The events of the last row or tick: alarms raised, escalated and recovered."""
         self._history = History()
         self.left_unsaid = 0
-        """Findings swallowed by a storm."""
+        """Findings that were counted instead of reported: echoes, and lesser findings in a storm."""
         self.problems: dict[str, str] = {}
-        """Rules that failed on their own account, and how: a defect, never a reason to disturb training."""
+        """Rules that raised an exception, and its text: a defect, but never a reason to disturb training."""
         self._states: dict[str, _State] = {}
         self._bound: list[_Ready] = []
         self._on_tick: list[_Ready] = []
@@ -113,7 +113,7 @@ class Monitor:
         self._ticked_points = -1
 
     def update(self, row: Mapping[str, Any]) -> list[Finding]:
-        """Take one flat row with `step`; return what is new."""
+        """Take one flat row with `step`; return the new findings."""
         case = self.case
         self.events = []
         with guarded(lambda error: self.problems.update({"(row)": words_of(error)})):
@@ -132,8 +132,8 @@ class Monitor:
         return []
 
     def tick(self, now: float, *, open_phases: Sequence[OpenPhase] = (), lost_pid: int | None = None) -> list[Finding]:
-        """Tell the time (unix seconds), and what is known of the trainer: the phases it is in, or that its process is
-        gone. Returns what the silence says.
+        """Pass the time (unix seconds) and what is known about the trainer: the phases it is in, or that its process is
+        gone. Returns the new findings of the rules that run on the clock.
         """
         case = self.case
         self.events = []
@@ -164,7 +164,7 @@ class Monitor:
 
     @property
     def verdict(self) -> Verdict:
-        """`act` after a critical, `watch` after a warning, `healthy` otherwise."""
+        """`act` while a critical finding is active, `watch` while a warning is, `healthy` otherwise; see `worst`."""
         return worst(self._history.findings)
 
     def _bind(self) -> None:
@@ -178,18 +178,18 @@ class Monitor:
         self._on_tick = [one for one in ready if one[0].on_tick]
 
     def _look(self, rules: Iterable[_Ready], points: int | None) -> list[Finding]:
-        """Let the rules look that a row is something new for, all of them without one, and say what is new."""
+        """Run the rules for which row `points` has a new value, or all of them for None; return the new findings."""
         found: list[Finding] = []
         problems = self.problems
         for bound, state, first, warm_up, judge in rules:
-            # Nearly all series come with every row: what `is_due` asks first is asked here, without a call.
+            # Nearly all series come with every row, so the first check of `is_due` is made here, without a call.
             if (first.seen_at != points or first.n < warm_up) and points is not None and not bound.is_due(points):
                 continue
             if problems and bound.rule.rule in problems:
                 continue
             try:
                 alarm = judge()
-            except Exception as error:  # noqa: BLE001 - a rule that breaks is set aside; 70 guards a row are too slow
+            except Exception as error:  # noqa: BLE001 - a rule that fails is disabled; 70 guards a row are too slow
                 problems[bound.rule.rule] = words_of(error)
                 continue
             if alarm is not None or state.is_awake:
@@ -197,7 +197,7 @@ class Monitor:
         return self._report(found) if found else found
 
     def _weigh(self, bound: Bound, state: _State, alarm: Alarm | None, found: list[Finding]) -> None:
-        """Weigh and count a rule's answer; what has held for long enough is found."""
+        """Weigh and count a rule's answer; add a finding to `found` if it has held for long enough."""
         rule = bound.rule
         if alarm is not None and rule.rule in self.weighed and not alarm.is_beyond_doubt:
             state_now, confidence = outcome.state_of(self.case), None
@@ -205,9 +205,9 @@ class Monitor:
                 alarm.severity, confidence = self.scales.weigh(rule.rule, alarm.severity, state_now, rule.kind)
                 alarm.confidence = confidence if alarm.confidence is None else alarm.confidence
             if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
-                alarm.severity = "info"  # the run has come through this before, and is still ahead
+                alarm.severity = "info"  # the run has recovered from this before and is still up
             is_lost = state_now == "down" and alarm.severity == "warning" and confidence is not None
-            if is_lost and (beside := self._beside(rule)) is not None:  # two different things show how it was lost
+            if is_lost and (beside := self._beside(rule)) is not None:  # two kinds agree with the loss
                 alarm.severity = "critical"
                 alarm.confidence = 1.0 - (1.0 - (alarm.confidence or 0.0)) * (1.0 - beside.confidence)
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))
@@ -222,14 +222,14 @@ class Monitor:
                 found.append(self._finding(bound, alarm, severity, state))
 
     def _beside(self, rule: Rule) -> Finding | None:
-        """A finding of another kind that stands beside this rule's, of those that are weighed as it is."""
+        """An active finding of another kind, from a rule whose alarms are weighed."""
         for finding in self._history.open:
             if finding.severity != "info" and finding.kind != rule.kind and finding.rule in self.weighed:
                 return finding
         return None
 
     def _note_attempt(self, points: int, step: int) -> None:
-        """Remember that the attempt that has just ended failed. A restart cures nothing by itself."""
+        """Remember the attempt that has just ended if it failed. A restart alone fixes nothing."""
         case = self.case
         if case.failed_attempt is not None and points > case.failed_attempt.points:
             case.failed_attempt = None
@@ -279,7 +279,7 @@ class Monitor:
         )
 
     def _report(self, found: list[Finding]) -> list[Finding]:
-        """Put the grave ones first, and count instead of say when it storms."""
+        """Report the most severe first; in a storm, count the lesser ones instead."""
         found.sort(key=lambda finding: -_RANK[finding.severity])
         points = self.case.points
         self._recent = [point for point in self._recent if point > points - STORM_POINTS]
@@ -306,7 +306,7 @@ class Monitor:
         return said
 
     def _is_repetition(self, finding: Finding, points: int) -> bool:
-        """Whether a rule that this one only echoes has spoken a moment ago, no less gravely."""
+        """Whether a rule that this one echoes was reported shortly before, with at least this severity."""
         for rule in self.rulebook.rules[finding.rule].echoes:
             rank, when = self._spoken.get(rule, (0, 0))
             if rank >= _RANK[finding.severity] and points - when <= ECHO_POINTS:
@@ -315,10 +315,10 @@ class Monitor:
 
 
 _Ready = tuple[Bound, "_State", Signal, int, Callable[[], Alarm | None]]
-"""A rule, what is remembered of it, its first signal, the points that one needs, and the question itself."""
+"""A rule, its state, its first signal, the number of points that signal needs, and the function to call."""
 
 _NEVER = Signal("never")
-"""In place of the first signal of a rule that reads none: no row brings it anything."""
+"""Stands in for the first signal of a rule that reads none: it never gets a value."""
 
 
 def _pace(bound: Bound) -> Signal:
@@ -326,7 +326,7 @@ def _pace(bound: Bound) -> Signal:
 
 
 def _summary(kept: Sequence[Finding]) -> Finding:
-    """One note in place of many."""
+    """One finding that sums up many."""
     kinds = ", ".join(dict.fromkeys(finding.kind.replace("_", " ") for finding in kept))
     first = kept[0]
     return Finding(
@@ -343,7 +343,7 @@ def _summary(kept: Sequence[Finding]) -> Finding:
 
 
 class _State:
-    """What the monitor remembers of one rule, or of one about one slice: votes, what was said, since when it holds."""
+    """The state of one rule, or of one rule on one slice: its votes, the severity reported, and since when it holds."""
 
     __slots__ = (
         "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "came_and_went",
@@ -358,11 +358,11 @@ class _State:
         """How often it has been raised."""
         self.said = 0
         self.came_and_went = 0
-        """How often a warning or critical of it has recovered."""
+        """How often a warning or critical finding of it has recovered."""
         self.reset()
 
     def reset(self) -> None:
-        # A bit for each of the last points, set where the answer was at least that grave.
+        # A bit for each of the last points, set where the answer had at least that severity.
         self._any = self._serious = self._critical = 0
         self._quiet = 0
         self._way_back: tuple[Signal, float] | None = None
@@ -371,19 +371,19 @@ class _State:
         self.since_point = 0
         self.since_step = 0
         self.is_awake = False
-        """Whether anything is remembered: else a rule that is content need not be counted."""
+        """Whether there is any vote or report to keep; if not, an answer without an alarm need not be counted."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the alarm has been quiet for `CLEAR_POINTS` points, longer if it came back, and so has recovered. A
-        rule that only sees a fall falls silent at the bottom: there the level has to come back, too.
+        """Whether the alarm has recovered: it was quiet for `CLEAR_POINTS` points, or longer if it had come back
+        before. A rule that only detects a fall becomes quiet at the bottom, so its level must return as well.
         """
         if self._quiet < CLEAR_POINTS << min(max(self.times - 1, 0), MOST_DOUBLINGS):
             return False
         return self._way_back is None or self._way_back[0].fast >= self._way_back[1]
 
     def raise_to(self, severity: Severity, alarm: Alarm) -> None:
-        """It is reported now, at this severity."""
+        """Note that it is reported now, at this severity."""
         self.times += not self.said
         self.said = _RANK[severity]
         self.is_awake = True
@@ -391,8 +391,8 @@ class _State:
             self._way_back = alarm.signal, alarm.back_at
 
     def vote(self, alarm: Alarm | None, point: int, step: int, *, is_sparse: bool) -> Severity | None:
-        """Count this row's answer; return the severity that has held long enough. Two answers in a row are enough of a
-        series that comes with few rows only.
+        """Count this row's answer; return the severity that has held long enough. For a sparse series two alarms are
+        enough.
         """
         rank = 0 if alarm is None else _RANK[alarm.severity]
         if rank and not self._any and not self.said:

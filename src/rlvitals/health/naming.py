@@ -1,7 +1,7 @@
 """Which signals a logged name may feed, why, and how sure that is.
 
-The user's own word counts first (`mapping`), then what the catalogue knows of the framework's names, then what the
-words of a name and the values under it say.
+The user's `mapping` comes first, then the catalogue's entries for the framework's names, then the words of the name
+together with its values.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rlvitals.health.origins import CAUSES
 from rlvitals.splits import is_held_out
 
 NOTHING = "none"
-"""What a name is mapped to that is not to be read."""
+"""The mapping target of a name that must not be read."""
 
 TRUST: dict[Sureness, float] = {"given": 1.0, "known": 1.0, "high": 1.0, "fair": 0.9, "guess": 0.7}
-"""What a finding's confidence is multiplied with, by how sure it is what the series is."""
+"""The factor on a finding's confidence, by how sure it is what the series means."""
 
 COMPONENT = "reward.component.mean"
 PASS_AT_K = "eval.pass_at_k"  # noqa: S105
 MOST_RANKS = 60
-"""The rank of the least k."""
+"""The rank of the smallest k of pass@k."""
 
 _AT_K = re.compile(r"(?:pass|best)(?:@|_at_|_k/|_at_k/)?(\d+)", re.IGNORECASE)
 
@@ -49,16 +49,16 @@ _PART_WORDS = re.compile(r"^(train/)?(rewards?|scores?)[_/. ]+|[_/. ]+(mean|avg|
 
 @dataclass(frozen=True, slots=True)
 class SignalSource:
-    """From which concepts and names a signal is read, best first."""
+    """The concepts and names that a signal is read from, best first."""
 
     name: str
     concepts: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
-    """Names of a signal that is not a concept of the catalogue."""
+    """Logged names, for a signal that is not a concept of the catalogue."""
     key: str = ""
     """One logged name or concept, for a signal that a user's rule asks for."""
     takes_highest: bool = False
-    """Whether names that are equally good all feed it, the highest of each row; else the alphabet's first does."""
+    """Whether equally good names all feed it, with the row's highest value; else the first in the alphabet does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +80,18 @@ class Claim(NamedTuple):
     """The lowest wins."""
     taken: Taken
     caveat: Caveat | None = None
-    """How a logged value is turned into the signal's."""
+    """How a logged value is converted to the signal's."""
     match: Match | None = None
-    """The catalogue's entry, where the claim is by one."""
+    """The catalogue's entry, where the claim is based on one."""
     slice: Cut | None = None
     """The labels of a name that is a slice."""
     is_total: bool = False
-    """Whether the log counts since the start: the signal gets the increases."""
+    """Whether the log counts since the start; the signal then gets the increases."""
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Its place among the claims to a signal, the lowest first: the better source, the fewer labels, the alphabet.
-        Slices of one series share a place.
+        """Its place among the claims to a signal, the lowest first: by source, then by number of labels, then in
+        alphabetical order. Slices of one series share a place.
         """
         return self.rank, len(self.slice.labels) if self.slice else 0, self.series
 
@@ -110,14 +110,14 @@ FAILURES = frozenset(CAUSES)
 """Signals that count failures of one origin."""
 
 _SPEAKING = frozenset({"agent.error.count", "agent.stop_condition", "agent.env_metric", COMPONENT})
-"""Concepts that count anything: the last part of a logged name says what, such as the type of an error."""
+"""Concepts that count anything: the last part of the logged name gives the type, such as that of an error."""
 
 _SINCE_START = "since the start"
-"""In a caveat: the logged number only ever grows."""
+"""Text in a caveat that marks a logged number that only grows."""
 
 _ELSEWHERE = frozenset({"rm.accuracy", "sft.token_accuracy"})
-"""What a plain `accuracy` is in the logs of reward models and of supervised training. Where samples are rewarded it is
-the share of right answers, as its words say."""
+"""The meaning of a plain `accuracy` in the logs of reward models and of supervised training. In a run that rewards
+samples it is the share of right answers."""
 
 
 class Naming:
@@ -130,7 +130,7 @@ class Naming:
             for rank, concept in enumerate(source.concepts):
                 self._by_concept.setdefault(concept, []).append((source.name, rank))
         self.mapping = dict(mapping or {})
-        """What the user says that names are."""
+        """The meanings of names that the user gave."""
         self._given = {name: self._claims_given(name, target) for name, target in self.mapping.items()}
         self._reserved = {
             claim.taken.signal for claims in self._given.values() for claim in claims if claim.rank == _GIVEN
@@ -138,7 +138,7 @@ class Naming:
         self._first_values: dict[str, tuple[float, ...]] = {}
 
     def claims(self, key: str, values: Sequence[float], reader: Reader, *, pairs: bool) -> list[Claim]:
-        """The signals a name can feed. Of a name known by its words alone, `values` are its first ones."""
+        """The signals a name can feed. `values` are the first values of a name that is known only by its words."""
         if key in self._given:
             return self._given[key]
         found = self._claims_known(key, values, reader)
@@ -146,7 +146,7 @@ class Naming:
         plain = cut.name if cut else key
         if found is None:
             found = self._claims_by_pattern(key, plain)
-            if not found or found[0].taken.signal in FAILURES:  # which is no reason not to be what its words say
+            if not found or found[0].taken.signal in FAILURES:  # its words may give it a second meaning
                 found = [*found, *self._claims_by_words(key, plain, values, pairs=pairs)]
         if (match := reader.meaning(key)) is not None and match.metric.id in _SPEAKING and not _PART.match(key):
             is_total = match.caveat is not None and _SINCE_START in match.caveat.note
@@ -155,8 +155,8 @@ class Naming:
         return [claim._replace(slice=cut) for claim in found if claim.taken.signal not in self._reserved]
 
     def verifier(self, key: str, reader: Reader) -> list[Claim]:
-        """The claim of a part of the reward that is a slice as well: each verifier has its own data. It is judged as
-        the reward of its slice, and never read as the reward of all.
+        """The claim of a part of the reward that is also a slice, where each verifier has its own data. It is judged as
+        the reward of its slice and never read as the reward of the whole run.
         """
         match, cut = reader.meaning(key), reader.cut(key)
         if match is None or cut is None or match.metric.id != COMPONENT or key in self.mapping:
@@ -164,18 +164,18 @@ class Naming:
         return [Claim(0, Taken("reward", key, COMPONENT, "known", "the catalogue knows it"), match=match, slice=cut)]
 
     def settle(self, key: str, values: Sequence[float]) -> None:
-        """Remember what a name's first values are: whenever it is read again, they count."""
+        """Remember a name's first values: they are used whenever the name is read again."""
         self._first_values[key] = tuple(values)
 
     def part(self, key: str) -> str | None:
-        """The name of the part of the reward that a key is by its name, or None."""
+        """The name of the reward part that a key denotes; None if it is not named as a part."""
         if self.mapping.get(key) == COMPONENT:
             return part_name(key)
         found = _PART.match(key) if key not in self.mapping else None
         return found["part"] if found and not _NOT_A_PART.search(found["part"]) else None
 
     def may_be_part(self, key: str) -> bool:
-        """Whether a name that is nothing else may be a part of the reward, if it adds up with others: it contains a
+        """Whether a name without another meaning may be a part of the reward, if it adds up with others: it contains a
         word for a reward, a bonus or a function, or no known word.
         """
         if key in self.mapping or is_held_out(key) or _NOT_A_PART.search(key):
@@ -184,7 +184,7 @@ class Naming:
         return vocabulary.names_a_part(key) or vocabulary.says_nothing(key)
 
     def _claims_given(self, name: str, target: str) -> list[Claim]:
-        """What the user's word for a name comes to. Raises ConfigError for an unknown concept."""
+        """The claims of a name that the user has mapped. Raises ConfigError for an unknown concept."""
         why = "your mapping"
         if target in self._sources:
             return [Claim(_GIVEN, Taken(target, name, target, "given", why))]
@@ -203,14 +203,14 @@ class Naming:
         )
 
     def _claims_known(self, key: str, values: Sequence[float], reader: Reader) -> list[Claim] | None:
-        """What the catalogue says; None where it does not know the name, or not as the run means it."""
+        """The claims from the catalogue; None where it does not know the name, or the run means something else."""
         match = reader.meaning(key)
         if match is None:
             return None
         concept, caveat = match.metric.id, match.caveat
         # Without its prefix a held-out name means the training metric, and the other way round.
         by_prefix = match.how == "prefix" and (is_held_out(key) or match.metric.family == "eval")
-        by_prefix = by_prefix and not (concept == PASS_AT_K and is_held_out(key))  # nothing else is called so
+        by_prefix = by_prefix and not (concept == PASS_AT_K and is_held_out(key))  # no training metric has this name
         if by_prefix or (caveat is not None and caveat.is_other_quantity):
             return None
         if concept == COMPONENT and _PART.match(key):
@@ -251,8 +251,8 @@ class Naming:
 
 
 def _by_k(key: str, claims: list[Claim]) -> list[Claim]:
-    """The claims of a chance to solve a prompt in k attempts: one attempt is no many, and of many the most count. The
-    ends of its interval and the training's own batches are neither.
+    """The claims of a pass@k: k = 1 can feed `pass_one`, other k can feed `pass_many`, the largest k first. The ends of
+    its interval and values from training batches feed neither.
     """
     found = _AT_K.findall(key.rpartition("/low")[0] or key.rpartition("/high")[0] or key)
     k = int(found[-1]) if found else 0
@@ -269,7 +269,7 @@ def _by_k(key: str, claims: list[Claim]) -> list[Claim]:
 
 
 def part_name(key: str) -> str:
-    """What a part of the reward is called, of a name that is not below `rewards/`.
+    """The name of a reward part whose logged name is not below `rewards/`.
 
     >>> part_name("reward_ndcg"), part_name("cold_bonus_mean"), part_name("func_0/mean")
     ('ndcg', 'cold_bonus', 'func_0')

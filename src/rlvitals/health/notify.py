@@ -1,9 +1,9 @@
 """Notifications of a finding: a banner for the terminal, a webhook, a file that schedulers look for. The services that
 people read (Slack, e-mail, ...) are in `rlvitals.notify`.
 
-A webhook's address is a secret: it is in no message, no error and no file of ours. What is posted is the run's name,
-the step, the severity, the title and the advice; no host, no user, no paths. Posting happens in a daemon thread behind
-a bounded queue, so training never waits for it.
+A webhook's address is a secret: no message, error or file of rlvitals contains it. A post contains the run's name, the
+step, the severity, the title and the advice; no host, no user, no paths. A daemon thread with a bounded queue sends the
+posts, so training never waits for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BANNER_WIDTH = 61
 TIMEOUT_SECONDS = 5.0
 TRIES = 3
 BACK_OFF_SECONDS = 1.0
-"""Before the second try; twice as long before each further one."""
+"""The wait before the second try; it doubles before each further one."""
 
 QUEUE_LENGTH = 64
 JSON_HEADERS = {"Content-Type": "application/json; charset=utf-8"}
@@ -37,7 +37,7 @@ DISCORD_LENGTH = 2000
 
 
 def banner(finding: Finding, encoding: str | None = "utf-8") -> str:
-    """The frame a terminal shows, in ASCII where the stream cannot take the sign.
+    """The banner a terminal shows, in ASCII where the stream cannot encode the warning sign.
 
     >>> found = Finding("m", "margin_inversion", "critical", 25, 20, "Very negative margin", advice=("reduce the LR",))
     >>> print(banner(found, "ascii"))
@@ -59,7 +59,7 @@ def banner(finding: Finding, encoding: str | None = "utf-8") -> str:
 
 
 def format_of(url: str) -> str:
-    """The shape a webhook takes, by its host.
+    """The message format of a webhook, inferred from its host.
 
     >>> format_of("https://hooks.slack.com/services/T/B/x"), format_of("https://example.org/hook")
     ('slack', 'json')
@@ -75,7 +75,7 @@ def format_of(url: str) -> str:
 
 
 def message(run_name: str, finding: Finding, shape: str) -> dict[str, Any]:
-    """What is posted."""
+    """The message to post."""
     if shape == "json":
         return {
             "run": run_name,
@@ -92,7 +92,7 @@ def message(run_name: str, finding: Finding, shape: str) -> dict[str, Any]:
     return {
         "content": text[:DISCORD_LENGTH],
         "allowed_mentions": {"parse": []},
-    }  # a name such as @everyone calls nobody
+    }  # a name such as @everyone notifies nobody
 
 
 def sentinel(run_name: str, finding: Finding) -> bytes:
@@ -101,7 +101,7 @@ def sentinel(run_name: str, finding: Finding) -> bytes:
 
 
 class Webhook:
-    """One address that findings are posted to, by a thread that starts with the first of them. Never raises."""
+    """An address that findings are posted to. Its thread starts with the first of them. Never raises."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Webhook:
         self._thread: threading.Thread | None = None
 
     def post(self, run_name: str, finding: Finding) -> None:
-        """Hand a finding over to the thread; one that finds the queue full is dropped with a warning."""
+        """Pass a finding to the thread. If the queue is full, it is dropped with a warning."""
         try:
             self._waiting.put_nowait(encode(message(run_name, finding, self._shape)))
         except queue.Full:
@@ -131,13 +131,13 @@ class Webhook:
             thread = threading.Thread(target=self._loop, name="rlvitals-webhook", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no threads are to be had, or the interpreter is ending
+            except RuntimeError:  # no thread is available, or the interpreter is shutting down
                 self._say("no thread could be started for the webhook")
                 return
             self._thread = thread
 
     def close(self, seconds: float) -> None:
-        """Wait up to so long for what is still to be posted."""
+        """Wait up to this many seconds for posts that are not sent yet."""
         deadline = time.monotonic() + (seconds if self._thread is not None else 0)
         while self._waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -147,7 +147,7 @@ class Webhook:
     def _loop(self) -> None:
         while True:
             body = self._waiting.get()
-            # Not the error's own words: some of them quote the address.
+            # Not the error's own text, which may contain the address.
             with guarded(lambda error: self._say(f"the webhook cannot be reached: {type(error).__name__}")):
                 self._deliver(body)
             self._waiting.task_done()
@@ -176,8 +176,8 @@ class Notifier:
         *,
         put_file: Callable[[Path, bytes], None],
     ) -> None:
-        """`settings` as `config.Settings.notify` has them: webhook, format, on, sentinel. `put_file` writes the
-        sentinel: how a file is replaced whole is `store`'s to know.
+        """`settings` are those of `config.Settings.notify`: webhook, format, on, sentinel. `put_file` writes the
+        sentinel, because `store` owns how a file is replaced atomically.
         """
         self._run_name = run_name
         self._least = SEVERITIES.index(settings.get("on", "critical"))
@@ -188,7 +188,7 @@ class Notifier:
         self._put_file = put_file
 
     def tell(self, finding: Finding) -> None:
-        """Post it, and write the sentinel file, where it is grave enough."""
+        """Post the finding and write the sentinel file, if it is severe enough."""
         if SEVERITIES.index(finding.severity) < self._least:
             return
         if self._webhook is not None:
@@ -200,7 +200,7 @@ class Notifier:
                 self._say(f"cannot write the sentinel {self._sentinel}: {error.strerror or error}", key="sentinel")
 
     def close(self, seconds: float = TIMEOUT_SECONDS) -> None:
-        """Wait a little for what is still on its way."""
+        """Wait for posts that are not sent yet."""
         if self._webhook is not None:
             self._webhook.close(seconds)
 
@@ -212,8 +212,8 @@ def open_notifier(
     *,
     put_file: Callable[[Path, bytes], None],
 ) -> Notifier | None:
-    """The notifier of settings that name a webhook or a sentinel; None for others. Services (`to`) are notified by the
-    process beside the trainer.
+    """The notifier for settings that name a webhook or a sentinel; None for others. The process beside the trainer
+    notifies services (`to`).
     """
     wanted = {key: value for key, value in settings.items() if key in ("webhook", "format", "on", "sentinel")}
     return Notifier(run_name, wanted, warn, put_file=put_file) if wanted.keys() & {"webhook", "sentinel"} else None

@@ -1,9 +1,9 @@
-"""Where failures come from, and whether they came before the reward fell: what tells a broken sandbox from a policy
-that has got worse.
+"""Where failures come from, and whether they came before the reward fell. This distinguishes a broken sandbox from a
+policy that has got worse.
 
-A `Rise` is one share of failures that has left its level, with how the run stood in the row before it did. The rule
-`lost_to_failures` decides by that whether the failures explain what the reward lost, and the rules about the reward ask
-here before they call a fall the policy's.
+A `Rise` is one share of failures that has left its level, with the state of the run in the row before. The rule
+`lost_to_failures` uses it to decide whether the failures explain the loss of reward. The rules about the reward check
+it before they blame the policy for a fall.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ CAUSES: dict[str, str] = {
     "truncated": "context_limit",
     "failed_any": "",
 }
-"""Signals that count failures, with what each is the cause of. Those that say more come first."""
+"""Signals that count failures, with the cause that each stands for. The more specific ones come first."""
 
 WRITTEN = frozenset({"failed_context", "failed_tool", "failed_call", "failed_parsing", "truncated"})
-"""What a policy can do by what it writes: calls that do not parse, answers without end. There only a jump that nothing
-in the policy explains is somebody else's."""
+"""Failures that a policy can cause by its output: calls that do not parse, answers without end. Only a jump that no
+change of the policy explains is attributed to something else."""
 
 LONG = frozenset({"failed_context", "failed_time_out", "truncated"})
-"""What longer answers bring about."""
+"""Failures that longer answers cause."""
 
 LEAST_RISE = 0.05
-"""A share of failures that is less above its level is none."""
+"""The least rise of a share of failures above its level."""
 
 LEAST_COUNT = 2.0
 """The same for a number of failures."""
 
 NOISES = 6.0
-"""How many noises of its first values it must be above its level."""
+"""How far it must be above its level, in units of the noise of its first values."""
 
 LATE = 5
-"""Rows without a failure's name after which it is known that there were none: many frameworks log a kind of error only
-when it happens."""
+"""A failure whose name first comes after this many rows did not happen before: many frameworks log a kind of error only
+when it occurs."""
 
 QUIET = 4
-"""Values in a row at the old level after which failures are over."""
+"""Values in a row at the old level after which the failures have ended."""
 
 JUMP = 4
-"""Values after the onset within which failures that jumped are where they stay."""
+"""Values after the onset within which failures that jump reach their new level."""
 
 
 Levels = tuple[float, ...]
-"""How a run stands: the reward, its best level, and fast and usual level of entropy, length and turns in turn, then the
-length and its baseline. As they are: this is kept of every row, and rarely looked at."""
+"""The state of a run: the reward, its best level, then the fast and the slow level of entropy, length and turns, then
+the length and its baseline. They are kept unprocessed, because every row stores them and few are read."""
 
 
 class Before(NamedTuple):
@@ -66,22 +66,22 @@ class Before(NamedTuple):
     reward: float
     best: float
     entropy: float
-    """The fast level over the slow one, which is 1 while it stands still; so the others."""
+    """The fast level over the slow one, 1 while it does not move; `length` and `turns` are such ratios, too."""
     length: float
     turns: float
     grown: float
-    """The length over that of the run's start."""
+    """The length over its baseline."""
 
     @classmethod
     def of(cls, last: Levels) -> Before:
-        """What the levels of a row come to."""
+        """The state that the levels of a row give."""
         reward, best, *moves = last
         shares = [now / usual if usual > 0 else 1.0 for now, usual in zip(moves[::2], moves[1::2], strict=True)]
         return cls(reward, best, *(1.0 if math.isnan(share) else share for share in shares))
 
 
 class Rise:
-    """One share of failures: its old level, and where it left it."""
+    """One share of failures: its usual level, and where it left that level."""
 
     __slots__ = (
         "_limit",
@@ -105,18 +105,18 @@ class Rise:
         self.first_point = point
         """The row in which its name first came."""
         self.level = 0.0
-        """What was usual."""
+        """The usual level."""
         self._limit = -math.inf
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is out of the ordinary."""
+        """Reset it: the failures are at their usual level."""
         self.point = self.step = self.quiet = 0
         self.before: Before | None = None
         self.early = 0.0
         """The highest value of the first few since the onset."""
         self.is_proven = False
-        """Whether it explains the reward's fall. Once it does, it does as long as it lasts."""
+        """Whether it explains the reward's fall. Once set, it stays set until the failures end."""
         self.is_over = False
         """Whether it can no longer be the reason: the reward did not fall when the failures began."""
         self.is_grave = False
@@ -124,12 +124,12 @@ class Rise:
 
     @property
     def name(self) -> str:
-        """The signal's."""
+        """The signal's name."""
         return self.signal.name
 
     @property
     def is_count(self) -> bool:
-        """Whether failures are counted, out of nobody knows how many."""
+        """Whether it is a number of failures out of an unknown total, not a share."""
         return self.signal.highest > 1.0
 
     @property
@@ -143,13 +143,13 @@ class Rise:
 
     @property
     def is_jump(self) -> bool:
-        """Whether most of it came within the first values."""
+        """Whether most of the rise came within the first values."""
         return self.early - self.level >= 0.6 * (self.now - self.level)
 
     def take(self, last: Levels, step: int) -> None:
-        """The signal has a new value."""
+        """Take a new value of the signal."""
         signal = self.signal
-        if self.before is None and signal.last <= self._limit:  # which nearly every value is
+        if self.before is None and signal.last <= self._limit:  # true for nearly every value
             return
         if self.first_point > LATE:
             self.level, noise = 0.0, 0.0
@@ -171,7 +171,7 @@ class Rise:
 
 
 _STILL = Signal("still")
-"""In place of what is not logged: it has no levels, so it does not move."""
+"""Stands in for a signal that is not logged: it has no levels, so it does not move."""
 
 
 class Origins:
@@ -186,7 +186,7 @@ class Origins:
         """Whether the run logs any failures."""
 
     def bind(self, signals: Mapping[str, Signal], point: int) -> None:
-        """The run's signals are others than before."""
+        """Take the run's signals after they have changed."""
         for name in CAUSES:
             signal = signals.get(name)
             known = self._rises.get(name)
@@ -203,14 +203,14 @@ class Origins:
         self.is_watching = bool(self._rises) and self._reward is not None
 
     def reset(self) -> None:
-        """The run began again."""
+        """Forget the failures, because the run restarted."""
         for rise in self._rises.values():
             rise.first_point = 0
             rise.clear()
 
     def take(self, point: int, step: int) -> None:
-        """A row has been read. How the run stands is kept also while nothing fails: an error's name may first come with
-        the error.
+        """Take a row that has been read. The state of the run is kept even while nothing fails, because an error's name
+        may first come with the error.
         """
         for rise in self._rises.values():
             if rise.signal.seen_at == point:
@@ -230,18 +230,18 @@ class Origins:
 
     @property
     def proven(self) -> Rise | None:
-        """The failures that explain what the reward has lost."""
+        """The failures that explain the loss of reward; None if there are none."""
         return next((rise for rise in self._rises.values() if rise.is_proven), None)
 
     @property
     def is_open(self) -> bool:
-        """Whether failures have just begun, so that it is too early to say whose fault a fall of the reward is."""
+        """Whether failures have just begun, so it is too early to decide what caused a fall of the reward."""
         return any(
             rise.before is not None and not rise.is_over and rise.points <= JUMP + 1 for rise in self._rises.values()
         )
 
     def cause_of(self, key: str) -> str:
-        """What the failures under a logged name come from, as far as it is not the policy's writing."""
+        """The cause of the failures under a logged name, if they are proven or jumped; empty otherwise."""
         for rise in self._rises.values():
             if rise.signal.key == key and (
                 rise.is_proven or (rise.before is not None and rise.is_jump and rise.points > JUMP)
@@ -259,13 +259,13 @@ KINDS = {
     "verifier": "data",
     "parsing": "data",
 }
-"""The kind of trouble that each cause is: rollouts that could not do their work, answers that were cut off, and scores
-that are wrong."""
+"""The kind of failure for each cause: rollouts that could not do their work, answers that were cut off, and wrong
+scores."""
 
 
 def caused(alarm: Alarm, found: Origins) -> Alarm | None:
-    """What a rule about the reward's fall says: nothing while failures have just begun; that they are the reason where
-    they are; else what it would have said.
+    """The alarm of a rule about a fall of the reward, after a look at the failures. None while they have just begun.
+    Where they are proven, the alarm names them as the cause. Otherwise it is unchanged.
     """
     proven = found.proven
     if proven is None:
@@ -276,5 +276,5 @@ def caused(alarm: Alarm, found: Origins) -> Alarm | None:
 
 
 def told(rise: Rise) -> str:
-    """How many fail, in words."""
+    """How many fail, as text."""
     return f"{rise.now:.0f} a row" if rise.is_count else f"{rise.now:.0%}"

@@ -1,7 +1,7 @@
-"""The goal of a training and its progress towards it: the evidence with which every alarm is weighed.
+"""The outcome of a training and its state: the evidence with which every alarm is weighed.
 
-The outcome of a policy run is its reward, of a preference run its margin, of one that logs neither its held-out score.
-Entropy that falls, answers that grow, a KL that climbs mean one thing while the outcome rises and another while it
+The outcome is the reward of a policy run, the margin of a preference run, and the held-out score of a run that logs
+neither. A falling entropy, longer answers or a growing KL have one meaning while the outcome rises and another while it
 does not.
 """
 
@@ -17,13 +17,13 @@ State = Literal["up", "flat", "down", "early"]
 STATES: tuple[State, ...] = ("up", "flat", "down", "early")
 
 ENOUGH_POINTS = 40
-"""Points after which no gain says that there is none."""
+"""Points after which an outcome without a gain is `flat`."""
 
 FEW_POINTS = 4
-"""Points that say something by rising one after the other, where there are too few for a course."""
+"""Points that must all rise for `up`, where there are too few for a course."""
 
 NO_MARGIN = 1e-3
-"""A margin below this leaves a sigmoid loss at ln 2 to three digits: beyond its noise perhaps, but nothing."""
+"""A margin below this leaves a sigmoid loss at ln 2 to three digits: even if it is beyond its noise, it is no gain."""
 
 _SOURCES = {"policy": ("reward", "eval_score"), "preference": ("margin", "pair_accuracy", "eval_score")}
 _ANY = ("reward", "margin", "eval_score", "true_score")
@@ -39,9 +39,9 @@ def outcome_of(case: Case) -> Signal | None:
 
 
 def state_of(case: Case) -> State:
-    """The state of the outcome: `up` when it is above its start and most of its gain is kept, `down` when it
-    gave most of a gain back or is below its start, `flat` when enough points show neither, `early` before that and
-    where no outcome is logged.
+    """The state of the outcome: `up` when it is above its start and most of its gain is kept, `down` when it has lost
+    most of a gain or is below its start, `flat` when enough points show neither, `early` before that and where no
+    outcome is logged.
     """
     signal = outcome_of(case)
     if signal is None:

@@ -28,7 +28,7 @@ from rlvitals.yaml_reader import read_yaml
 NOTE = "<!-- Generated from src/rlvitals/health/data by `make catalog`; edit the data, not this page. -->"
 BY_HAND = "index.md"
 EXAMPLES = DATA / "examples.json"
-"""By rule: a finding of a run, most of them generated. `benchmarks/rule_examples.py` writes it."""
+"""By rule: a finding of a run; most of the runs are generated. `benchmarks/rule_examples.py` writes the file."""
 
 TITLES = {
     "optimisation": "Numerics and optimisation",
@@ -48,8 +48,8 @@ _FAMILIES = {"policy": "policy gradient", "preference": "preference", "other": "
 
 
 def pages() -> dict[str, str]:
-    """File name -> page: one per family of rules, one per preset, one that leads from kinds to rules."""
-    book = from_data(parse_json(compiled()))  # the authored files: what was compiled last may be older
+    """File name -> page: one per family of rules, one per preset, one that lists the rules of each kind."""
+    book = from_data(parse_json(compiled()))  # from the YAML files: the compiled file may be older
     found: dict[str, str] = {}
     homes: dict[str, str] = {}
     for path in sorted((DATA / "rules").glob("*.yaml")):
@@ -70,7 +70,7 @@ def pages() -> dict[str, str]:
 
 
 def _comment(path: Path) -> list[str]:
-    """The comment a data file opens with, as paragraphs."""
+    """The comment at the top of a data file, as paragraphs."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -81,7 +81,7 @@ def _comment(path: Path) -> list[str]:
 
 
 def _switches(book: Rulebook, changed: Rulebook, homes: dict[str, str]) -> list[str]:
-    """Which of the default rules a preset switches off."""
+    """The default rules that a preset switches off."""
     off = [name for name, rule in changed.rules.items() if name in book.rules and not rule.enabled]
     if not off:
         return []
@@ -96,7 +96,7 @@ def _page(title: str, about: list[str], rules: list[Rule], book: Rulebook) -> st
 
 
 def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
-    """What a rule looks for, reads, says and asks for, as Markdown."""
+    """What a rule looks for, the signals it reads, its texts and its actions, as Markdown."""
     asks = f"{rule.hold[0]} of {rule.hold[1]}"
     if rule.hold_critical:
         asks += f", for a critical {rule.hold_critical[0]} of {rule.hold_critical[1]}"
@@ -142,7 +142,7 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def example_lines(rule: Rule, *, is_drawn: bool = True) -> list[str]:
-    """The rule at work, as `check` prints it, as Markdown, with the chart or without; nothing without an example."""
+    """An example of the rule as `check` prints it, as Markdown, with or without the chart; empty without an example."""
     told = examples().get(rule.rule)
     if told is None:
         return []
@@ -157,7 +157,7 @@ def example_lines(rule: Rule, *, is_drawn: bool = True) -> list[str]:
 
 
 def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
-    """The same as plain data."""
+    """The main facts of a rule as plain data; `told` holds its Markdown."""
     return {
         "rule": rule.rule,
         "kind": rule.kind,
@@ -170,7 +170,7 @@ def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
 
 
 def book_of(name: str) -> Rulebook | None:
-    """The rules in which a rule or a kind is described: the shipped ones, or those of the preset that has it."""
+    """The rulebook that has this rule or kind: the shipped one, or that of a preset; None if none has it."""
     if name in KINDS or name in shipped().rules:
         return shipped()
     books = (load(preset) for preset in presets())
@@ -188,7 +188,7 @@ def rules_named(name: str, book: Rulebook) -> list[Rule]:
 
 
 def gravest(rule: Rule) -> str:
-    """The highest severity a rule can reach: its entry's, or what its function's code names."""
+    """The highest severity a rule can reach: its entry's, or the highest that its function calls."""
     if rule.when:
         return rule.severity
     named = FUNCTIONS[rule.function].__code__.co_names

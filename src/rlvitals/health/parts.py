@@ -1,6 +1,6 @@
-"""Which of a run's series are parts of its reward: those that, each times a fixed weight, add up to it.
+"""Finds the series that are parts of a run's reward: those that add up to it, each times a fixed weight.
 
-The first rows are kept (a bounded number of numbers), and a few times a weighted sum is looked for among them.
+The first rows are kept, up to a fixed number. A weighted sum is searched for in them a few times.
 
 >>> columns = {"ndcg": [0.1, 0.2, 0.3] * 3, "bonus": [0.0, 0.1] * 4 + [0.0], "noise": [0.3, 0.1, 0.2, 0.5] * 2 + [0.1]}
 >>> totals = [ndcg + 2 * bonus for ndcg, bonus in zip(columns["ndcg"], columns["bonus"])]
@@ -17,32 +17,32 @@ from rlvitals.health.naming import part_name
 from rlvitals.health.statistics import Signal
 
 MOST_PARTS = 24
-"""Series that are looked at."""
+"""The most series that are named as parts, and the most others that are tried."""
 
 LOOK_AT = (12, 24, 48)
-"""Rows after which a sum is looked for. After the last one the names have to do."""
+"""Numbers of rows at which a sum is searched for. After the last one, the names decide."""
 
 MOST_ROWS = 200
-"""Rows after which nothing is looked for any more: most of them lack something."""
+"""Rows after which the search ends, even if too few of them were complete."""
 
 TOLERANCE = 0.02
-"""The spread of what is left over, as a share of the reward's, in a sum of series that are named as parts."""
+"""The largest residual of a sum of series that are named as parts, as a share of the reward's spread."""
 
 STRICT = 0.002
-"""The same where other series take part: they might follow the reward by chance."""
+"""The same for a sum with other series, which may follow the reward by chance."""
 
 FITTED = 2 / 3
-"""The share of the rows that their weights are found with; the others must then add up as well."""
+"""The share of the rows used to fit their weights; the other rows must then add up as well."""
 
 SPARE_ROWS = 4
-"""Rows that there must be beyond one for each part."""
+"""Rows required in addition to one for each part."""
 
 NEGLIGIBLE = 0.005
 """A series that moves the reward by less than this share of its spread and of its size is not part of it."""
 
 
 class Parts:
-    """The parts of one run's reward: by their names at first, by adding up once that is known."""
+    """The parts of one run's reward: at first by their names, later those that add up to it."""
 
     def __init__(self) -> None:
         self.series: dict[str, Signal] = {}
@@ -50,31 +50,31 @@ class Parts:
         self.weights: dict[str, float] = {}
         """The weight of each, where they add up."""
         self.beside: dict[str, Signal] = {}
-        """What is named as a part and does not add to the reward."""
+        """Series that are named as parts and do not add to the reward."""
         self.is_decided = False
-        """Whether there is nothing more to look for."""
+        """Whether the search has ended."""
         self._named: list[str] = []
         self._possible: list[str] = []
         self._rows = _Rows("", [], [])
 
     def add(self, key: str, name: str) -> Signal | None:
-        """The series of a key that is named as a part; None where there are too many."""
+        """Add a key that is named as a part; returns its series, or None where there are too many."""
         if len(self.series) >= MOST_PARTS:
             return None
         self._named.append(key)
         return self.series.setdefault(name, Signal(name, key))
 
     def note(self, key: str) -> None:
-        """A key that is a part only if it adds up."""
+        """Note a key that is a part only if it adds up."""
         if len(self._possible) < MOST_PARTS and key not in self._possible:
             self._possible.append(key)
 
     def candidates(self) -> list[str]:
-        """The keys of which each row is looked at until the parts are found."""
+        """The keys whose values are needed from each row until the parts are found."""
         return [*self._named, *self._possible]
 
     def look(self, reward: Signal, row: Mapping[str, float]) -> list[Signal]:
-        """Take the row in which the reward came. Returns parts that were found and are to be fed from now on."""
+        """Take a row that has the reward. Returns newly found parts, which must be fed from now on."""
         if self._rows.reward != reward.key:
             self._rows = _Rows(reward.key, self._named, [key for key in self._possible if key != reward.key])
         weights = self._rows.take(reward.step, reward.last, row)
@@ -102,7 +102,7 @@ class Parts:
 
 
 class _Rows:
-    """The first rows of a reward and of what may be its parts."""
+    """The first rows of a reward and of its possible parts."""
 
     def __init__(self, reward: str, named: Sequence[str], possible: Sequence[str]) -> None:
         self.reward = reward
@@ -117,7 +117,7 @@ class _Rows:
         self._offered = 0
 
     def take(self, step: int, total: float, row: Mapping[str, float]) -> dict[str, float] | None:
-        """Take a row; return the weights of what adds up to the reward, once that is found."""
+        """Take a row; return the weights of the series that add up to the reward, once they are found."""
         self._offered += 1
         if not self._totals:
             self._columns = {name: [] for name in (*self._named, *self._possible) if name in row}
@@ -141,7 +141,7 @@ class _Rows:
     def _look(self) -> dict[str, float] | None:
         totals = self._totals
         if max(totals) - min(totals) <= 1e-9 * max(abs(value) for value in totals):
-            return None  # a constant is the sum of anything
+            return None  # anything adds up to a constant
         again = {name for name, column in self._columns.items() if _is_again(column, totals)}
         named = {name: self._columns[name] for name in self._named if name in self._columns}
         fresh = {name: column for name, column in named.items() if name not in again}
@@ -159,8 +159,8 @@ class _Rows:
 
 
 def add_up(totals: Sequence[float], columns: Mapping[str, Sequence[float]], slack: float) -> dict[str, float] | None:
-    """The weights with which columns add up to the totals; None where they do not, or where there are too few rows to
-    tell. A series that is 0 throughout is kept with weight 1: it may be a part that nobody has earned yet.
+    """The weights with which columns add up to the totals; None where they do not, or where there are too few rows.
+    A series that is always 0 is kept with weight 1: it may be a part that no sample has earned yet.
     """
     silent = {name for name, column in columns.items() if not any(column)}
     names = [name for name in columns if name not in silent]
@@ -182,7 +182,7 @@ def add_up(totals: Sequence[float], columns: Mapping[str, Sequence[float]], slac
 
 
 def _is_again(column: Sequence[float], totals: Sequence[float]) -> bool:
-    """Whether a column is the reward itself, logged a second time or the only part there is."""
+    """Whether a column equals the reward: it is logged twice, or it has only one part."""
     return all(abs(value - total) <= 1e-6 * max(abs(total), 1e-6) for value, total in zip(column, totals, strict=True))
 
 
@@ -197,7 +197,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _left_over(totals: Sequence[float], columns: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> float:
-    """What a weighted sum leaves of the totals, as a standard deviation from 0."""
+    """The residual of a weighted sum, as its root mean square."""
     left = (
         total - sum(weight * columns[name][row] for name, weight in weights.items()) for row, total in enumerate(totals)
     )
@@ -205,7 +205,7 @@ def _left_over(totals: Sequence[float], columns: Mapping[str, Sequence[float]], 
 
 
 def _weights(totals: Sequence[float], columns: Sequence[Sequence[float]]) -> list[float] | None:
-    """Least squares by the normal equations, columns scaled to one size; what the rows leave open is drawn to 0."""
+    """Least squares by the normal equations, with scaled columns; weights that the rows do not determine tend to 0."""
     scales = [math.sqrt(sum(value * value for value in column)) for column in columns]
     scaled = [[value / scale for value in column] for column, scale in zip(columns, scales, strict=True)]
     rows = [
@@ -218,7 +218,7 @@ def _weights(totals: Sequence[float], columns: Sequence[Sequence[float]]) -> lis
 
 
 def _solve(rows: list[list[float]]) -> list[float] | None:
-    """Gauss with pivots, in place: the coefficients and the right side of each row."""
+    """Gauss-Jordan elimination with pivots, in place. Each row has its coefficients, then its right side."""
     count = len(rows)
     for place in range(count):
         pivot = max(range(place, count), key=lambda row: abs(rows[row][place]))

@@ -1,7 +1,7 @@
-"""The rules about recorded tokens at work: each comparison of a step leads to alarms, and to their end.
+"""Runs the rules about recorded tokens: each comparison of a step may raise alarms or end them.
 
-The comparison itself is `compute.recomputation`'s. The same comparisons in the same order lead to the same events,
-while a run trains and afterwards.
+`compute.recomputation` makes the comparison. The same comparisons in the same order lead to the same events, during
+training and afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlvitals.records import Finding, HealthEvent, Recheck
 
 
 class Rechecks:
-    """The comparisons of one run, one after the other."""
+    """The rules about tokens of one run, fed with one comparison after the other."""
 
     def __init__(self, book: Rulebook) -> None:
         self._rules = [rule for rule in book.rules.values() if rule.enabled and binding.is_about_tokens(rule)]
@@ -30,15 +30,15 @@ class Rechecks:
 
     @property
     def standing(self) -> frozenset[str]:
-        """The rules in alarm."""
+        """The rules whose alarm is active."""
         return frozenset(self._standing)
 
     def stand(self, rules: Iterable[str]) -> None:
-        """These are in alarm."""
+        """Mark these rules as active, for instance after a resume."""
         self._standing |= dict.fromkeys(rules, 0)
 
     def take(self, checked: Recheck) -> list[HealthEvent]:
-        """What a comparison leads to. Steps come in order."""
+        """Take a comparison; return its events. Steps come in order."""
         events = []
         if checked.gap is not None:
             self._trail.add(checked.step, checked.gap.mean, math.nan if checked.gap.age is None else checked.gap.age)

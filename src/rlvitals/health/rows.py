@@ -1,15 +1,15 @@
-"""Logged rows as the monitor reads them.
+"""Turns logged rows into the rows that the monitor reads.
 
-The only place that decides it: a live run, a resumed one, a follower, `check`, `backtest` and the dashboard all read
-through `RowReader`, so that the same rows lead to the same findings.
+A live run, a resumed one, a follower, `check`, `backtest` and the dashboard all read through `RowReader`, so that the
+same rows lead to the same findings.
 
 - Training and evaluation rows come in the order they were logged (`in_order`).
-- Metrics of an evaluation get a held-out name, and its step never falls behind the training's: the monitor would
-  take that for a restart.
-- Some frameworks log one step in several rows, the loss in one and the reward in another. Such rows are one row for the
-  monitor. A row is held back only in a run that was seen to do this for two steps in a row.
+- Metrics of an evaluation get a held-out name. Its step is never below the training's, because the monitor could read a
+  step backwards as a restart.
+- Some frameworks log one step in several rows, the loss in one and the reward in another. The monitor gets them as one
+  row. A row is held back only in a run that did this for two steps in a row.
 - Samples of the machine are joined to the next row.
-- Of several ranks, rank 0's rows are read.
+- With several ranks, only the rows of rank 0 are read.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CLOCK = re.compile(r"(^|[/_.])(wall_?time|time|timestamp|runtime|elapsed)$", re
 """Names that may differ between the rows of one step: each row has its own time."""
 
 _AVERAGED = ("System/CPU_Percent", "System/GPU_Utilization")
-"""Shares of time. Of everything else the highest counts: memory that was full for a moment was full."""
+"""Shares of time, which are averaged. Of all other values the highest counts: memory full for a moment was full."""
 
 
 class Samples:
-    """The samples of the machine since the last row, as one.
+    """The samples of the machine since the last row, joined into one.
 
     >>> samples = Samples()
     >>> samples.add({"System/GPU_Utilization": 90.0, "System/GPU_Memory_Percent": 60.0})
@@ -49,7 +49,7 @@ class Samples:
         self._counts: dict[str, int] = {}
 
     def add(self, sample: Mapping[str, float]) -> None:
-        """One more. The values of single cards, `.../0`, are left to those who read the samples themselves."""
+        """Add one sample. Values of single GPUs, `.../0`, are skipped: they are read from the samples themselves."""
         for name, value in sample.items():
             if name.count("/") > 1:
                 continue
@@ -58,7 +58,7 @@ class Samples:
             self._joined[name] = known + (value - known) / count if name in _AVERAGED else max(known, value)
 
     def take(self) -> dict[str, float]:
-        """All since the last call as one; empty without any."""
+        """Return the samples since the last call as one; empty if there were none."""
         joined = self._joined
         if joined:
             self._joined, self._counts = {}, {}
@@ -66,7 +66,7 @@ class Samples:
 
 
 class RowReader:
-    """Turns the rows of one run, one by one, into those the monitor takes.
+    """Turns the rows of one run, one by one, into those that the monitor reads.
 
     >>> reader = RowReader()
     >>> reader.take("train", 10, 60.0, {"loss": 0.5})
@@ -77,28 +77,28 @@ class RowReader:
 
     def __init__(self) -> None:
         self.logged_names: dict[str, str] = {}
-        """Of each name that was marked as held out: the name it was logged under."""
+        """By name that was marked as held out: the name it was logged under."""
         self._samples = Samples()
         self._later_samples: deque[tuple[float, Mapping[str, float]]] = deque()
         self._last_step = -1  # of any row, for evaluations
-        self._step: Any = None  # the training step whose rows are coming
-        self._seen: Fields = {}  # all that has come of it
-        self._parts = 0  # rows that it came in
-        self._closing: frozenset[str] = frozenset()  # names of the last of them
+        self._step: Any = None  # the training step being read
+        self._seen: Fields = {}  # all its values so far
+        self._parts = 0  # its rows so far
+        self._closing: frozenset[str] = frozenset()  # names in the last of these rows
         self._usual = (1, 1)  # rows of the two steps before
         self._usual_closing: frozenset[str] = frozenset()
         self._held: Fields | None = None
         self._behind: list[Fields] = []  # evaluations that came after the held row
 
     def add_sample(self, sample: Mapping[str, float], timestamp: float = -math.inf) -> None:
-        """The machine as it was; it is joined to the next row that is not older."""
+        """Add a sample of the machine; it is joined to the next row that is not older."""
         if timestamp == -math.inf and not self._later_samples:
-            self._samples.add(sample)  # at once: without rows, samples come for days
+            self._samples.add(sample)  # at once: a queue could grow for days without rows
         else:
             self._later_samples.append((timestamp, sample))
 
     def take(self, stream: Stream, step: int, timestamp: float, numbers: Mapping[str, Any]) -> list[Fields]:
-        """One row of a recorded run; returns the rows that are complete with it."""
+        """Take one row of a recorded run; returns the rows that are now complete."""
         head: Fields = {"step": step}
         if not math.isnan(timestamp):
             head["timestamp"] = timestamp
@@ -116,11 +116,11 @@ class RowReader:
         return self._take_evaluation(head)
 
     def take_foreign(self, row: Fields) -> list[Fields]:
-        """One row of another tool's log; whether it is an evaluation's is inferred from its names alone."""
+        """Take one row of another tool's log; whether it is an evaluation is inferred from its names alone."""
         return self._take_evaluation(row) if _is_evaluation(row) else self._take_training(row)
 
     def flush(self) -> list[Fields]:
-        """The row that was held back, where one was: no more comes of its step."""
+        """Return the row that was held back, if any, and the evaluations after it: its step has no more rows."""
         if self._held is None:
             return []
         done = [self._held, *self._behind]
@@ -156,12 +156,12 @@ class RowReader:
         row = self._with_samples(row)
         if self._held is None:
             return [row]
-        self._held = self._held | row  # a new one: the first part belongs to the caller
+        self._held = self._held | row  # a new dict: the first part belongs to the caller
         is_last = self._parts >= self._usual[1] and self._closing >= self._usual_closing
         return self.flush() if is_last else []
 
     def _is_part(self, row: Fields) -> bool:
-        """Whether a row continues with the step before it; one that repeats a metric with another value does not."""
+        """Whether a row continues the step before it; one that repeats a metric with another value does not."""
         seen = self._seen
         return all(
             name not in seen or seen[name] == value or name in _PLACES or name.startswith("_") or _CLOCK.search(name)
@@ -179,7 +179,7 @@ class RowReader:
 
 
 def is_training_row(row: Fields) -> bool:
-    """Whether a row has anything that is not of held-out data."""
+    """Whether a row has a metric that is neither of held-out data nor of the machine."""
     return not all(name in _PLACES or is_held_out(name) or name.startswith("System/") for name in row)
 
 
@@ -223,8 +223,8 @@ def _time(row: Row | None, before: float) -> float:
 def rows_of_run(
     train: Iterable[Row], evals: Iterable[Row], samples: Iterable[Row] = (), reader: RowReader | None = None
 ) -> Iterator[Fields]:
-    """Logged rows of a run, each with what was seen of the machine before it. With another `reader`, samples and
-    a row that it holds back wait for more; otherwise these are all there are.
+    """The rows of a run as the monitor reads them, each with the samples of the machine before it. With a `reader`,
+    later samples and a row that is held back wait for the next call. Without one, these are all rows.
     """
     reading = reader or RowReader()
     waiting = iter(samples)
@@ -242,7 +242,7 @@ def rows_of_run(
 
 
 def rows_of_log(rows: Iterable[Fields], reader: RowReader | None = None) -> Iterator[Fields]:
-    """Rows of another tool's log."""
+    """The rows of another tool's log as the monitor reads them."""
     reading = reader or RowReader()
     for row in rows:
         yield from reading.take_foreign(row)

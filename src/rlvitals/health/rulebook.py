@@ -1,8 +1,9 @@
-"""The rules a monitor runs: ours, those of plug-ins and presets, and what users change of them.
+"""The rules a monitor runs: the shipped ones, those of plug-ins and presets, and the changes that users make.
 
 A rule is a function of `rules/` with an entry in `data/rules/*.yaml`, or an entry alone (a metric, a statistic, a
-number), which also has a one-line form. A rule file holds a list of entries. One whose `rule` is known changes that
-rule (only what it names); one whose `rule` is a pattern (`"*"`) changes every rule it fits; another adds one.
+number), which also has a one-line form. A rule file holds a list of entries. An entry whose `rule` is known changes
+only the keys it names. An entry whose `rule` is a pattern (`"*"`) changes every rule that matches. Any other entry adds
+a rule.
 
 >>> book = load("kl > 0.5 for 5: warning", [{"rule": "plateau", "enabled": False}])
 >>> book.rules["kl > 0.5 for 5: warning"].kind, book.rules["plateau"].enabled
@@ -48,7 +49,7 @@ class Rulebook:
         return {source.name for source in self.sources}
 
     def changed_by(self, entries: Sequence[Any], where: str, lines: Lines | None = None) -> Rulebook:
-        """A rulebook with a list of entries on top. Raises RuleError that points at the line, where there are lines."""
+        """A rulebook with a list of entries on top. Raises RuleError that names the line, where lines are known."""
         rules = dict(self.rules)
         under = ("rules",) if lines and ("rules",) in lines else ()
         for number, entry in enumerate(entries):
@@ -57,7 +58,7 @@ class Rulebook:
         return Rulebook(rules.values(), self.sources)
 
     def with_own_signals(self) -> Rulebook:
-        """Add what rules read beyond the known signals: concepts and logged names of the user's choice."""
+        """Add a signal for each concept or logged name that a rule reads and that is not a known signal."""
         known, added = self.signal_names, []
         for rule in self.rules.values():
             names = (
@@ -73,7 +74,8 @@ class Rulebook:
 def load(*sources: str | Path | Sequence[Any]) -> Rulebook:
     """The shipped rules and the plug-ins', changed by presets (`kto_guide`), rule files, one-line rules and lists of
     entries, in the order given: later entries override earlier ones. Metrics that only these rules read become
-    separate signals. `default` changes nothing: a run that was watched with others can be judged by ours.
+    separate signals. `default` changes nothing: with it, a run that was monitored with other rules can be judged by the
+    shipped ones.
     """
     book = _with_plugins()
     for source in sources:
@@ -112,7 +114,7 @@ def _compiled() -> dict[str, Any]:
 
 @cache
 def shipped() -> Rulebook:
-    """Our own rules, without anyone's changes."""
+    """The shipped rules, without changes by plug-ins or users."""
     return from_data(_compiled())
 
 
@@ -151,7 +153,7 @@ def presets() -> dict[str, list[Any]]:
 
 
 def causes() -> dict[str, Any]:
-    """The words and numbers with which `gap` finds the cause of a gap."""
+    """The texts and numbers with which `gap` explains the cause of a gap."""
     found: dict[str, Any] = _compiled()["causes"]
     return found
 

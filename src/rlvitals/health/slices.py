@@ -1,9 +1,9 @@
-"""The slices of a run that are judged by themselves: one series for each environment, data source or agent of an
-outcome, beside the signal over all of them.
+"""The slices of a run that are judged separately: one series for each environment, data source or agent of an outcome,
+in addition to the signal over all of them.
 
-A run may log one metric divided in several ways and spelled in several. Of each division (by `env`, by `agent`) the
-best spelling is read, by the same order in which a signal takes its name. A series with one slice is the whole run, and
-is left to the rules about the whole.
+A run may log one metric divided in several ways, each under several spellings. For each division (by `env`, by `agent`)
+the best spelling is read, in the same order of preference as for a signal. A division with a single slice is the whole
+run, so only the rules about the whole judge it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rlvitals.health.naming import Claim
 from rlvitals.health.statistics import Signal
 
 JUDGED = ("reward", "true_score", "eval_score")
-"""The signals whose slices are judged: what a run is for. One collapsed environment shows in these first."""
+"""The signals whose slices are judged: the outcomes. A collapsed environment shows in these first."""
 
 MOST_JUDGED = 64
-"""Slices that are judged of one run: each costs a few microseconds of every row."""
+"""The most slices that are judged in one run: each costs a few microseconds per row."""
 
 FEWEST = 2
-"""A division into fewer parts is none."""
+"""The fewest slices of a division that is judged."""
 
 
 class Slice:
@@ -54,15 +54,13 @@ class OutcomeSlices:
 
 
 class Slices:
-    """The divisions of a run, as its names come."""
+    """The divisions of a run, built as its names come."""
 
     def __init__(self) -> None:
         self._divisions: dict[tuple[str, tuple[str, ...]], OutcomeSlices] = {}
 
     def take(self, key: str, claim: Claim) -> tuple[Signal | None, list[Signal]]:
-        """The series that a name feeds, None where it feeds none; and those that are over because it is the better
-        spelling.
-        """
+        """The series that a name feeds, or None; and the series that it replaces because it is a better spelling."""
         name = claim.taken.signal
         if claim.slice is None or name not in JUDGED or claim.taken.sureness == "guess":
             return None, []
@@ -82,7 +80,7 @@ class Slices:
         return (known.signal if known.signal.key == key else None), over
 
     def forget(self, key: str) -> None:
-        """A name is not what it was read as."""
+        """Drop the series of a name that was read wrongly."""
         for division in self._divisions.values():
             division.slices = {label: one for label, one in division.slices.items() if one.signal.key != key}
 
@@ -93,7 +91,7 @@ class Slices:
 
     @property
     def judged(self) -> list[Slice]:
-        """The slices that rules look at. A series that may stand for two outcomes is looked at once."""
+        """The slices that rules look at. A series that feeds two outcomes is judged once."""
         seen: set[str] = set()
         found: list[Slice] = []
         for (_, _), division in sorted(self._divisions.items(), key=lambda item: JUDGED.index(item[0][0])):

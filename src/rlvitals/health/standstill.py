@@ -1,4 +1,4 @@
-"""Whether an engine has kept its weights, from the gap to the trainer and the age of the samples alone."""
+"""Detects an engine that has kept its weights, from the gap to the trainer and the age of the samples alone."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from itertools import pairwise
 from typing import NamedTuple
 
 NO_GAP = 5e-4
-"""Nats: what is less than this is no gap, and how many times less does not matter."""
+"""Nats. Smaller gaps count as this: they are no gap, however small."""
 
 
 class StandStill(NamedTuple):
-    """How well a gap goes with weights that the engine has kept since one point."""
+    """How well the gaps fit an engine that has kept its weights since one point."""
 
     onset: int
     """The first point whose samples come from weights that are too old."""
     odds: float
-    """How much better that fits than what a healthy pair or old samples do, as a logarithm."""
+    """How much better that fits than a healthy pair or old samples, as a logarithm."""
     over_jump: float
-    """The same beside one jump, which has other causes."""
+    """How much better it fits than a single jump, which has other causes."""
     times: float
-    """The last gap beside the one at the onset."""
+    """The last gap divided by the one at the onset."""
     rising: float
     """The share of the points since then at which the gap grew."""
 
 
 WINDOW = 10
-"""Points at which a stand-still is looked for."""
+"""Points in which a stand-still is searched for."""
 
 LEAST_SINCE = 4
-"""Points that weights must have stood still for."""
+"""The fewest points for which the weights must have stood still."""
 
 SETTLING = (1.5, 3.0, 6.0)
-"""In how many points the age of the samples may build up, whatever age is logged."""
+"""Numbers of points in which the age of the samples may build up; they are tried whatever age is logged."""
 
 UNEVEN = 0.1
-"""How far single gaps may be off a course, as a share: what fits better than this fits by chance."""
+"""How far single gaps may be off a course, as a share; a closer fit is chance."""
 
 UNSTEADY = 0.5
-"""What chance adds to a square of the distance that updates go in one direction, at each update: after k of them the
-square is k * k + UNSTEADY * k, in squares of one straight update."""
+"""The random part of an update. After k updates the squared distance is k * k + UNSTEADY * k, in squares of one
+straight update."""
 
 OLDEST = 12
-"""Versions up to which the ages of single samples are counted; means that are older are their own typical age."""
+"""The mean age, in versions, up to which the ages of single samples are modelled; an older mean is used as it is."""
 
 STEEPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 14))
-"""What one version's age adds to a gap, in units of the gap that fresh samples have."""
+"""What an age of one version adds to a gap, in units of the gap of fresh samples."""
 
 CLEARNESS = (0.1, 1.0, 4.0)
-"""The KL of fresh samples beside the noise of its estimate."""
+"""The KL of fresh samples divided by the noise of its estimate."""
 
 WOBBLE = 0.2
 """How far a KL may be off a course beyond the noise of its estimate, as a share."""
@@ -62,11 +62,11 @@ Course = Sequence[float]
 
 def stood_still(gaps: Sequence[float], ages: Sequence[float], first: int, *, squared: bool, signed: bool) -> StandStill:
     """Whether the last gaps are those of an engine that keeps its weights: after k updates the samples are k versions
-    old, so the gap grows with k. In health it is level, or goes with the age of the samples, which settles.
+    old, so the gap grows with k. In a healthy run it is level, or follows the age of the samples, which settles.
 
-    `first` is the number of points before these. `squared` says that the gaps come from a mean of squares (a KL), in
-    which ages of 0 and 2 count more than an age of 1. `signed` that they come from a mean which keeps its sign (k1):
-    while the gap is small such a mean is noise around 0, and the noise grows with the gap.
+    `first` is the number of points before these. `squared` means that the gaps come from a mean of squares (a KL), in
+    which ages of 0 and 2 count more than an age of 1. `signed` means that they come from a mean that keeps its sign
+    (k1): while the gap is small, such a mean is noise around 0, and the noise grows with the gap.
 
     >>> dead = stood_still([0.01, 0.01, 0.02, 0.04, 0.06, 0.08], [], 0, squared=False, signed=False)
     >>> dead.onset, round(dead.times), dead.odds > 1.4, dead.over_jump > 1.4
@@ -93,13 +93,13 @@ def stood_still(gaps: Sequence[float], ages: Sequence[float], first: int, *, squ
 
 
 def _distance(versions: float) -> float:
-    """The square of how far a policy goes in so many updates, most of it in one direction."""
+    """The square of how far a policy moves in this many updates, most of it in one direction."""
     return versions * versions + UNSTEADY * versions
 
 
 def _typical(age: float, most: int, *, squared: bool) -> float:
     """The square of what samples of this mean age add to a gap. Single samples have whole ages, which scatter around
-    the mean (as Poisson's do), and there are no weights of before the first step.
+    the mean (Poisson), and no weights are older than the first step.
 
     >>> _typical(2.0, 0, squared=True), _typical(0.0, 5, squared=True)
     (0.0, 0.0)
@@ -125,7 +125,7 @@ def _of_sizes(gaps: Sequence[float]) -> Callable[[Course], float]:
     room = n * UNEVEN * UNEVEN
 
     def fit(course: Course) -> float:
-        # What age adds is independent of what was there before, so the squares add up.
+        # The part that age adds is independent of the gap of fresh samples, so the squares add up.
         left = min(
             squares_of([log - 0.5 * math.log1p(steep * steep * old) for log, old in zip(logs, course, strict=True)])
             for steep in STEEPNESS
@@ -136,8 +136,8 @@ def _of_sizes(gaps: Sequence[float]) -> Callable[[Course], float]:
 
 
 def _of_signed(gaps: Sequence[float]) -> Callable[[Course], float]:
-    """The same of gaps that come from k1. Its mean grows with the square of the gap and its noise with the gap itself;
-    which of the two shows depends on how many tokens it is a mean of, which no log tells.
+    """The same for gaps that come from k1. Its mean grows with the square of the gap and its noise with the gap itself.
+    Which of the two is visible depends on the number of tokens in the mean, which no log has.
     """
     sizes = [0.5 * gap * gap + LEAST_KL for gap in gaps]
 
@@ -148,7 +148,7 @@ def _of_signed(gaps: Sequence[float]) -> Callable[[Course], float]:
 
 
 def _folded(sizes: Sequence[float], course: Course, steep: float, clear: float) -> float:
-    """The log-likelihood of the sizes of normal values whose mean and noise follow a course, at their best scale."""
+    """The log-likelihood of absolute values of normal variables whose mean and noise follow a course, best scaled."""
     means, spreads, power = [], [], 0.0
     for size, old in zip(sizes, course, strict=True):
         grown = 1.0 + steep * old

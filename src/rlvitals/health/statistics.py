@@ -1,7 +1,8 @@
-"""What is kept of a series: a few numbers with names, updated in constant time and memory.
+"""The statistics of a series: a few named numbers, updated in constant time and memory.
 
-A `Signal` is one quantity of a run as the rules see it. Everything a rule may ask of it is a named property here, so a
-rule reads like its description. Points are logged values, never optimiser steps: logs are written every 1 to 50 steps.
+A `Signal` is one quantity of a run as the rules see it. Every statistic that a rule may use is a named property here,
+so a rule reads like its description. Points are logged values, never optimiser steps: logs are written every 1 to 50
+steps.
 
 >>> series = Signal("entropy")
 >>> for step in range(40):
@@ -19,26 +20,26 @@ from rlvitals.health.course import Course, median
 WITH_COURSE = frozenset({
     "reward", "margin", "pair_accuracy", "eval_score", "true_score", "teacher_kl", "student_mass", "teacher_overlap",
 })  # fmt: skip
-"""The signals that may tell what a run has achieved, or how near to its teacher it was: the course of the whole run is
-kept of these alone."""
+"""The signals that may show what a run has achieved, or how near to its teacher it was. The course of the whole run is
+kept for these, and for metrics that a user's rule names."""
 
 HEAD = 12
-"""Points until the baseline is frozen; the first two are left out of it (KL 0, ties, warm-up)."""
+"""Points until the baseline is frozen; it does not include the first two (KL 0, ties, warm-up)."""
 
 SKIPPED = 2
 OPENING = 5
-"""Points of `start` and `opening`: what begins to go wrong at once is part of a longer baseline."""
+"""Points of `start` and `opening`. A failure that begins at once would be part of a longer baseline."""
 
 WINDOW = 5
 WINSOR = 5.0
-"""A value further than this many noises from the fast level moves the levels only so far: one spike cannot poison
-them."""
+"""A value further than this many noises from the fast level is clipped to that distance: one spike cannot spoil the
+levels."""
 
 TINY = 1e-12
-"""What is smaller is zero: a gradient of 1e-15 moves nothing."""
+"""Smaller values count as zero: a gradient of 1e-15 changes nothing."""
 
 NEAR_ZERO = 1e-9
-"""Levels this near to zero, or to each other, are not distinguished, and nothing is divided by less."""
+"""Levels this near to zero, or to each other, are not distinguished, and no smaller number is a divisor."""
 
 FAST = 1.0 - 0.5 ** (1 / 5)
 MID = 1.0 - 0.5 ** (1 / 15)
@@ -48,30 +49,30 @@ NOISE = 1.0 - 0.5 ** (1 / 12)
 JUMP = 1.0 - 0.5 ** (1 / 10)
 JUMP_SLOW = 1.0 - 0.5 ** (1 / 60)
 ROUNDING = 1e-9
-"""The noise of a constant, relative to it: a level differs from a constant series by a rounding error."""
+"""The least noise, relative to the baseline: the level of a constant series differs from it by a rounding error."""
 TO_SIGMA = 1.2533
-"""Mean absolute deviation to standard deviation, for a normal law."""
+"""Mean absolute deviation to standard deviation, for a normal distribution."""
 
-# How much of one value's noise is left in the fast and the slow level when values are independent.
+# The noise of the fast and the slow level as a share of one value's noise, for independent values.
 FAST_SHARE = math.sqrt(FAST / (2 - FAST))
 SLOW_SHARE = math.sqrt(SLOW / (2 - SLOW))
 HALF_SLOW_SHARE = 0.5 * SLOW_SHARE
 
 WANDER_FROM = HEAD + int(1.0 / WANDER)
-"""Points until which a plain mean forgets faster than the weight does."""
+"""Points until which a plain mean adapts faster than the fixed weight."""
 
 MOST_DOUBLINGS = 60
-"""Of the starting band: further away it is only far."""
+"""The most doublings of the starting band that are tracked."""
 
 BREAK = 3.0
-"""A series that goes so many times faster than before has begun something new."""
+"""A series that moves this many times faster than before has a new onset."""
 
 SETTLED = 1700
-"""Points after which a level has forgotten that it began at 0: the tables below are 1 from there on."""
+"""Points after which the initial 0 of a level no longer matters: the tables below are 1 from there on."""
 
 
 def _warm(weight: float) -> list[float]:
-    """By the number of points: the share of a level that is values, the rest being the 0 it began at."""
+    """By the number of points: the share of a level that comes from values; the rest is the initial 0."""
     begun, shares = 1.0, [0.0]
     for _ in range(SETTLED):
         begun *= 1.0 - weight
@@ -103,7 +104,7 @@ def line_t(n: int, t: float, tt: float, x: float, xx: float, tx: float) -> float
 class Signal:
     """One series: its levels, its baseline, its noise, its best, its trend, its jumps.
 
-    What several rules ask of one value is worked out once: an answer is kept with the number of values it is about.
+    Statistics that several rules read are computed once per value: the result is cached with the number of values.
     """
 
     __slots__ = (  # noqa: RUF023
@@ -127,7 +128,7 @@ class Signal:
         self.reset()
 
     def reset(self) -> None:  # noqa: PLR0915 - one statement for each number
-        """Forget everything: the run began again."""
+        """Forget everything, because the run restarted."""
         self.n = 0
         """Finite values seen."""
         self.last = math.nan
@@ -137,13 +138,13 @@ class Signal:
         self.base = math.nan
         """The robust starting level: median of points 3 to 12, then frozen."""
         self.start = math.nan
-        """The level of the first five points, the very first left out where there are more."""
+        """The median of the first five points, without the very first where there are more."""
         self.opening = math.nan
         """The median of the first five points."""
         self.highest = -math.inf
         self.lowest = math.inf
         self.top = -math.inf
-        """The best slow level upwards, the point at which it was and its step."""
+        """The highest slow level; below, its point and its step."""
         self.top_at = 0
         self.top_step = 0
         self.bottom = math.inf
@@ -155,7 +156,7 @@ class Signal:
         """The smallest change ever seen: the rounding of the log."""
         self._changes = 0
         self.equal_streak = 0
-        """Values in a row that are exactly the same, the last one included, and the step they began at."""
+        """Values in a row that are exactly the same, including the last one; below, the step they began at."""
         self.equal_step = 0
         self.zero_streak = self.zero_step = 0
         self._zero = 0.0
@@ -179,11 +180,11 @@ class Signal:
         self._gained = self._dropped = False
         self._trend = 0.0
         self.course = Course()
-        """The levels of the whole run, for what only the whole run shows."""
+        """The levels over the whole run; empty unless `keeps_course`."""
         self._gained_at = self._dropped_at = self._trend_at = -1
 
     def update_nonfinite(self, step: int) -> None:
-        """Note a NaN or an infinity that was really logged."""
+        """Count a NaN or an infinity that was logged."""
         self.nonfinite += 1
         self.nonfinite_recent = self.nonfinite_recent * 0.8 + 1.0
         self.step = step
@@ -263,7 +264,7 @@ class Signal:
             slow /= SLOW_WARM[n]
         self.fast, self._level, self.slow = fast, mid, slow
         if n > HEAD:
-            least = HALF_SLOW_SHARE * noise  # what is less than this above the best is no new best
+            least = HALF_SLOW_SHARE * noise  # a new best must be at least this much better
             if slow > self.top + least or n == HEAD + 1:
                 self.top, self.top_at, self.top_step = slow, n, step
             if slow < self.bottom - least or n == HEAD + 1:
@@ -273,11 +274,11 @@ class Signal:
             apart, wander = abs(fast - mid) * TO_SIGMA, self._wander
             if n > 3 * HEAD and apart > 1.5 * wander:
                 apart = 1.5 * wander
-            # A plain mean until there is enough to forget.
+            # A plain mean until there are enough points for the fixed weight.
             self._wander = wander + (WANDER if n > WANDER_FROM else 1.0 / (n - HEAD)) * (apart - wander)
             if fast > self._peak + FAST_SHARE * noise:
                 self._peak, self._peak_at = fast, n
-        # Out of the starting band. Half level, half value: the level alone is late, a value alone is noise.
+        # Whether it is out of the starting band. The level alone is late and a value alone is noise, so half of each.
         away = abs(0.5 * (fast + value) - self.base)
         if away <= self._band or (self._changes >= 5 and away <= self.quantum):
             if self._left:
@@ -286,7 +287,7 @@ class Signal:
             self._note_distance(away, step)
 
     def _note_distance(self, away: float, step: int) -> None:
-        """Keep the step at which the distance from the baseline went beyond each doubling of the starting band."""
+        """Keep the steps at which the distance from the baseline exceeded each doubling of the starting band."""
         left = self._left
         limit = max(self._band, TINY) * 2.0 ** len(left)
         while away > limit and len(left) < MOST_DOUBLINGS:
@@ -297,10 +298,10 @@ class Signal:
             limit *= 0.5
 
     def _hold(self, value: float, reach: float) -> tuple[float, float]:
-        """A value beyond the reach of the noise as it is taken, and how far it is then from the fast level."""
+        """Clip a value that is further away than `reach`; returns it and its distance from the fast level."""
         if reach > WINSOR * ROUNDING * abs(self.base):
             return self.fast + math.copysign(reach, value - self.fast), reach
-        # Constant so far, so there is no noise to compare with: what two of three values agree on.
+        # Constant so far, so there is no noise to compare with: take what two of three values agree on.
         ordered = sorted(self._window)
         return median(self._window[-3:]), ordered[3] - ordered[1]
 
@@ -321,7 +322,7 @@ class Signal:
         self._band = max(2.0 * self._noise_base, 0.02 * abs(self.base))
 
     def _mend(self, usual: float) -> None:
-        """Take the first points again, held within reach: nothing could hold a spike among the first four."""
+        """Compute the levels from the first points again, and clip the first four, which were taken unchanged."""
         self._fast = self._mid = self._slow = self._sum_x = self._sum_xx = self._sum_tx = 0.0
         low, high = self.base - WINSOR * usual, self.base + WINSOR * usual
         for n, value in enumerate(self._head, 1):
@@ -341,7 +342,7 @@ class Signal:
 
     @property
     def median5(self) -> float:
-        """The median of the last five values: quick, and blind to one or two spikes."""
+        """The median of the last five values: fast, and not affected by one or two spikes."""
         if self._median_at != self.n:
             ordered = sorted(self._window)
             self._median, self._median_at = ordered[len(ordered) // 2], self.n
@@ -359,7 +360,7 @@ class Signal:
 
     @property
     def floor(self) -> float:
-        """The smallest difference that means anything: the log's rounding; 0 while too few changes tell of it."""
+        """The smallest meaningful difference, which is the log's rounding; 0 after fewer than five changes."""
         return self.quantum if self._changes >= 5 else 0.0
 
     @property
@@ -369,11 +370,11 @@ class Signal:
 
     @property
     def noise_base(self) -> float:
-        """The noise of the first points, then frozen."""
+        """The noise of the first points; it does not change after them."""
         return self._at_least(self._noise_base)
 
     def _at_least(self, noise: float) -> float:
-        """No noise is less than the log's rounding, or than that of a float."""
+        """The noise, but not less than that of the log's rounding or of a float's."""
         if self._changes >= 5 and noise < 0.3 * self.quantum:
             noise = 0.3 * self.quantum
         least = ROUNDING * abs(self.base)
@@ -381,7 +382,7 @@ class Signal:
 
     @property
     def ratio(self) -> float:
-        """The fast level over the baseline; NaN where the baseline is nothing to divide by."""
+        """The fast level over the baseline; NaN where the baseline is about 0 or the signs differ."""
         return self._over_base(self.fast)
 
     @property
@@ -429,12 +430,12 @@ class Signal:
 
     @property
     def wander(self) -> float:
-        """How far the fast level usually is from the middle one: what a drift of no meaning looks like."""
+        """How far the fast level usually is from the middle one: the size of a meaningless drift."""
         return self._wander
 
     @property
     def dropped(self) -> bool:
-        """Whether that is more than noise, more than its usual wandering and a sixth of the range travelled."""
+        """Whether `drop` is more than noise, more than its usual drift and more than 15% of the range travelled."""
         if self._dropped_at != self.n:
             self._dropped_at = self.n
             self._dropped = self.n > HEAD and self.drop > max(
@@ -444,23 +445,23 @@ class Signal:
 
     @property
     def rising(self) -> float:
-        """The recent movement in its own noise: above 3 is up, below -3 is down."""
+        """The recent movement in units of its noise: above 3 is up, below -3 is down."""
         noise = max(self.noise, 1e-12)
         return (self.fast - self.slow) / (noise * math.hypot(FAST_SHARE, SLOW_SHARE))
 
     @property
     def speed(self) -> float:
-        """The change per point, lately: the fast and the middle level look about 14 points apart."""
+        """The recent change per point: the fast and the middle level are about 14 points apart."""
         return (self.fast - self._level) / 14.4 if self.n else 0.0
 
     @property
     def momentum(self) -> float:
-        """The movement of the last few points in its own noise."""
+        """The movement of the last few points in units of its noise."""
         return 14.4 * self.speed / max(0.25 * self.noise, 1e-12)
 
     @property
     def trend(self) -> float:
-        """The t value of a straight line through the whole run; 0 while there is nothing to fit."""
+        """The t value of the slope of a straight line through the whole run; 0 with too few points."""
         n = self.n
         if self._trend_at != n:
             sum_t, sum_tt = float(n * (n + 1) // 2), float(n * (n + 1) * (2 * n + 1) // 6)
@@ -489,8 +490,8 @@ class Signal:
 
     @property
     def jump_ratio(self) -> float:
-        """Step-to-step jumps now over those of the first points and over those of the last hundred, whichever is
-        less: jumps of a series that starts at 0 grow by themselves, but not on and on.
+        """Step-to-step jumps now over those of the first points or over those of the last hundred, whichever is less:
+        jumps of a series that starts at 0 grow at first, but not for the whole run.
         """
         if self._jump_base <= 0 or self._jump_slow <= 0:
             return math.nan
@@ -523,10 +524,10 @@ class Signal:
 
     @property
     def onset_step(self) -> int:
-        """The step at which it began to go where it is now; the last step while it is inside its band.
+        """The step at which it began to move to its present level; the last step while it is inside its band.
 
-        That is where it left the band it started in, unless it drifted slowly then and went much faster later: a slow
-        drift before a sudden fall is not the fall.
+        That is where it left the band it started in, unless it drifted slowly at first and moved much faster later: a
+        slow drift before a sudden fall is not the fall.
         """
         left = self._left
         if not left:

@@ -1,6 +1,6 @@
-"""The rules about texts at work: what patterns in rollouts lead to (`scan` finds them), and when that is over.
+"""Runs the rules about texts: turns patterns in rollouts (found by `scan`) into alarms, and ends them.
 
-The same patterns in the same order lead to the same events, while a run trains and afterwards.
+The same patterns in the same order lead to the same events, during training and afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TextRules:
     """The rules of one run, each about the pattern of its name."""
 
     def __init__(self, book: Rulebook, own: Iterable[Rule] = ()) -> None:
-        """`own` are those of the user's scanners."""
+        """`own` are the rules of the user's scanners."""
         known = [rule for rule in book.rules.values() if binding.is_about_texts(rule)]
         self._rules = {rule.rule: rule for rule in (*known, *own) if rule.enabled}
         self._standing: dict[str, Severity] = {}
@@ -27,20 +27,20 @@ class TextRules:
 
     @property
     def patterns(self) -> frozenset[str]:
-        """Those that anything is made of."""
+        """The patterns that a rule reads."""
         return frozenset(self._rules)
 
     @property
     def standing(self) -> dict[str, Severity]:
-        """The rules in alarm."""
+        """The rules whose alarm is active, with its severity."""
         return dict(self._standing)
 
     def stand(self, rules: dict[str, Severity]) -> None:
-        """These are in alarm."""
+        """Mark these rules as active, for instance after a resume."""
         self._standing |= {rule: severity for rule, severity in rules.items() if rule in self._rules}
 
     def take(self, scanned: Scanned) -> list[HealthEvent]:
-        """What a pattern leads to after a step. Steps come in order."""
+        """Take a pattern's result for one step; return the events. Steps come in order."""
         rule = self._rules.get(scanned.pattern)
         if rule is None:
             return []

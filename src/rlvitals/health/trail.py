@@ -1,6 +1,6 @@
 """The gap between engine and trainer, and the age of the samples, over a whole run in constant memory.
 
-A row costs one addition, or one append. What the blocks say is `gap`'s to tell, and the rules'.
+A row costs one addition, or one append. `gap` and the rules interpret the blocks.
 
 >>> trail = Trail()
 >>> for step in range(1, 301):
@@ -21,7 +21,7 @@ TINY = 1e-9
 
 
 class Trail:
-    """The gap and the age of the samples over the whole run, in blocks that get longer as the run does."""
+    """The gap and the age of the samples over the whole run, in blocks that get longer as the run gets longer."""
 
     __slots__ = (
         "_age", "_count", "_gap", "_gap_of", "_n_age", "_n_gap", "_sum_age", "_sum_gap", "ages",
@@ -33,23 +33,23 @@ class Trail:
         self._age: Signal | None = None
         self._gap_of: Callable[[float], float] = abs
         self.is_bound = False
-        """Whether the run logs anything for it."""
+        """Whether the run logs a gap or an age."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget the rows, not the names."""
+        """Forget the rows, but keep the series it reads."""
         self.size = 1
-        """Rows of a block."""
+        """Rows per block."""
         self.steps: list[int] = []
         self.gaps: list[float] = []
-        """In nats: how far a log-prob is off, typically."""
+        """The typical difference of a log-prob, in nats."""
         self.ages: list[float] = []
         self._count = self._n_gap = self._n_age = 0
         self._sum_gap = self._sum_age = 0.0
 
     def bind(self, signals: Mapping[str, Signal]) -> None:
-        """Find the series that shows the gap best among those that the run logs. With another series the trail begins
-        again.
+        """Choose the logged series that shows the gap most directly. If that is another one than before, the trail is
+        reset.
         """
         before = self._gap
         found = next(((signals[name], scale) for name, scale in _GAPS.items() if name in signals), None)
@@ -61,11 +61,11 @@ class Trail:
 
     @property
     def signal(self) -> Signal | None:
-        """The series that it follows."""
+        """The series that it reads the gap from."""
         return self._gap
 
     def take(self, points: int, step: int) -> None:
-        """One row more."""
+        """Take the values of one row."""
         gap, age = self._gap, self._age
         has_gap = gap is not None and gap.seen_at == points and gap.n > 0
         has_age = age is not None and age.seen_at == points and age.n > 0
@@ -77,7 +77,7 @@ class Trail:
             )
 
     def add(self, step: int, gap: float, age: float = math.nan) -> None:
-        """A gap in nats and an age in versions; NaN where there is none."""
+        """Add a gap in nats and an age in versions; NaN where there is none."""
         if not self._count:
             self.steps.append(step)
         self._count += 1
@@ -103,7 +103,7 @@ class Trail:
 
 
 def of_kl(value: float) -> float:
-    """Log-probs that differ by d have a KL of about d^2 / 2."""
+    """The gap for a KL: log-probs that differ by d have a KL of about d^2 / 2."""
     return math.sqrt(2.0 * abs(value))
 
 
@@ -116,4 +116,4 @@ _GAPS: dict[str, Callable[[float], float]] = {
     "mismatch_weight": lambda value: abs(math.log(max(value, TINY))),
     "ratio": lambda value: abs(math.log(max(value, TINY))),
 }
-"""Signals that show the gap, the most direct first, and how each is read in nats."""
+"""Signals that show the gap, the most direct first, and how each is converted to nats."""

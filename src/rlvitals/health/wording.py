@@ -1,8 +1,8 @@
 """Turns an alarm's numbers into evidence and a rule's templates into sentences.
 
 Advice contains a run's own settings: `halve learning_rate {learning_rate / 2}` becomes "halve learning_rate
-(0.03 -> 0.015)", `raise beta {beta?}` becomes "raise beta (now 0.04)". Where a run does not tell the setting, the slot
-leaves nothing behind and the general words remain.
+(0.03 -> 0.015)", `raise beta {beta?}` becomes "raise beta (now 0.04)". Where a run does not give the setting, the slot
+is removed and the general advice remains.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "max_turns": ("max_turns", "max_rollout_turns"),
     "per_device_train_batch_size": ("per_device_train_batch_size", "micro_train_batch_size"),
 }  # fmt: skip
-"""Settings that advice is about, under the names that trainers give them."""
+"""The settings used in advice, with the names that trainers give them."""
 
 _OWN = re.compile(r"\s?\{(\w+)(?:\?|\s*([*/])\s*([\d.]+))\}")
 _SLOT = re.compile(r"\{(\w+)(?::([-+ ,.%\w]*))?\}")
 
 
 def evidence_of(alarm: Alarm) -> dict[str, float | str]:
-    """The alarm's own numbers, and those every finding about a signal has: value, level, baseline, noise."""
+    """The alarm's own numbers, and those of every finding about a signal: value, level, baseline, noise, points."""
     evidence: dict[str, float | str] = {}
     signal = alarm.signal
     if signal is not None:
@@ -57,7 +57,7 @@ def evidence_of(alarm: Alarm) -> dict[str, float | str]:
             if math.isfinite(number):
                 evidence[name] = number
     for name, value in alarm.evidence.items():
-        # Findings are written as strict JSON, which has no infinity: such a number is kept as a text.
+        # Findings are written as strict JSON, which has no infinity, so such a number is kept as text.
         evidence[name] = value if isinstance(value, str) or math.isfinite(value) else f"{value:g}"
     return evidence
 
@@ -66,7 +66,7 @@ def finding_of(
     rule: Rule, alarm: Alarm, step: int, *, further_causes: tuple[str, ...] = (), metrics: tuple[str, ...] = (),
     cited: tuple[Citation, ...] = (),
 ) -> Finding:  # fmt: skip
-    """The finding that an alarm about recorded rollouts leads to: their rules know no settings and no series."""
+    """The finding for an alarm about recorded rollouts, whose rules have no settings and no series."""
     evidence = evidence_of(alarm)
     words, severity = rule.says(alarm.variant), alarm.severity
     return Finding(
@@ -88,7 +88,7 @@ def finding_of(
 
 
 def own_numbers(case: Case) -> dict[str, float]:
-    """A run's own settings, as far as it tells them; of the learning rate also by what it logs."""
+    """The settings that a run gives. A learning rate that is not among them is read from the log."""
     told = {name: value for name, names in SETTINGS.items() if (value := case.number(*names)) is not None}
     rate = case.signals.get("lr")
     if "learning_rate" not in told and rate is not None and math.isfinite(rate.last) and rate.last > 0:
@@ -97,7 +97,7 @@ def own_numbers(case: Case) -> dict[str, float]:
 
 
 def of_this_run(template: str, own: Mapping[str, float]) -> str:
-    """Put a run's own settings into advice; without them, the general words.
+    """Put a run's own settings into advice; slots of unknown settings are removed.
 
     >>> own = {"learning_rate": 0.03, "beta": 0.04}
     >>> of_this_run("raise beta {beta?}, halve learning_rate {learning_rate / 2}; fewer epochs {inner_epochs?}", own)
@@ -107,7 +107,7 @@ def of_this_run(template: str, own: Mapping[str, float]) -> str:
     def put(match: re.Match[str]) -> str:
         name, sign, factor = match.groups()
         if name not in SETTINGS:
-            return match[0]  # a slot of somebody's own rule
+            return match[0]  # a slot of a user's rule
         now = own.get(name)
         if now is None or (sign and now == 0):
             return ""

@@ -1,9 +1,9 @@
 """The rules: small typed functions, one module per part of training.
 
-A positional parameter is a signal (`Signal | None` where the rule can do without), `case` the run's facts, `recheck` a
-step compared with its recorded tokens, `one_slice` one slice after the other, `scanned` a pattern in the texts of
-rollouts. Keyword-only ones are the numbers of the rule's entry in `data/rules/*.yaml`: every threshold, factor and
-number of points stands there, under a name, and none in the code. A rule returns None while it is content.
+A positional parameter is a signal (`Signal | None` where it is optional), `case` the run's facts, `recheck` a step
+compared with its recorded tokens, `one_slice` one slice at a time, `scanned` a pattern in the texts of rollouts.
+Keyword-only parameters are the numbers of the rule's entry in `data/rules/*.yaml`: every threshold, factor and number
+of points is there, under a name, and none is in the code. A rule returns None while its condition does not hold.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FUNCTIONS: dict[str, FunctionType] = {
 """Every public function of these modules that is annotated to return `Alarm | None`."""
 
 OUTSIDE = frozenset({"stall", "process_gone"})
-"""Rules that a process beside the trainer can look after."""
+"""Rules that a process beside the trainer can run."""
 
 ON_TICK = OUTSIDE | {"phase_stall"}
-"""Rules that look when the clock ticks, not when a row comes."""
+"""Rules that run when the clock ticks, not when a row comes."""

@@ -8,7 +8,7 @@ from rlvitals.health.course import median
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 RECENT = 3
-"""Values whose middle one is the level of a count that comes with evaluations: a smoothed level is far behind."""
+"""Values whose median is the level of a count that comes with evaluations; a smoothed level would lag far behind."""
 
 
 def tool_abandonment(
@@ -22,11 +22,13 @@ def tool_abandonment(
     points: float,
     noises: float,
 ) -> Alarm | None:
-    """Fewer turns or tool calls than at the start: often the first sign, a dozen points before the reward reacts."""
+    """There are fewer turns or tool calls than at the start. This is often the first sign of a collapse, a dozen points
+    before the reward reacts.
+    """
     for signal in (tool_calls, turns):
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
-        start = signal.opening  # collapses can begin before a longer baseline is taken
+        start = signal.opening  # a collapse can begin within a longer baseline
         level = signal.median5
         if start <= 0 or start - level < noises * signal.noise_base:
             continue
@@ -55,7 +57,7 @@ def turn_runaway(
     stuck_rise: float,
     noises: float,
 ) -> Alarm | None:
-    """Episodes reach the turn limit without a higher reward."""
+    """Episodes reach the turn limit, or take many more turns than at the start, without a higher reward."""
     most = case.number("max_turns", "max_steps_per_episode", "max_assistant_turns")
     level = turns.median5
     at_limit = (
@@ -83,7 +85,7 @@ def tool_errors(
     risen_share: float,
     share_times: float,
 ) -> Alarm | None:
-    """Calls that fail: the sandbox is down, or the model no longer writes them well."""
+    """Many tool calls fail: the sandbox is down, or the model no longer writes correct calls."""
     level = min(tool_failures.fast, tool_failures.median5)
     risen = level - tool_failures.base > max(rise, noises * FAST_SHARE * tool_failures.noise_base)
     if level > share_critical and (risen or level > critical_times * share_critical):
@@ -109,7 +111,7 @@ def repeated_actions(
     far_times: float,
     base_times: float,
 ) -> Alarm | None:
-    """The same search or call again and again."""
+    """The same search or call is repeated many times."""
     level = median(list(repeated_actions.window[-RECENT:]))
     whole = 1.0
     if repeated_actions.highest > 1.0:
@@ -137,7 +139,7 @@ def early_exits(
     noises_share: float,
     change_times: float,
 ) -> Alarm | None:
-    """The share of episodes that end early has changed permanently: giving up is rewarded, or a tool crashes."""
+    """More episodes end early than at the start, and stay so: giving up is rewarded, or a tool crashes."""
     for signal in (early_exit, abstained):
         if signal is None or signal.n < points or signal.seen_at != case.points:
             continue
@@ -146,7 +148,7 @@ def early_exits(
         if moved < change * scale or moved < noises_share * noises * signal.noise_base:
             continue
         if scale > 1.0 and moved < signal.base:
-            continue  # a count: how many there could be is not known
+            continue  # a count whose total is not known
         gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
         if gaining and moved < change_times * change * scale:
             return info(signal, change=moved / scale)
@@ -171,11 +173,12 @@ def groups_filtered(
 ) -> Alarm | None:
     """Most groups are discarded before training, so the batch is much smaller than configured. Groups that every sample
     solves do not count: solving them is the goal, and `groups_without_spread` reports them as a remark. If their share
-    is not logged, the share of right answers bounds it: no more groups than answers can be wrong throughout.
+    is not logged, it is bounded by the share of right answers: the share of groups without a right answer cannot exceed
+    the share of wrong answers.
     """
     signal = kept_share
     if kept_share is not None:
-        # A percentage is distinguished from a share by its size, whatever its name promised.
+        # A percentage is distinguished from a share by its size, because names can be wrong.
         unit = 100.0 if kept_share.highest <= percent_below else 1.0
         level = unit * max(kept_share.fast, kept_share.median5)
     elif groups_kept is not None and groups_dropped is not None:

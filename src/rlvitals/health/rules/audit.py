@@ -1,4 +1,4 @@
-"""Numbers that cannot be right whatever the run does, and numbers that only look wrong."""
+"""Numbers that cannot be right in any run, and numbers that only look wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def impossible_kl(kl: Signal, case: Case, *, slack: float) -> Alarm | None:
 
 
 def metric_vanished(case: Case, *, points: float, points_before: float) -> Alarm | None:
-    """A core series that came with every row has stopped coming."""
+    """A core series that was logged regularly is no longer logged."""
     for name in _WATCHED:
         signal = case.signals.get(name)
         if signal is None or signal.n < points_before:
@@ -58,7 +58,7 @@ def metric_vanished(case: Case, *, points: float, points_before: float) -> Alarm
 
 
 def steps_repeated(case: Case, *, times: float, share: float) -> Alarm | None:
-    """Steps come twice with the same series: two processes write one log. Where most rows repeat their step, the log
+    """Steps are logged twice with the same series: two processes write one log. If most rows repeat their step, the log
     has a row for each sample or micro-batch.
     """
     if case.duplicates < times:
@@ -69,12 +69,12 @@ def steps_repeated(case: Case, *, times: float, share: float) -> Alarm | None:
 
 
 def steps_backwards(case: Case, *, times: float) -> Alarm | None:
-    """The step number runs backwards again and again: two writers, or a broken counter."""
+    """The step number goes backwards repeatedly: two processes write one log, or a counter is broken."""
     return warning(None, times=float(case.backward_steps)) if case.backward_steps >= times else None
 
 
 def reward_is_not_its_parts(case: Case, reward: Signal, *, slack: float, points: float) -> Alarm | None:
-    """The logged parts, with the weights the settings give, have not added up to the reward for a while."""
+    """The logged parts, with the weights from the settings, have not added up to the reward for a while."""
     weights = case.config.get("reward_weights")
     parts = list(case.parts.values())
     if not isinstance(weights, list | tuple) or len(weights) != len(parts) or len(parts) < 2:

@@ -1,4 +1,4 @@
-"""On-policy distillation: whether the student approaches its teacher, and how much of it the loss covers."""
+"""On-policy distillation: whether the student approaches its teacher, and how much of the teacher the loss covers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def teacher_not_approached(
     above: float,
     returned: float,
 ) -> Alarm | None:
-    """The reverse KL to the teacher, which is what is minimised, does not fall, or rises, be it after a fall."""
+    """The reverse KL to the teacher, which training minimises, does not fall, or it rises, possibly after a fall."""
     base = teacher_kl.base
     if not base > 0:
         return None
@@ -27,7 +27,7 @@ def teacher_not_approached(
     if now > times * base and risen and not is_falling:
         return critical(teacher_kl, "rises", times=now / base)
     low = min(teacher_kl.course.levels, default=base)
-    # Of a KL that has all but vanished, twice as much is still next to nothing: what counts is the way back as well.
+    # Twice a KL that is close to 0 is still close to 0, so the rise must also undo a part of the fall.
     way = max((above - 1.0) * low, returned * (base - low), noises * FAST_SHARE * teacher_kl.noise)
     if now - low > way and not is_falling:
         return since(_end_of(low, teacher_kl), warning(teacher_kl, "leaves", level=now, lowest=low))
@@ -55,7 +55,7 @@ def student_leaves_teacher(
 
 
 def _end_of(level: float, signal: Signal) -> int:
-    """The step at which a stretch of the run ended; the first step for a level that no stretch has."""
+    """The step at which the stretch with this level ended; the first step if no stretch has it."""
     levels = signal.course.levels
     ended = (levels.index(level) + 1) / len(levels) if level in levels else 0.0
     return signal.first_step + round(ended * (signal.step - signal.first_step))

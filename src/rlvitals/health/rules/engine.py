@@ -27,9 +27,9 @@ def sync_without_effect(
     lag_points: float,
     lag_room: float,
 ) -> Alarm | None:
-    """A weight sync changes nothing or too little, leaves weights that differ, or the engine's version stands still."""
+    """A weight sync changes nothing or too little, or leaves weights that differ, or the engine's version is stuck."""
     if lr is not None and lr.n and not lr.last > lr_share * lr.highest:
-        return None  # steps too small to change a weight in bfloat16
+        return None  # updates are too small to change a weight in bfloat16
     if sync_changed is not None and sync_changed.n:
         usual = max(sync_changed.head)
         if sync_changed.zero_streak >= zeros and (usual > 0 or sync_changed.n >= points):
@@ -43,7 +43,7 @@ def sync_without_effect(
     if staleness is not None and staleness.n > lag_points:
         ages = staleness.window[-int(lag_points) - 1 :]
         if len(ages) > lag_points and all(abs(b - a - 1) < lag_room for a, b in pairwise(ages)):
-            # A sample that the newest weights wrote has age 0: the age counts the syncs that failed.
+            # A sample of the newest weights has age 0, so the age counts the syncs that failed.
             missed = round(min(staleness.last - staleness.lowest, staleness.last))
             return since(case.step - missed + 1, _of_the_sync(critical(staleness, "lags", count=float(missed))))
     return None
@@ -73,7 +73,7 @@ def engine_stands_still(
     aging: float,
     grave: float,
 ) -> Alarm | None:
-    """The gap between engine and trainer grows as it does where the engine has kept its weights since one step."""
+    """The gap between engine and trainer grows as if the engine had kept its weights since one step."""
     trail = case.trail
     signal = _shown_by(mismatch_gap, mismatch_kl, mismatch_error, mismatch_chi2)
     if signal is None or len(trail.gaps) < points:
@@ -85,12 +85,12 @@ def engine_stands_still(
     kept, ages = trail.gaps[-WINDOW:], trail.ages[-WINDOW:]
     first = len(trail.gaps) - len(kept)
     still = stood_still(kept, ages, first, squared=is_squared, signed=is_signed)
-    # A long run has many windows in which chance can look like it.
+    # A long run has many windows, so chance alone can produce such a window.
     needed = odds_later if first else odds_signed if is_signed else odds
     if not still.odds > needed or not still.over_jump > (over_jump_signed if is_signed and not first else needed):
         return None
     count = float(len(kept) - still.onset - 1)
-    is_aging = ages[-1] - ages[still.onset] > aging * count  # NaN where no age is logged: then it is not
+    is_aging = ages[-1] - ages[still.onset] > aging * count  # False where no age is logged (NaN)
     if is_aging or not still.times > times or still.rising < rising:
         return None
     found = (critical if last > grave else warning)(signal, times=still.times, count=count)
@@ -147,10 +147,10 @@ def _shown_by(*signals: Signal | None) -> Signal | None:
 
 
 def _is_squared(gap: Signal | None, kl: Signal | None) -> bool:
-    """Whether the trail follows a mean of squares."""
+    """Whether the trail reads a mean of squares."""
     return gap is None and kl is not None
 
 
 def _is_signed(gap: Signal | None, kl: Signal | None, case: Case) -> bool:
-    """Whether the trail follows k1, which keeps the sign: of a small gap it is noise around 0."""
+    """Whether the trail reads k1, which keeps the sign: for a small gap it is noise around 0."""
     return _is_squared(gap, kl) and "mismatch_k3" not in case.signals

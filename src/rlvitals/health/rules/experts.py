@@ -17,7 +17,7 @@ def routes_differ(
     lost: float,
     noises: float,
 ) -> Alarm | None:
-    """Engine and trainer send tokens to other experts, or routes that should be replayed have no record."""
+    """Engine and trainer send the same tokens to different experts, or routes to be replayed have no record."""
     found: Alarm | None = None
     if routing_mismatch is not None and routing_mismatch.n:
         level = min(routing_mismatch.fast, routing_mismatch.median5)

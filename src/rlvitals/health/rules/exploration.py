@@ -1,5 +1,5 @@
 """Whether a policy still explores: what it can solve in many attempts, which prompts it loses, how different its
-answers are, and whether they depend on what was asked.
+answers are, and whether they depend on the prompt.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from rlvitals.health.rules.reward import SOLVED_LEVEL, SOLVED_REST, is_share, is
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
 TO_SIGMA = 1.0483
-"""The median change from one independent normal value to the next, to their standard deviation."""
+"""The median change between two independent normal values, times this, is their standard deviation."""
 
 WIDTH = 3
-"""Evaluations whose mean is a level."""
+"""The number of evaluations whose mean is a level."""
 
 MOST_PROMPTS = 2000
-"""Prompts of an evaluation up to which their number is looked for in the shares of them."""
+"""The largest number of prompts that is inferred from shares of them."""
 
 WHOLE = 0.01
-"""How near to a whole number a count is that was worked out from a rounded share."""
+"""How near to a whole number a count must be that was computed from a rounded share."""
 
 
 def coverage_lost(
@@ -34,7 +34,7 @@ def coverage_lost(
     least: float,
     one_noises: float,
 ) -> Alarm | None:
-    """Fewer prompts are solved in many attempts, while one attempt solves as many as before or more: the policy
+    """Fewer prompts are solved in many attempts, while a single attempt solves as many as before or more: the policy
     concentrates on fewer solutions.
     """
     if pass_many.n < evals or pass_one.n < evals or pass_many.key == pass_one.key:
@@ -50,7 +50,7 @@ def coverage_lost(
         return None
     gain = one_now - one_then
     if gain < -one_noises * TO_SIGMA * pass_one.usual_jump or gain < -drop / WIDTH:
-        return None  # both fall: that is a collapse, and said as one
+        return None  # both fall: that is a collapse, and reported as one
     return warning(pass_many, drop=drop, best=best, now=now, one=pass_one.key, gain=gain, one_now=one_now)
 
 
@@ -61,7 +61,7 @@ def _lately(signal: Signal) -> float:
 
 
 def _best(values: tuple[float, ...]) -> tuple[float, int]:
-    """The best level of a few values, and where it was."""
+    """The best level of a few values, and its position."""
     return max((_level(values, at), at) for at in range(max(len(values) - WIDTH + 1, 1)))
 
 
@@ -80,8 +80,8 @@ def prompts_lost(
     noises: float,
     prompts: float,
 ) -> Alarm | None:
-    """More prompts that were solved are lost than new ones are won over a few evaluations, in none of them clearly
-    fewer, and more than by chance.
+    """Over a few evaluations, more solved prompts are lost than new ones are won, by more than chance. In none of these
+    evaluations are clearly fewer lost than won.
     """
     if prompts_lost.n < evals or prompts_won.n < evals:
         return None
@@ -89,7 +89,7 @@ def prompts_lost(
     net = sum(lost) - sum(won)
     if net <= share or any(one - other <= least for one, other in zip(lost, won, strict=True)):
         return None
-    # Prompts that are solved by chance change sides by chance: of few prompts, a large share.
+    # Prompts that are sometimes solved are won and lost by chance; with few prompts that is a large share.
     number = _number_of_prompts([*prompts_lost.window, *prompts_won.window]) or prompts
     if net < noises * math.sqrt((sum(lost) + sum(won)) / number):
         return None
@@ -97,7 +97,7 @@ def prompts_lost(
 
 
 def _number_of_prompts(shares: list[float]) -> int | None:
-    """The least number of which all these are shares; None where there is none, as of shares that were rounded much.
+    """The smallest number of prompts that gives all these shares; None if there is none, as after coarse rounding.
 
     >>> _number_of_prompts([0.25, 0.1, 0.0]), _number_of_prompts([0.3333, 0.1429])
     (20, 21)
@@ -138,14 +138,14 @@ def answers_alike(
             right = next((score for score in (true_score, reward) if score is not None and is_share(score)), None)
             size = case.group_size
             if size and size > 1 and right is not None:
-                # One answer of a group is always there: a group of 4 in full agreement is at 25 %. Right answers agree,
-                # so what is left for others to differ is in proportion to the share of wrong ones.
+                # A group has at least one distinct answer: a group of 4 in full agreement is at 25 %. Right answers
+                # agree, so the expected number of other answers is in proportion to the share of wrong ones.
                 one = 1.0 / size
                 others, others_base = (level - one) / (1.0 - one), (signal.base - one) / (1.0 - one)
                 wrong = min((1.0 - right.fast) / max(1.0 - right.base, NEAR_ZERO), 1.0)
                 is_gone = others < share and others < ratio_others * wrong * others_base
             else:
-                # Where the reward has risen, prompts that are solved now explain a part of it.
+                # If the reward has risen, prompts that are now solved explain a part of the fall.
                 is_gone = level < share and level < (ratio_won if reward.won else ratio) * signal.base
         else:
             is_gone = level > alike and 1.0 - level < rest * (1.0 - signal.base)
@@ -159,8 +159,9 @@ def answers_alike(
 
 
 def _is_right(case: Case, reward: Signal, true_score: Signal | None, reward_high: Signal | None) -> bool:
-    """Whether answers agree because they are right: the share of right answers is all but 1, or the mean reward is all
-    but the best single one. What is known of the share decides, because a gamed reward is at its best as well.
+    """Whether answers agree because they are right: the share of right answers is close to 1, or the mean reward is
+    close to the best single one. A logged share of right answers decides, because an exploited reward is also at its
+    best.
     """
     if true_score is not None and true_score.n and true_score is not reward and true_score.highest <= 1.0:
         return true_score.fast > SOLVED_LEVEL
@@ -175,14 +176,14 @@ def _is_right(case: Case, reward: Signal, true_score: Signal | None, reward_high
 def prompt_ignored(
     prompt_dependence: Signal, reward: Signal | None, *, ratio: float, fall: float, noises: float, points: float
 ) -> Alarm | None:
-    """Answers depend less and less on what was asked."""
+    """Answers depend less and less on the prompt."""
     if prompt_dependence.n < points:
         return None
     start = max(prompt_dependence.base, prompt_dependence.start)
     level = max(prompt_dependence.fast, median(list(prompt_dependence.window)))
     if start <= NEAR_ZERO or level > ratio * start:
         return None
-    # A level of several points is known better than one point is.
+    # A level of several points is more precise than one point.
     if start - level < max(fall, noises * FAST_SHARE * prompt_dependence.noise_base):
         return None
     if reward is not None and reward.won and not reward.dropped:

@@ -1,7 +1,7 @@
-"""Failures that are not the policy's: a fall of the reward that broken machinery explains.
+"""Failures that the policy did not cause: a fall of the reward that a broken tool, sandbox or verifier explains.
 
-A failed rollout scored as 0 costs as much reward as a wrong answer. What distinguishes them is order and size: the
-share of failures rises before the reward falls or with it, and the reward lost is about that share of the level before.
+A failed rollout scored as 0 costs as much reward as a wrong answer. Order and size distinguish them: the share of
+failures rises before the reward falls or with it, and the reward lost is about that share of the level before.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rlvitals.health.origins import JUMP, LONG, WRITTEN, Rise
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SETTLED = 8
-"""Values after which most of the fast level is new."""
+"""Values after which most of the fast level comes from new values."""
 
 MEDIAN_SHARE = 0.54
-"""How much of one value's noise is left in the median of five."""
+"""The noise of the median of five values, as a share of one value's noise."""
 
 
 def lost_to_failures(
@@ -47,7 +47,7 @@ def lost_to_failures(
     calls_most: float,
     critical_share: float,
 ) -> Alarm | None:
-    """Failures began before the reward fell, or with it, and explain most of what it lost."""
+    """Failures began before the reward fell, or at the same time, and explain most of the loss."""
     if not case.origins.is_watching or not (risen := case.origins.risen):
         return None
     lowest = _floor(case, reward)
@@ -90,13 +90,13 @@ def _floor(case: Case, reward: Signal) -> float:
 
 
 def _height(rise: Rise, lowest: float) -> float:
-    """What there was to lose."""
+    """The reward above the lowest before the failures began: the most that could be lost."""
     return max(rise.before.reward - lowest, 0.0) if rise.before is not None else 0.0
 
 
 def _fall(rise: Rise, reward: Signal) -> tuple[float, float]:
-    """What the reward has lost since the failures began, and that number's error in noises of one value. The median of
-    five is quick; once there are enough values since, the level is surer.
+    """How much the reward has fallen since the failures began, and the error of that number, in units of one value's
+    noise. The median of five reacts fast; the fast level is more precise once enough values have come.
     """
     if rise.before is None:
         return math.nan, 1.0
@@ -113,23 +113,23 @@ def _came_first(rise: Rise, reward: Signal, share: float) -> bool:
 
 
 def _can_be(rise: Rise, moved: float, grown: float) -> bool:
-    """Whether failures can be anybody's but the policy's: it stood still before, its answers had not grown where longer
-    ones fail, and what it writes itself has jumped.
+    """Whether something other than the policy can have caused the failures: the policy did not change before, its
+    answers had not grown (for failures of long answers), and failures of its own output came as a jump.
     """
     before = rise.before
     if before is None or (rise.name in WRITTEN and rise.points > JUMP and not rise.is_jump):
         return False
     if rise.name in LONG and before.grown > grown:
         return False
-    # Entropy falls where a policy learns, and faster than lengths change.
+    # Entropy falls while a policy learns, and faster than lengths change, so it has a wider band.
     return 1.0 / (moved * moved) < before.entropy < moved and all(
         1.0 / moved < move < moved for move in (before.length, before.turns)
     )
 
 
 def _explains(rise: Rise, lowest: float, tool_calls: Signal | None, calls: float, calls_most: float) -> float:
-    """The reward that failures of this share cost where each is scored at the lowest there is. One failed call of many
-    may spoil a whole rollout.
+    """The reward that this share of failures costs if each is scored with the lowest reward. One failed call of many
+    can spoil a whole rollout.
     """
     share = min(max(rise.now - rise.level, 0.0) / max(1.0 - rise.level, NEAR_ZERO), 1.0)
     if rise.name == "failed_call":

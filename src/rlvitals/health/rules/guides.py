@@ -1,7 +1,7 @@
-"""What the training guides ask for: the KTO, RLAIF and RLHF documents' own rules, used by the presets of their names.
+"""The rules of the training guides: of the KTO, RLAIF and RLHF documents, used by the presets of their names.
 
-The guides use steps and single values; the calibrated rules use points and levels. A run of values is
-still required wherever one value would be noise.
+The guides use steps and single values; the calibrated rules use points and levels. Several values in a row are still
+required wherever one value would be noise.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def guide_rejected_above_chosen(
 def guide_rewards_collapsed(
     chosen: Signal | None, rejected: Signal | None, *, step: float, near: float, moving: float
 ) -> Alarm | None:
-    """The rewards are near zero and do not move: both where both are logged, for one of them alone may be healthy."""
+    """The rewards are near zero and do not move. If both are logged, both must be so: one of them may be healthy."""
     logged = [signal for signal in (chosen, rejected) if signal is not None]
     for signal in logged:
         if signal.n < 5 or signal.step <= step or abs(signal.median5) >= near or signal.spread >= moving:
@@ -78,7 +78,7 @@ def guide_rewards_collapsed(
 
 
 def guide_loss_not_decreasing(loss: Signal, *, step: float, least: float) -> Alarm | None:
-    """After so many steps the loss is no lower than its first values."""
+    """After the given number of steps the loss is no lower than its first values."""
     first, now = median(list(loss.head[:3])), median(list(loss.window[-3:]))
     if loss.n > 3 and loss.step >= step and min(now, loss.fast) > first - least:
         return warning(loss, first=first, now=now, after=step)
@@ -86,7 +86,7 @@ def guide_loss_not_decreasing(loss: Signal, *, step: float, least: float) -> Ala
 
 
 def guide_loss_increasing(loss: Signal, *, rows: float, rise: float) -> Alarm | None:
-    """The loss rises from row to row, to its highest and well above its first: one row alone is noise."""
+    """The loss rises from row to row, to its highest value and well above its first. One row alone is noise."""
     recent = loss.window[-int(rows) :]
     rising = all(later > earlier for earlier, later in pairwise(recent))
     if len(recent) >= rows and rising and loss.last >= loss.highest and loss.last > loss.head[0] + rise:
@@ -115,7 +115,7 @@ def guide_kl_high(kto_kl: Signal | None, kl: Signal | None, *, level: float) -> 
 
 
 def guide_kl_low(kto_kl: Signal | None, kl: Signal | None, *, step: float, level: float) -> Alarm | None:
-    """The policy hardly differs from the reference. An estimator that is cut off at 0 gives exact zeros: no sign."""
+    """The policy hardly differs from the reference. Exact zeros of an estimator that is cut off at 0 do not count."""
     signal = kto_kl or kl
     if signal is None or signal.step <= step or signal.zero_share > 0.2:
         return None
@@ -141,8 +141,8 @@ def guide_stage(
     rejected_low: float,
     rejected_high: float,
 ) -> Alarm | None:
-    """One row of the guide's stage table: which metrics are outside their band between these two steps. The guide's
-    training has so many steps; where a run plans more or fewer, its stages are as much longer or shorter.
+    """Some metrics are outside their band in one stage of the guide's table. The guide's training has `steps` steps;
+    the stages are scaled to the number of steps that a run plans.
     """
     if case.total_steps:
         first, last = ((first - 1) * case.total_steps) // steps + 1, last * case.total_steps // steps
@@ -161,7 +161,9 @@ def guide_stage(
 
 
 def guide_without_rise(series: Signal, *, target: float) -> Alarm | None:
-    """No new best. As many rows in a row as the entry's `hold` asks for are a plateau; above the target it is none."""
+    """The last row has no new best. After as many rows in a row as the entry's `hold` it is a plateau, unless the
+    target was reached.
+    """
     if series.n < 2 or _is_new_best(series):
         return None
     if series.highest >= target:
@@ -170,7 +172,7 @@ def guide_without_rise(series: Signal, *, target: float) -> Alarm | None:
 
 
 def guide_loss_settles(series: Signal, *, share: float) -> Alarm | None:
-    """A loss should fall, then stay near its lowest: here it never fell, or gave back a good part of its fall."""
+    """A loss should fall and then stay near its lowest. This one never fell, or has undone a good part of its fall."""
     first = series.head[0] if series.head else series.last
     fallen = first - series.lowest
     if series.n < 2 or (fallen > 0 and series.last - series.lowest <= share * fallen):
@@ -186,8 +188,8 @@ def epochs_without_rise(reward: Signal, epoch: Signal) -> Alarm | None:
 
 
 def epochs_without_fall(loss: Signal, epoch: Signal) -> Alarm | None:
-    """An epoch without a new lowest loss; the entry's `hold` is the patience. A loss above its first is too high a
-    learning rate rather than too low a one.
+    """An epoch without a new lowest loss; the entry's `hold` is the patience. A loss above its first value points to a
+    learning rate that is too high rather than too low.
     """
     if not _is_epoch_row(loss, epoch) or _is_new_low(loss):
         return None
@@ -208,8 +210,8 @@ def _is_new_low(series: Signal) -> bool:
 
 
 def _is_epoch_row(series: Signal, epoch: Signal) -> bool:
-    """Whether rows stand for whole epochs, and this one for another than the row before. Rows of single steps carry
-    fractions of an epoch and are for other rules.
+    """Whether each row is a whole epoch, and this one a later epoch than the row before. Rows of single steps have
+    fractions of an epoch; other rules read them.
     """
     if series.n < 2 or epoch.n < 2 or series.seen_at != epoch.seen_at:
         return False

@@ -1,4 +1,4 @@
-"""Judges: whether their scores follow the gold labels, repeat themselves, and can be read."""
+"""Judges: whether their scores follow the gold labels, are repeatable, and can be read."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from rlvitals.health.alarm import Alarm, critical, warning
 from rlvitals.health.statistics import NEAR_ZERO, Signal
 
 DEVIATION = math.sqrt(math.pi) / 2
-"""The standard deviation of normal noise over the mean distance of two draws of it."""
+"""The standard deviation of normal noise divided by the mean distance between two draws."""
 
 
 def judge_at_chance(judge_separation: Signal, *, evals: float, chance: float, chance_critical: float) -> Alarm | None:
-    """Over its last evaluations the judge hardly scores right answers above wrong ones."""
+    """In its last evaluations the judge hardly scores right answers above wrong ones."""
     if judge_separation.n < evals:
         return None
     recent = judge_separation.window[-int(evals) :]
     share = math.fsum(recent) / len(recent)
     if share >= chance:
         return None
-    # Few evaluations: the moving average lags behind them.
+    # A moving average would lag behind, because there are few evaluations.
     return (critical if share < chance_critical else warning)(judge_separation, share=share, level=share)
 
 
 def judge_noise(
     self_agreement: Signal, reward_std: Signal, *, repeats: float, share: float, share_critical: float
 ) -> Alarm | None:
-    """What a judge's two rewards of one answer differ by, against what the rewards of a group differ by: of the
-    variance that the advantages are made of, the part that is the judge's own.
+    """Much of the variance of the rewards in a group, from which the advantages are computed, is noise of the judge.
+    The noise is estimated from the difference between two rewards of the same answer.
     """
     spread = reward_std.median5
     if self_agreement.n < repeats or not spread > NEAR_ZERO:
@@ -41,7 +41,7 @@ def judge_noise(
 
 
 def judge_unreadable(unread_verdicts: Signal, *, share: float, share_critical: float) -> Alarm | None:
-    """A share of the judge's replies holds no verdict."""
+    """Too many of the judge's replies contain no verdict."""
     level = min(unread_verdicts.fast, unread_verdicts.median5)
     if level < share:
         return None

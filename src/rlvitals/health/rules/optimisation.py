@@ -1,4 +1,4 @@
-"""Numbers, gradients, losses, learning rate: what any trainer has."""
+"""Rules for any trainer: non-finite numbers, gradients, losses, learning rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CORE = ("loss", "policy_loss", "value_loss", "grad_norm", "kl", "reward", "entro
 _FATAL = frozenset({"loss", "policy_loss", "value_loss"})
 
 EARLY = 3
-"""Points whose median is the level a run begins at: shorter than the baseline, which a blow-up would be part of."""
+"""Points whose median is the initial level. The baseline is longer, so it could contain the blow-up."""
 
 
 def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
@@ -28,7 +28,7 @@ def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
 
 
 def earlier_attempt_failed(case: Case) -> Alarm | None:
-    """The steps began again after an attempt that had failed, and this one has not got further than it yet."""
+    """The steps restarted after an attempt that had failed, and this attempt has not got further than that one yet."""
     failed = case.failed_attempt
     if failed is None or case.points > failed.points:
         return None
@@ -38,7 +38,7 @@ def earlier_attempt_failed(case: Case) -> Alarm | None:
 
 
 def nonfinite_other(case: Case, *, count: float, share: float, count_times: float) -> Alarm | None:
-    """A side metric that overflows: the columns beside it may still be right."""
+    """A metric outside the core ones is repeatedly not a finite number; the other metrics may still be right."""
     if not case.nonfinite_others:
         return None
     core = {case.signals[name].key for name in CORE if name in case.signals}
@@ -50,7 +50,7 @@ def nonfinite_other(case: Case, *, count: float, share: float, count_times: floa
 
 
 def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_points: float) -> Alarm | None:
-    """Exact zeros: nothing trains."""
+    """The gradient norm is exactly 0: nothing is trained."""
     if grad_norm.zero_streak >= streak:
         return since(grad_norm.zero_step, critical(grad_norm, streak=float(grad_norm.zero_streak)))
     if grad_norm.n >= share_points and grad_norm.zero_share > share:
@@ -61,7 +61,7 @@ def dead_gradient(grad_norm: Signal, *, streak: float, share: float, share_point
 def frozen_loss(
     loss: Signal, grad_norm: Signal | None, case: Case, *, streak: float, streak_gradient: float
 ) -> Alarm | None:
-    """The loss repeats itself to the last digit. A policy-gradient loss of exactly 0 is normal."""
+    """The loss repeats to the last digit. A policy-gradient loss of exactly 0 is normal."""
     if loss.equal_streak < streak or (case.family == "policy" and abs(loss.last) < NEAR_ZERO):
         return None
     dead = grad_norm is None or grad_norm.zero_streak >= streak_gradient or grad_norm.equal_streak >= streak_gradient
@@ -130,8 +130,8 @@ def loss_divergence(
     grown: float,
     rising: float,
 ) -> Alarm | None:
-    """The loss climbs away from its start and stays there. In policy-gradient training its level says little, so only
-    a departure far beyond its own noise counts; a remark while the reward is ahead.
+    """The loss has risen above its initial level and stays there. In policy-gradient training its level means little,
+    so only a change far beyond its own noise counts. While the reward keeps its gain, it is a remark.
     """
     for signal in (loss, policy_loss):
         if signal is None or signal.n < points or signal.seen_at != case.points:
@@ -140,8 +140,8 @@ def loss_divergence(
         if abs(signal.median5) >= doubtless * max(abs(base), 1.0):
             return beyond_doubt(critical(signal, level=signal.median5))
         if case.family != "policy" and not any(signal.head):
-            continue  # a buffer was being filled: nothing was trained yet, so there is no start to compare with
-        # A loss that is 0 but for the KL term moves by less than a hundredth and means nothing.
+            continue  # a buffer was being filled and nothing was trained, so there is no start to compare with
+        # A loss that is 0 except for the KL term moves by less than a hundredth and means nothing.
         noise = max(signal.noise_base, noise_share * abs(base), noise_least)
         if case.family == "policy":
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
@@ -280,8 +280,8 @@ def is_climbing(lr: Signal) -> bool:
 
 
 def warm_up_without_end(lr: Signal, case: Case, *, share: float, share_warning: float, points: float) -> Alarm | None:
-    """The learning rate is still climbing when a good part of the run is over: a remark, or a warning where hardly
-    anything is left. A second data set begins its own warm-up.
+    """The learning rate is still climbing when a good part of the run is over: a remark, or a warning close to the end.
+    A second data set may start its own warm-up.
     """
     window = lr.window
     if len(window) < WINDOW or lr.last < lr.highest or not all(a < b for a, b in pairwise(window)):
@@ -313,8 +313,8 @@ def instability(
     rising: float,
     kept: float,
 ) -> Alarm | None:
-    """Step-to-step jumps keep growing, usually before the level changes, which often precedes a collapse. If three
-    series do so together and the reward has stopped rising, each needs to have grown less.
+    """Step-to-step jumps keep growing, usually before the level changes. This often precedes a collapse. If three
+    series do so together and the reward has stopped rising, a smaller growth is enough.
     """
     worst: Signal | None = None
     signs = together = 0
@@ -324,9 +324,9 @@ def instability(
         if not signal.jump_ratio > times_together:
             continue
         if (signal is loss or signal is kl) and signal.n < points_loss:
-            continue  # both start still and grow livelier by themselves
+            continue  # both start without movement, and their jumps grow normally
         if signal is loss and case.family == "policy" and signal.jump < jump_least:
-            continue  # a loss that is 0 but for the KL term
+            continue  # a loss that is 0 except for the KL term
         if signal is loss and case.family == "policy" and worst is kl:
             continue  # such a loss is the KL term: one sign, not two
         together += 1

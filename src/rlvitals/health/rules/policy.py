@@ -1,4 +1,4 @@
-"""What the updates do to the policy: KL, entropy, clipping, ratios, mismatch with the rollouts, the critic."""
+"""The effect of the updates on the policy: KL, entropy, clipping, ratios, mismatch with the rollouts, the critic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlvitals.health.rules.reward import is_solved, kl_unit
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, TINY, Signal
 
 LEVELS_APART = 36.0
-"""Points between the mean ages of the slow and the fast level: half-lives of 30 and 5, each divided by ln 2."""
+"""The difference of the mean ages of the slow and the fast level, in points: half-lives of 30 and 5 over ln 2."""
 
 
 def kl_explosion(
@@ -38,7 +38,7 @@ def kl_explosion(
     if middle < times * base:
         return None
     hurt = reward is not None and (reward.dropped or reward.lost)
-    settled = min(kl.slow, middle) > settled_share * level * unit  # no passing swing
+    settled = min(kl.slow, middle) > settled_share * level * unit  # not a short swing
     if middle < (hurt_share if hurt else 1.0) * level * unit and not settled:
         return None
     changed = (
@@ -119,7 +119,7 @@ def entropy_running_out(
     trend: float,
     reward_rising: float,
 ) -> Alarm | None:
-    """A steady fall that will reach a tenth of the start soon."""
+    """The entropy falls steadily and will soon reach a tenth of its initial value."""
     base = entropy.base
     if base <= 0 or not entropy.ratio < ratio or entropy.rising > -falling or entropy.trend > -trend:
         return None

@@ -66,11 +66,11 @@ def margin_is_noise(
     accuracy_more: float,
     noises_travelled: float,
 ) -> Alarm | None:
-    """After this many points a margin that learns is out of its own noise."""
+    """The margin is still within its noise after many points, when a model that learns would be beyond it."""
     if margin.zero_streak >= zeros:
         return since(margin.zero_step, critical(margin, "zero", streak=float(margin.zero_streak)))
     if lr is not None and is_climbing(lr):
-        return None  # still warming up: nothing can have been learned yet
+        return None  # still in the warm-up: nothing can have been learned yet
     noise = max(margin.noise, TINY)
     distance = margin.slow / (noise * SLOW_SHARE)
     moved = (
@@ -79,7 +79,7 @@ def margin_is_noise(
         or abs(margin.rising) > moving
         or margin.travelled > noises_travelled * noise
     )
-    # A sigmoid loss that has hardly fallen, over a margin that hardly exists: beyond the noise perhaps, but nothing.
+    # A sigmoid loss that has hardly fallen, with a tiny margin: it may exceed the noise, but it is no progress.
     idle = (
         loss is not None
         and sigmoid_low < loss.start < sigmoid_high
@@ -142,7 +142,7 @@ def likelihood_displacement(
     level = chosen.median5
     sunk = max(chosen.top, chosen.base, 0.0) - level
     sinking = margin is not None and chosen.momentum < -momentum and -chosen.speed > faster * margin.speed
-    # A fast fall raises the noise it is measured by.
+    # A fast fall also raises the noise that it is compared with.
     if level > -level_share * fall or sunk < fall or (sunk < noises * chosen.noise and not sinking):
         return None
     if chosen.momentum > 0:
@@ -209,7 +209,7 @@ def eval_overfit(
     steady_share: float,
     once_times: float,
 ) -> Alarm | None:
-    """The held-out loss is above its best twice in a row, and further the second time."""
+    """The held-out loss is above its best, either twice in a row without coming back or once by a lot."""
     best = eval_loss.lowest
     window = eval_loss.window
     if eval_loss.n < evals or best <= 0:
@@ -253,7 +253,7 @@ def kto_kl_explosion(
     doubling_least: float,
     doubling_times: float,
 ) -> Alarm | None:
-    """KTO's reference point runs away: the policy leaves the reference as a whole, not only on good answers."""
+    """KTO's reference point keeps growing: the policy leaves the reference on all answers, not only on good ones."""
     middle = kto_kl.median5
     if middle < level or middle < times * max(kto_kl.base, base_least):
         recent = kto_kl.window[-int(doubling_points) :]
@@ -280,7 +280,9 @@ def class_imbalance(
     high: float,
     points: float,
 ) -> Alarm | None:
-    """Weight times count of desirable against undesirable examples, outside what KTO's authors advise."""
+    """The ratio of weight times count, desirable to undesirable examples, is outside the range that KTO's authors
+    advise.
+    """
     good = case.number("n_desirable", "num_desirable", "desirable_count")
     bad = case.number("n_undesirable", "num_undesirable", "undesirable_count")
     source = None

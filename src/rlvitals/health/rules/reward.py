@@ -1,4 +1,4 @@
-"""The reward and what it is worth: collapse, floor, no learning, plateau, groups without signal, hacking."""
+"""The reward and its quality: collapse, floor, no learning, plateau, groups without signal, hacking."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rlvitals.health.course import BEYOND_NOISE, by_chance
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SEQUENCE_TOKENS = 10.0
-"""How much larger a KL summed over a sequence is taken to be than a token's mean, at the least."""
+"""The least factor by which a KL summed over a sequence is assumed to exceed a mean per token."""
 
 SOLVED_REST = 0.07
-"""A reward this share of its declared range below the top is at the top."""
+"""A reward within this share of its declared range from the top is at the top."""
 
 SOLVED_LEVEL = 0.93
-"""Above this a reward that stays between 0 and 1 is at the top, where no range is declared."""
+"""Without a declared range, a reward that stays between 0 and 1 is at the top above this level."""
 
 LEAST_SCALE = 1e-6
-"""The least size of a reward or a score that changes are measured by."""
+"""The least size of a reward or a score to which changes are compared."""
 
 TOGETHER = 2
-"""Evaluations whose mean is compared: one alone is noise, and more come too late."""
+"""Evaluations whose mean is compared: one alone is noise, and more would be too late."""
 
 FALLS = ("reward_collapse", "reward_below_start")
-"""The rules that see a reward get worse."""
+"""The rules that detect a falling reward."""
 
 _AUXILIARY = re.compile(
     r"format|length|len|xml|style|tag|soft|strict|penalty|bonus|int_|think|brevity|verbos|cheat", re.IGNORECASE
@@ -106,7 +106,7 @@ def reward_at_floor(
     if span <= 0 or reward.fast - floor > share * span or reward.slow - floor > share * span:
         return None
     if reward.rising > rising or reward.trend > trend:
-        return None  # small, and on its way up
+        return None  # small but rising
     above = (reward.slow - floor) / span
     return origins.caused((critical if reward.n >= points_critical else warning)(reward, above=above), case.origins)
 
@@ -143,7 +143,7 @@ def reward_collapse(
         return None
     drift = max(reward.wander, FAST_SHARE * reward.noise)
     won = reward.top - reward.base
-    falling = reward.slow - max(reward.fast, reward.median5)  # the baseline alone is ten points, and may lie high
+    falling = reward.slow - max(reward.fast, reward.median5)  # the baseline has only ten points and may be too high
     gave_back = (
         won > far_times * noises * drift and reward.drop > give_back * won and falling > near_times * noises * drift
     )
@@ -163,13 +163,13 @@ def reward_collapse(
     companions = ", ".join(moved) or "nothing else"
     lost_all = gave_back and reward.drop > share * won and won > lost_times * noises * drift
     sunk = below and (bool(moved) or falling > far_times * noises * drift)
-    # A fast fall raises the noise it is measured by, so a deep one is also held against the noise of the start.
+    # A fast fall raises the noise it is compared with, so a deep one is also compared with the noise of the start.
     depth = reward.base - max(reward.fast, reward.median5)
     sunk = sunk or (
         depth > max(start_times * noises * reward.noise_base, noises * reward.wander)
         and reward.drop > depth / depth_times
     )
-    # A few parts in a hundred of the reward are no collapse, however still it was before.
+    # A loss of a few percent of the reward is no collapse, however constant it was before.
     matters = reward.drop > least * max(abs(reward.top), reward.travelled)
     found = (critical if matters and (lost_all or sunk) else warning)(
         reward, drop=reward.drop, best=reward.top, companions=companions
@@ -179,7 +179,7 @@ def reward_collapse(
 
 
 def kl_unit(case: Case) -> float:
-    """How much larger the run's KL is than a token's mean, at the least."""
+    """The least factor by which the run's KL exceeds a mean per token."""
     return SEQUENCE_TOKENS if case.kl_is_sum else 1.0
 
 
@@ -209,7 +209,7 @@ def reward_below_start(
         if score is not reward and score.equal_streak >= still and before - score.last > least * abs(before):
             return origins.caused(critical(score, "right", start=before, now=score.last), case.origins)
         course = score.course
-        start = min(course.start, score.start)  # one spike among the first points is no height to fall from
+        start = min(course.start, score.start)  # one spike among the first points is not the start level
         fallen = course.in_errors(start - course.now)
         if not fallen >= (errors if score.n >= points else errors_critical) or score.rising > BEYOND_NOISE:
             continue
@@ -247,7 +247,7 @@ def not_learning(
 ) -> Alarm | None:
     """The last part of the run is no better than the first, and no line through the reward rises. The case is clearer
     if the policy has not moved from its reference either. If many answers have been cut off from the start, the cause
-    is known, and half as many points are enough. A constant reward on tasks that become harder is not a failure.
+    is known, and the points of the warm-up are enough. A constant reward on tasks that become harder is not a failure.
     """
     course = reward.course
     is_cut = truncated is not None and min(truncated.slow, truncated.base) > cut
@@ -255,7 +255,7 @@ def not_learning(
     if not (enough or is_cut) or not course.levels or is_solved(case, reward):
         return None
     if any(case.raised.get(rule, ("info", 0))[0] != "info" for rule in FALLS):
-        return None  # it has learned and lost it, or got worse: that was reported, and asks for something else
+        return None  # it learned and lost it, or got worse: that was reported, and needs other advice
     if course.best_gain >= best or course.gain >= BEYOND_NOISE or reward.trend >= t or reward.rising > BEYOND_NOISE:
         return None
     if eval_score is not None and eval_score.n >= evals:
@@ -324,7 +324,7 @@ def groups_without_spread(
     level = (zero_variance.slow + zero_variance.fast) / 2
     now = min(zero_variance.fast, zero_variance.median5)
     size = case.group_size
-    # A reward of several parts does not say which share of the answers is right; a score beside it may.
+    # A reward of several parts does not show which share of the answers is right; another logged score may.
     right = next((score for score in (reward, true_score) if score is not None and is_share(score)), None)
     binary = right is not None
     chance = math.nan
@@ -345,12 +345,13 @@ def groups_without_spread(
         return None
     if level - chance < excess and not (p <= p_low or p >= p_high) and level < share_sure:
         return None
-    # Prompts that are always or never solved move the mean from batch to batch; a reward that is a constant does not.
+    # With prompts that are always or never solved, the mean changes from batch to batch; a constant reward does not.
     stands = reward is not None and reward.highest - reward.lowest < constant * abs(reward.slow)
     if reward is not None and stands and level > share_sure and not (binary and (p <= p_low or p >= p_high)):
         return critical(zero_variance, "constant", share=level, level=level, reward=reward.slow)
     variant = ""
-    # Of a binary reward no more groups can fail as a whole than answers do: beyond twice that share most pass.
+    # With a binary reward, the share of groups that fail entirely is at most the share of failed answers. If twice as
+    # many groups have no spread, most of them pass.
     mostly_pass = binary and level > pass_times * (1 - p)
     if (all_pass is not None and all_pass.fast > share_most) or (binary and p >= p_easy) or mostly_pass:
         variant = "too_easy"
@@ -369,7 +370,7 @@ def groups_without_spread(
 
 
 def is_share(score: Signal) -> bool:
-    """Whether all values so far may be shares, such as that of right answers."""
+    """Whether all values so far are between 0 and 1, like a share of right answers."""
     return score.n > 0 and score.lowest >= 0 and score.highest <= 1
 
 
@@ -385,10 +386,10 @@ def no_reward_spread(
 ) -> Alarm | None:
     """All rewards are equal: no sample is better than another."""
     if zero_variance is not None:
-        return None  # says the same, better
+        return None  # it shows the same more precisely
     grouped = (case.group_size or 0) > 1
     if reward_std.highest == 0.0 and not grouped:
-        return None  # one sample a prompt has no spread, and needs none
+        return None  # with one sample per prompt there is no spread to expect
     gone = reward_std.zero_share > share and reward_std.n >= points
     shrunk = reward_std.n >= points and reward_std.ratio < relative and reward_std.median_ratio < relative
     if not (gone or shrunk):
@@ -477,7 +478,7 @@ def eval_falls(
     noise = max(eval_score.noise, noise_least * abs(best), LEAST_SCALE)
     won = at_evals[-1] - min(at_evals[:-1])
     climbs = won > climb_noises * FAST_SHARE * reward.noise and (reward.gained or reward.rising > rising)
-    # A score that slides all the way looks noisy for it: each evaluation below the one before, and little is left.
+    # A score that falls steadily looks noisy. It slides if each evaluation is below the one before and little is left.
     slides = window[-1] < slide_share * window[0] and all(later < earlier for earlier, later in pairwise(window))
     if climbs and slides:
         alarm = critical if len(window) > evals else warning
@@ -500,7 +501,7 @@ def eval_falls(
         return None
     expected = climb * (then - eval_score.head[0]) / before
     if is_share(eval_score):
-        expected = min(expected, room * (1.0 - then))  # near its top a score cannot follow
+        expected = min(expected, room * (1.0 - then))  # near its top a score can rise little
     if expected - (now - then) < errors_apart * error:
         return None
     return in_company(warning(reward, "apart", eval_metric=eval_score.key, eval_then=then, eval_now=now, climb=climb))
@@ -527,7 +528,7 @@ def eval_left_behind(
     if eval_score.n < evals or eval_score.seen_at != case.points or not reward.won or reward.dropped:
         return None
     best, fallen, error = eval_score.course.fall_of_last(int(together))
-    chance = by_chance(eval_score.n)  # the best of many evaluations is high by luck
+    chance = by_chance(eval_score.n)  # the best of many evaluations is high by chance
     if not fallen > max((errors + chance) * error, least * max(abs(best), eval_score.highest - eval_score.lowest)):
         return None
     # Below its very first values it has lost everything.
@@ -569,8 +570,8 @@ def reward_takeover(
 ) -> Alarm | None:
     """One part of the reward has become nearly all of it while the others are constant or fall, or it grows while
     another falls. Parts below `least` of the reward are ignored: partial credit falls when complete answers are right.
-    Nor does it count if the part that grew is the task itself, by its name or because a measure of success rose with
-    it.
+    Nor does it count if the part that grew is the task itself, by its name or because a measure of success rose as
+    well.
     """
     parts = [(name, part) for name, part in case.parts.items() if part.n >= reward.n - 2 and part.n >= points]
     if len(parts) < 2 or reward.dropped:

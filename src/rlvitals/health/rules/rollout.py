@@ -1,4 +1,4 @@
-"""What the model writes: length, truncation, empty and looping answers."""
+"""The answers of the model: length, truncation, empty and looping answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def length_explosion(
     rising: float,
     noises: float,
 ) -> Alarm | None:
-    """Answers grow to a multiple of their start; less of it counts when the reward has stopped rising."""
+    """Answers grow to a multiple of their initial length. If the reward has stopped rising, a smaller growth counts."""
     now = length.median_ratio
     if math.isnan(now) or now < min(times, times_stalled):
         return None
@@ -37,7 +37,7 @@ def length_explosion(
     hurt = reward is not None and (reward.dropped or reward.lost)
     cut = truncated is not None and truncated.fast > truncated_share
     if reward is not None and reward.won and not cut and reward.slow > now * reward.base > 0:
-        return info(length, times=now, level=length.median5)  # it pays: the reward has grown by more, and none is cut
+        return info(length, times=now, level=length.median5)  # the reward has grown by more, and few are cut
     if now > times and (hurt or (now > times_critical and not climbing) or (cut and not climbing)):
         return critical(length, times=now, level=length.median5)
     return warning(length, times=now, level=length.median5)
@@ -46,7 +46,7 @@ def length_explosion(
 def length_collapse(
     length: Signal, reward: Signal | None, case: Case, *, ratio: float, ratio_critical: float, noises: float
 ) -> Alarm | None:
-    """Answers shrink to almost nothing. With a rising reward they have become to the point."""
+    """Answers shrink to almost nothing. With a rising reward they have become concise, which is a remark."""
     start = max(length.base, length.start)
     if not start > 0 or start - length.fast < noises * FAST_SHARE * length.noise_base:
         return None
@@ -81,7 +81,7 @@ def truncation(
     filled_from: float,
     filled_to: float,
 ) -> Alarm | None:
-    """Most answers are cut off at the length limit: what is rewarded is not what the model meant to say."""
+    """Most answers are cut off at the length limit, so the rewards are for incomplete answers."""
     level = min(truncated.slow, truncated.fast)
     total = truncated.n >= points_total and truncated.lowest > share_total
     if not total and level <= min(share, share_critical):
@@ -115,8 +115,8 @@ def length_at_cap(
     points: float,
     points_critical: float,
 ) -> Alarm | None:
-    """The mean length is the limit itself, or does not vary at all: nearly every answer is cut off, even where no share
-    of them is logged.
+    """The mean length is at the limit, or does not vary at all, so nearly every answer is cut off. It applies to runs
+    that do not log the share of answers that are cut off.
     """
     if truncated is not None or length.n < points:
         return None
@@ -127,7 +127,7 @@ def length_at_cap(
         return None
     if reward is not None and reward.won:
         return info(length, cap=length.highest if cap is None else cap)
-    # Many a run begins at its limit and learns to be brief.
+    # Many runs start at the limit and learn shorter answers.
     grave = cap is not None and length.n >= points_critical
     return (critical if grave else warning)(length, cap=length.highest if cap is None else cap)
 
@@ -142,8 +142,8 @@ def truncation_rising(
     slow_share: float,
     most: float,
 ) -> Alarm | None:
-    """The share of answers that are cut off has risen well beyond where it began. While most are whole and the reward
-    rises, longer answers are what it rises by.
+    """The share of answers that are cut off has risen well above its initial level. While most are complete and the
+    reward rises, it is a remark: longer answers are how the reward rises.
     """
     risen = min(truncated.fast, truncated.median5) - truncated.base
     if (

@@ -1,8 +1,8 @@
-"""One slice of an outcome beside the others: an environment, a data source or an agent that collapses under a mean that
-does not.
+"""One slice of an outcome compared with the others: an environment, a data source or an agent that collapses while the
+mean does not.
 
-Twenty slices are twenty chances of a false alarm, so what a fall must exceed grows with their number m as the largest
-of m normal variables does: z^2 + 2 ln m.
+Twenty slices are twenty chances of a false alarm, so the limit that a fall must exceed grows with their number m, like
+the largest of m normal variables: z^2 + 2 ln m.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rlvitals.health.slices import Slice
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
 TO_SIGMA = 1.0483
-"""The median change from one independent normal value to the next, to their standard deviation."""
+"""The median change between two independent normal values, times this, is their standard deviation."""
 
 WIDTH = 3
-"""Evaluations whose median is a level."""
+"""The number of evaluations whose median is a level."""
 
 
 def slice_collapse(
@@ -39,7 +39,7 @@ def slice_collapse(
     lost_few: float,
     flat: float,
 ) -> Alarm | None:
-    """A slice has lost most of what it had, by more than its noise, and most of the others have not."""
+    """A slice has lost most of its best level, by more than its noise, and most of the others have not."""
     score = one_slice.signal
     is_few = score.n <= HEAD or sparse * score.n < case.points
     if is_few:
@@ -58,7 +58,7 @@ def slice_collapse(
     fall = (best - now) / max(best - lowest, NEAR_ZERO)
     if fall < share or best - lowest < floor * (highest - lowest):
         return None
-    # The median is quick and says how far it fell; the level, over more points, whether that is more than noise.
+    # The median reacts fast and gives the size of the fall. The level, over more points, shows if it exceeds the noise.
     level = now if is_few else score.fast
     if not best - level > drift * math.sqrt(needed * needed + per_slice * math.log(count)):
         return None
@@ -72,14 +72,14 @@ def slice_collapse(
     )
     if not score.top_at:
         return found
-    # A flat slice was at its best at any time; where it left its starting band later, it fell then.
+    # The best step of a flat slice is arbitrary. If it left its starting band later, the fall began there.
     is_flat = score.is_out and best - score.base < flat * (best - now)
     return since(max(score.top_step, score.onset_step) if is_flat else score.top_step, found)
 
 
 def _of_evaluations(one_slice: Slice) -> tuple[float, float, float]:
-    """The best level before the last value, that value, and how far evaluations scatter. Few values tell little of
-    their noise, so the other slices' has a say: they are measured alike.
+    """The best level before the last value, that value, and the scatter of evaluations. A few values give a poor
+    estimate of their noise, so the noise of the other slices is used as well.
     """
     score = one_slice.signal
     before = list(score.head[: score.n - 1])
@@ -94,6 +94,6 @@ def _fall(score: Signal, lowest: float) -> float:
 
 
 def _range(one_slice: Slice) -> tuple[float, float]:
-    """The lowest value of any slice, 0 at the most, and the highest: what levels and falls are measured by."""
+    """The lowest value of any slice, at most 0, and the highest: the scale for levels and falls."""
     signals = [one_slice.signal, *one_slice.others]
     return min(0.0, *(signal.lowest for signal in signals)), max(signal.highest for signal in signals)

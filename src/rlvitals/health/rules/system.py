@@ -9,7 +9,7 @@ from rlvitals.health.case import Case
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, TINY, Signal
 
 SHARE_AT_MOST = 1.5
-"""A share of memory that was ever above this is a percentage."""
+"""A share of memory that has been above this is a percentage."""
 
 
 def stall(
@@ -36,8 +36,8 @@ def process_gone(case: Case) -> Alarm | None:
 
 
 def phase_stall(case: Case, *, times: float, seconds: float) -> Alarm | None:
-    """Nothing has happened in a phase for much longer than it usually takes. If several phases are open, the one that
-    is silent for longest is reported.
+    """Nothing has happened in a phase for much longer than it usually takes. If several phases are open, the one with
+    the longest silence is reported.
     """
     stuck = [phase for phase in case.open_phases if phase.silence > max(times * (phase.usual or 0.0), seconds)]
     if not stuck:
@@ -150,7 +150,7 @@ def memory_creep(
             signal.n < points_least
             or rise < rise_least * abs(signal.base)
             or signal.momentum < momentum
-            or signal.speed < steady * rise / signal.n  # slower and slower: caches that fill up
+            or signal.speed < steady * rise / signal.n  # slowing down: caches that fill up
             or signal.trend < t
         ):
             continue
@@ -172,7 +172,7 @@ def _shares(
     gpu_memory_total: Signal | None,
     host_memory_share: Signal | None,
 ) -> list[tuple[Signal, float]]:
-    """Each memory series with the share of the whole it stands for; NaN where the whole is not known."""
+    """Each memory series with the share of the memory that is used; NaN where the size of the memory is not known."""
     found = []
     for signal in (gpu_memory_share, host_memory_share):
         if signal is not None and signal.n:
@@ -189,7 +189,7 @@ def _shares(
 def gpu_idle(
     gpu_utilisation: Signal, *, percent: float, drop: float, points: float, percent_dropped: float
 ) -> Alarm | None:
-    """The accelerator waits most of the time."""
+    """The accelerator is idle most of the time."""
     scale = 100.0 if gpu_utilisation.highest <= 1.0 else 1.0
     level = max(gpu_utilisation.slow, gpu_utilisation.fast) * scale
     if level < percent or (

@@ -1,4 +1,4 @@
-"""Numbers that recorded tokens contradict: which fault of the trainer explains them (`compute.recomputation`)."""
+"""Logged numbers that recorded tokens contradict, and the trainer bug that explains them (`compute.recomputation`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlvitals.records import Difference, Recheck
 
 
 def recomputed_loss_scale(recheck: Recheck, *, told: float, confidence_in_part: float) -> Alarm | None:
-    """The logged loss is the recomputed one times or divided by a whole number."""
+    """The logged loss is the recomputed one multiplied or divided by a whole number."""
     if recheck.cause != "loss_scale":
         return None
     return _alarm(recheck, warning, told, confidence_in_part, "counted" if recheck.facts.get("count_of") else "")
@@ -29,7 +29,7 @@ def recomputed_advantage_sign(recheck: Recheck, *, told: float) -> Alarm | None:
 
 
 def recomputed_microbatch_weighting(recheck: Recheck, *, told: float, confidence_in_part: float) -> Alarm | None:
-    """The logged numbers are means over micro-batches of their means, though they hold unequal numbers of tokens."""
+    """The logged numbers are means of the micro-batches' means, although these have unequal numbers of tokens."""
     return _alarm(recheck, warning, told, confidence_in_part) if recheck.cause == "microbatch_weighting" else None
 
 
@@ -62,8 +62,8 @@ def _alarm(
     confidence_in_part: float | None = None,
     variant: str = "",
 ) -> Alarm | None:
-    """About the number that is furthest off, with so many `told` in all. `confidence_in_part` is for steps of which
-    not all rollouts were recorded.
+    """The alarm about the number that is furthest off; it lists up to `told` numbers. `confidence_in_part` is for steps
+    of which not all rollouts were recorded.
     """
     if not recheck.differences:
         return None
@@ -81,6 +81,6 @@ def _alarm(
 
 
 def _distance(each: Difference) -> tuple[bool, float]:
-    """Losses first: they are what is trained on. Then what is furthest off."""
+    """The sort key of a difference: losses first, because they are trained on, then by relative distance."""
     size = abs(each.recomputed) + abs(each.logged)
     return "loss" in each.name, abs(each.logged - each.recomputed) / size if size else 0.0
