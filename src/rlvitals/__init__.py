@@ -7,8 +7,7 @@
     rlvitals.explain("rewards/margins")
     steps, values = rlvitals.open_run("out/kto").series("loss")
 
-The public names are those in `__all__`; each is imported when it is first used, which keeps the import of the
-package fast.
+The public names are those in `__all__`. Each is imported at its first use, which keeps the import of the package fast.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def chart(view: RunView, names: Sequence[str], found: Diagnosis) -> bytes | None
 
 
 def main() -> None:
-    """Read the task, write the answer."""
+    """Read the task and write the answer."""
     if hasattr(os, "nice"):
         os.nice(NICENESS)  # the trainer has priority
     task = json.load(sys.stdin)

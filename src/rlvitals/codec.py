@@ -74,7 +74,7 @@ def parse_shallow(text: bytes) -> Any:
 
 
 def refuse_depth(parsed: Any) -> None:
-    """Raise ValueError where lists and objects are nested deeper than `MOST_DEPTH`."""
+    """Raise ValueError if lists and objects are nested deeper than `MOST_DEPTH`."""
     layer = [parsed]
     for _ in range(MOST_DEPTH + 1):
         layer = [

@@ -40,9 +40,9 @@ class Settings:
     tracker_kwargs: dict[str, Any] = field(default_factory=dict)
     """Settings of the trackers, by tracker (for a single one: its settings directly)."""
     tracker_wait: float = 60.0
-    """Seconds `finish` waits for the trackers to hold everything; they continue without it."""
+    """Seconds that `finish` waits until the trackers have everything. Forwarding continues after that."""
     monitor: bool = True
-    """Whether the doctor checks every row (on rank 0 only)."""
+    """Whether the monitor checks every row (on rank 0 only)."""
     rules: str | tuple[Any, ...] | None = None
     """Rules in addition to the shipped ones: a preset, a rule file, a rule such as "kl > 0.5 for 5:
     warning", or a list of these and of entries."""
@@ -53,7 +53,8 @@ class Settings:
     """The concepts of metric names that are unknown or misread: {"my_name": "reward.total.mean"}. A concept of
     the catalogue, a signal of the rules, or "none" for a name that is to be ignored."""
     actions: ActionMode = "advise"
-    """advise: findings are only shown; act: they also send requests, which the trainer reads with `run.request()`."""
+    """advise: findings are only shown; act: they also send requests, which the trainer reads with `run.request()`;
+    asked: only people's requests are sent."""
     notify: dict[str, Any] = field(default_factory=dict, repr=False)
     """Who receives findings: a service ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template"), a
     list of services, or a mapping: `to` (services; each may be a mapping with `to`, `name`, `on`, `per_hour`,
@@ -63,8 +64,8 @@ class Settings:
     strict: bool = False
     """Raise on a value of an unsupported type, instead of dropping it with a warning."""
     fsync: str | float = "finish"
-    """When rows are synced to disk: "never", "finish", "always" (each row, in the caller), or every so many seconds in
-    the background."""
+    """When rows are synced to disk: "never", "finish", "always" (each row, in the caller), or a number of seconds
+    between syncs in the background."""
     display: str = "alarms"
     """What is printed during training: "alarms" (findings, and the verdict at the end), "plain" lines, a
     "rich" table, "json" lines, "auto" (rich on a terminal, plain elsewhere), or "none". On stderr; on stdout with the
@@ -72,14 +73,14 @@ class Settings:
     display_layout: str = "line"
     """What a printed step shows: "line" (the vital signs first), "kto" or "grpo" (tables)."""
     display_every: int | None = None
-    """Print every so many steps; None: the layout's default (kto: 5, others: 1)."""
+    """Steps between printed steps; None: the layout's default (kto: 5, others: 1)."""
     hardware: float | None = HARDWARE_SECONDS
-    """Sample the machine every so many seconds (`logs/system.jsonl`); None, or `false`: never."""
+    """Seconds between samples of the machine (`logs/system.jsonl`); None, or `false`: never."""
     rollout_megabytes: float | None = None
-    """The limit of the rollouts on disk; beyond it older steps are thinned out, the newest and the first
-    are kept. None, or `false`: no limit."""
+    """The limit of the rollouts on disk. Beyond it, older steps are thinned out; the newest and the first are kept.
+    None, or `false`: no limit."""
     names: str = "canonical"
-    """What phases' tokens per second are called: "canonical" (the catalogue's ids) or "rlaif" (the document's
+    """The names of phases' tokens per second: "canonical" (the catalogue's ids) or "rlaif" (the document's
     `Performance/Generation_TokensPerSec` and so on)."""
     rank: int | None = None
     """This process's rank; None: from the environment (torchrun's RANK). Rank 0 owns the run, others write their
@@ -220,8 +221,8 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
     r"""Replace `${a.b}` by the value at that path, and `${oc.env:VAR}` or `${oc.env:VAR,default}` by the environment's
     (`${env:VAR}` is the same).
 
-    A text that is nothing but one reference takes the value as it is; inside a longer text it is written out. `\${`
-    stays as it is.
+    A text that is only one reference becomes the value itself, with its type. Inside a longer text, the value is
+    inserted as text. `\${` is an escape: it becomes `${`.
 
     >>> interpolate({"exp_name": "kto", "dir": "out/${exp_name}", "lr": 5e-7, "opt": {"lr": "${lr}"}})
     {'exp_name': 'kto', 'dir': 'out/kto', 'lr': 5e-07, 'opt': {'lr': 5e-07}}
@@ -310,8 +311,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def by_last_name(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's settings by the last part of their names, so that `grpo.num_generations` is found. A name that has
-    different values in two sections is left out.
+    """A trainer's settings by the last part of their names, so that `grpo.num_generations` is found. Names with
+    different values in two sections are left out.
 
     >>> by_last_name({"grpo": {"lr": 1e-6, "beta": 0.1}, "dpo": {"lr": 1e-6, "beta": 0.5}, "seed": 1})
     {'lr': 1e-06, 'seed': 1}
@@ -413,7 +414,7 @@ def _scanners(value: Any) -> tuple[Any, ...]:
 NOTIFY_KEYS = ("to", "link", "webhook", "format", "on", "sentinel")
 NOTIFY_SERVICES = ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template")
 NOTIFY_PER_HOUR = 4
-"""Messages that one target receives in an hour. Further ones are sent as a digest."""
+"""The most messages that one target receives in an hour. Further ones are sent as a digest."""
 
 MOST_PER_HOUR = 60
 TARGET_KEYS = ("to", "name", "on", "per_hour", "picture", "file")

@@ -92,7 +92,7 @@ class Table(TypedDict):
 
 
 class Described(TypedDict):
-    """What a metric is."""
+    """The description of a metric."""
 
     name: str
     concept: str | None
@@ -147,7 +147,7 @@ StepCell = TypedDict(
     "StepCell",
     {"from": int, "to": int, "severity": Severity | None, "findings": list[int]},
 )
-"""Some steps of the bar. `findings` are places in the list of `/api/findings`."""
+"""Some steps of the bar. `findings` are indices in the list of `/api/findings`."""
 
 
 class Now(TypedDict):
@@ -162,7 +162,7 @@ class Now(TypedDict):
 
 
 class TrackerFacts(TypedDict):
-    """How far a tracker has followed the run."""
+    """How much of the run a tracker has received."""
 
     name: str
     state: str
@@ -334,8 +334,8 @@ class ImageFacts(TypedDict):
 
 
 class Thinned(TypedDict):
-    """`total` points in `shown` buckets, each with where it begins, its lowest, highest and mean value; `nonfinite`
-    points are NaN or infinite. Without thinning every bucket is one point.
+    """`total` points in `shown` buckets. Each bucket has its start and its lowest, highest and mean value. `nonfinite`
+    points are NaN or infinite. Without thinning, every bucket is one point.
     """
 
     total: int
@@ -348,7 +348,7 @@ class Thinned(TypedDict):
 
 
 class Curve(Thinned):
-    """The same with the step that each bucket begins at."""
+    """Thinned points with the step at which each bucket begins."""
 
     steps: list[int]
 
@@ -389,7 +389,7 @@ class FindingFacts(TypedDict):
 
 
 class FindingMark(FindingFacts):
-    """A finding on an x-axis: where it began."""
+    """A finding on an x-axis, at its onset."""
 
     x: float
 
@@ -404,7 +404,7 @@ class Lines(TypedDict):
 
 
 class OverlaidLine(Thinned):
-    """A run's line among those of others. `low` and `high` are empty where every point is shown."""
+    """A run's line among those of others. `low` and `high` are empty if every point is shown."""
 
     run: str
     name: str

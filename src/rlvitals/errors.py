@@ -113,7 +113,7 @@ class NotComparable(RlvitalsError):
 
 
 class NotALog(RlvitalsError):
-    """A file holds no training numbers; the message says why. `rlvitals.importers` adds what can be read."""
+    """A file holds no training numbers; the message says why. `rlvitals.importers` adds the readable formats."""
 
     def __init__(self, path: object, why: str, more: str = "") -> None:
         self.path = path

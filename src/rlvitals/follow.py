@@ -48,9 +48,7 @@ def main() -> None:
     if clock is not None:
         clock.run()
         clock.close()
-    if (
-        clock is not None
-    ):  # before the couriers are waited for: they continue meanwhile, for minutes if a service is away
+    if clock is not None:  # before waiting for the couriers, which may take minutes if a service is down
         caught_up = bring_last_findings(run_dir, task["trackers"]) and caught_up
     if couriers is not None:
         caught_up = couriers.finish() and caught_up

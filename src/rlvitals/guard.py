@@ -52,7 +52,7 @@ class guarded(AbstractContextManager[None]):  # noqa: N801 - reads as a statemen
 def value_or(
     default: T, function: Callable[..., T], *arguments: Any, handle: Callable[[Exception], object] | None = None
 ) -> T:
-    """What the function returns, or the default if it raises.
+    """The function's result, or the default if it raises.
 
     >>> value_or(0, int, "7"), value_or(0, int, "seven")
     (7, 0)

@@ -1,8 +1,8 @@
-"""What is a secret, in settings, on a command line and in a message, and the mask that takes its place.
+"""Finds secrets in settings, command lines and messages, and replaces them with a mask.
 
-A secret is known by the name of its setting (`openai_key`, `db_password`), by its form (a JSON web token, a cloud key,
-a signed address, the login in an address), or because a setting names it: `mask` and `unmask` in the settings are
-patterns of names. Columns, special tokens of a model and measures (`prompt_key`, `eos_token`, `max_tokens`) are none.
+A secret is recognised by the name of its setting (`openai_key`, `db_password`), by its form (a JSON web token, a cloud
+key, a signed URL, the login in a URL), or by the settings `mask` and `unmask`, which are patterns of names. Column
+names, a model's special tokens and measures (`prompt_key`, `eos_token`, `max_tokens`) are not secrets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 MASK = "***"
 
 SHORTEST_REPEATED = 6
-"""Characters of a secret that is looked for in other texts; a shorter one is part of any word."""
+"""The fewest characters of a secret that is searched for in other texts. A shorter one may be part of any word."""
 SHORTEST_VARIABLE = 12
-"""The same for the values of environment variables, which nobody gave to us."""
+"""The same for the values of environment variables, which were not passed to rlvitals."""
 
 # By name
 
@@ -31,16 +31,16 @@ def _set(words: str) -> frozenset[str]:
 
 
 _ALWAYS = re.compile(r"secret(?!ar)|passw|passphrase|passwd|credential|apikey|privatekey|connectionstring|seedphrase")
-"""Anywhere in a name written without its separators."""
+"""Matches anywhere in a name without its separators."""
 _LAST_WORDS = _set("pwd creds authorization jwt bearer cookie cookies webhook mnemonic passcode")
 _LOGINS = _set("db database smtp imap email mail ftp sftp user http proxy ldap admin root")
-"""What comes before `pass` where that is a password: `smtp_pass`, but not `forward_pass`."""
+"""Words before `pass` that make it a password: `smtp_pass`, but not `forward_pass`."""
 _PLACES = _set(
     """file files path paths dir folder env var variable name names length len size count num type format index
     policy manager provider required enabled style prefix dim dims ttl expiry expires field fields column version
     hash rate strength min max timeout attempts bonus penalty weight reward score mode"""
 )
-"""A last word that says where a secret is or what it is like: `password_file`, `secret_name`, `api_key_env`."""
+"""Last words of names that give a secret's location or a property, not its value: `password_file`, `secret_name`."""
 _HARMLESS_KEYS = _set(
     """primary foreign sort cache partition shard group join dict index input output label labels prompt prompts
     response answer answers image images video videos audio chosen rejected text texts message messages tool tools
@@ -50,7 +50,7 @@ _HARMLESS_KEYS = _set(
     ground truth num key enable thinking tokenizer config model value values sample task domain category attention
     head padding eval"""
 )
-"""What comes before `key` where it names a column or an entry: `prompt_key`, `reward_fn_key`."""
+"""Words before `key` that make it the name of a column or an entry: `prompt_key`, `reward_fn_key`."""
 _HARMLESS_TOKENS = _set(
     """pad padding eos bos unk sep cls mask image video audio think thinking stop start end special begin prefix
     suffix call per first last next previous delimiter separator newline placeholder fim middle response answer
@@ -58,7 +58,7 @@ _HARMLESS_TOKENS = _set(
     additional modality observation action vision object ref box quad empty dummy control logit target label blank
     speech"""
 )
-"""What comes before `token` where it is a word of a model: `eos_token`, `tool_call_token`."""
+"""Words before `token` that make it a token of a model: `eos_token`, `tool_call_token`."""
 _SECRET_KINDS = _set(
     """api access private auth account service master encryption encrypt signing sign license licence ssh deploy app
     bot client server admin root storage hub refresh bearer session csrf security personal shared write read login
@@ -73,7 +73,7 @@ _SECRET_KINDS = _set(
     deepgram redis mongo mongodb postgres mysql rabbitmq kafka supabase firebase vault consul ray k8s kubernetes
     jupyter"""
 )
-"""What comes before `key`, `token` or `pat` where that is a secret, whatever its value looks like."""
+"""Words before `key`, `token` or `pat` that make it a secret, whatever its value looks like."""
 _JOINED = re.compile(rf"({'|'.join(sorted(_SECRET_KINDS, key=len, reverse=True))})(keys?|tokens?|pat)\d*")
 """The same without separators: `hftoken`, `wandbkey`."""
 _MODEL_WORD = re.compile(r"<[^<>\s]{0,60}>|\[[A-Z0-9_ ]{1,20}\]|\W{0,4}")
@@ -83,7 +83,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> tuple[str, ...]:
-    """A name's words, numbers left out.
+    """A name's words without numbers.
 
     >>> _words("OPENAI_API-Key2"), _words("hubToken")
     (('openai', 'api', 'key'), ('hub', 'token'))
@@ -93,8 +93,8 @@ def _words(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _strength(name: str) -> str:
-    """How much a name says: "sure"; "likely", unless the value tells otherwise; "login" or "random", if the value looks
-    like one; or "".
+    """How strongly a name indicates a secret. "sure": it is one. "likely": it is one unless the value looks harmless.
+    "login", "random": it is one if the value looks like a login or a random text. Empty: it is none.
     """
     words = _words(name)
     if not words:
@@ -121,7 +121,7 @@ def _strength(name: str) -> str:
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    """Whether a setting's name and value together are a secret. Switches and measures are none."""
+    """Whether a setting is a secret, judged by its name and value. Switches and measures are not."""
     strength = _strength(name)
     if not strength or value is None or isinstance(value, bool | float) or _is_nothing(value):
         return False
@@ -143,11 +143,11 @@ def _is_nothing(value: Any) -> bool:
 
 _LOGIN = re.compile(r"[^\s:/]+:[^\s/]+")
 _REFERENCE = re.compile(r"\$\{[^{}]+\}|\$[A-Z_]+")
-"""Where a secret comes from is none: `${oc.env:HF_TOKEN}`."""
+"""A reference to a secret is not a secret: `${oc.env:HF_TOKEN}`."""
 
 
 def _looks_random(text: str) -> bool:
-    """Whether a text is more likely made by a machine than by a person: long, with letters and digits mixed.
+    """Whether a text was probably generated: long, with letters and digits mixed.
 
     >>> _looks_random("9f8a7b6c5d4e3f2a1b0c"), _looks_random("extra_info.problem"), _looks_random("checkpoint-000100")
     (True, False, False)
@@ -175,9 +175,11 @@ _FORMS = re.compile(
     r"|\bdapi[0-9a-f]{32}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bhv[sbr]\.[\w-]{20,}|\bATATT3[\w=-]{20,}"
     r"|\bAGE-SECRET-KEY-1[0-9A-Z]{20,}|\blocal-[0-9a-f]{40}\b"
 )
-"""Each within one run of the characters of _RUN, of at least its length."""
+"""Each form is within one match of _RUN, and at least as long as the shortest match."""
 _RUN = re.compile(r"[\w.:=-]{15,}")
-"""Where such a form can be. Most of a long text has none, and a try at every place of 10 MB takes seconds."""
+"""The places where such a form can be. Most of a long text has none, and trying every position of 10 MB takes
+seconds.
+"""
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|.*)", re.DOTALL
 )
@@ -201,7 +203,7 @@ _IN_PAIRS = re.compile(r"(?i)\b(AccountKey|SharedAccessKey|SharedAccessSignature
 
 
 def mask_text(text: str, settings: Mapping[str, Any] | None = None) -> str:
-    """Mask what looks like a secret inside a text, and every secret that the settings or the environment hold.
+    """Mask the parts of a text that look like secrets, and every secret in the settings or the environment.
 
     >>> mask_text("401 for key abc123 at https://me:pw@host", {"login": {"api_key": "abc123"}})
     '401 for key *** at https://***@host'
@@ -210,7 +212,7 @@ def mask_text(text: str, settings: Mapping[str, Any] | None = None) -> str:
 
 
 def masked(value: Any) -> Any:
-    """The same tree with its secrets replaced. What its own `rlvitals` section says is secret is heeded.
+    """The same tree with its secrets replaced. `mask` and `unmask` in its `rlvitals` section are applied.
 
     >>> masked({"wandb": {"api_key": "0123456789abcdef", "project": "kto"}, "max_tokens": 512, "repo": "https://me:pw@host/x"})
     {'wandb': {'api_key': '***', 'project': 'kto'}, 'max_tokens': 512, 'repo': 'https://***@host/x'}
@@ -220,18 +222,20 @@ def masked(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """What to mask: patterns of names beyond the known ones, and values that are secret wherever they stand."""
+    """What to mask: patterns of names in addition to the known ones, and values that are masked everywhere."""
 
     mask: tuple[str, ...] = ()
-    """Patterns of names that are secret as well: `license_code`, `internal.*`."""
+    """Patterns of additional secret names: `license_code`, `internal.*`."""
     unmask: tuple[str, ...] = ()
-    """Patterns of names that are not, whatever they look like."""
+    """Patterns of names that are not secret, even if they look like it."""
     values: tuple[str, ...] = ()
-    """Secrets, the longest first."""
+    """Secret values, longest first."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Masking:
-        """What settings say of secrets, in their `rlvitals` section, and the secrets they hold."""
+        """The masking for these settings: the patterns in their `rlvitals` section, and the secrets that the settings
+        and the environment hold.
+        """
         own = settings.get("rlvitals")
         own = own if isinstance(own, Mapping) else {}
         by_name = cls(_patterns(own.get("mask")), _patterns(own.get("unmask")))
@@ -240,7 +244,7 @@ class Masking:
         return cls(by_name.mask, by_name.unmask, tuple(sorted(values, key=lambda value: (-len(value), value))))
 
     def tree(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """Settings, however nested, with every secret replaced. Everything below a name of secrets is one."""
+        """Nested settings with every secret replaced. Every value below a secret name is a secret."""
         if isinstance(value, Mapping):
             named = _named_value(value)
             return {
@@ -255,29 +259,29 @@ class Masking:
             return self.text(value)
         if value is None or isinstance(value, bool | int | float):
             return value
-        said = str(value)  # how it would be written down
+        said = str(value)  # its text when it is stored
         return value if self.text(said) == said else self.text(said)
 
     def hides(self, path: tuple[str, ...], value: Any) -> bool:
-        """Whether a value is a secret by the names on the way to it."""
+        """Whether a value is a secret, judged by its path of names."""
         if value is None or isinstance(value, bool) or _is_nothing(value):
             return False
         if not path or path[:2] in (("rlvitals", "mask"), ("rlvitals", "unmask")) or matches(self.unmask, path):
             return False
         if matches(self.mask, path):
             return True
-        if any(_strength(name) == "sure" for name in path[:-1]):  # everything below a name of secrets is one
+        if any(_strength(name) == "sure" for name in path[:-1]):  # every value below a secret name is a secret
             return not isinstance(value, float)
         whole = "_".join(path[-2:])
         return _is_secret(path[-1], value) or (_strength(whole) == "sure" and _is_secret(whole, value))
 
     def _may_hide(self, path: tuple[str, ...]) -> bool:
-        """Whether `hides` says yes to some value under these names."""
+        """Whether `hides` may return True for a value under these names."""
         names = (*path, "_".join(path[-2:]))
         return matches(self.mask, path) or any(_strength(name) for name in names)
 
     def text(self, text: str) -> str:
-        """A text with everything in it masked that looks like a secret or is one."""
+        """A text in which known secrets, and parts that look like secrets, are masked."""
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
@@ -294,7 +298,7 @@ class Masking:
         return _BEARER.sub(rf"\1 {MASK}", text)
 
     def command(self, words: Iterable[str]) -> str:
-        """A command line: `--api-key KEY`, `--api-key=KEY`, `api_key=KEY` as Hydra takes it, `-u me:KEY`."""
+        """A masked command line. Handles `--api-key KEY`, `--api-key=KEY`, Hydra's `api_key=KEY`, `-u me:KEY`."""
         told: list[str] = []
         flag = ""
         for word in words:
@@ -317,7 +321,7 @@ class Masking:
         return self.hides(_dotted(flag), word) or (len(flag) == 1 and _looks_random(word))
 
     def _from_environment(self) -> frozenset[str]:
-        """The values of environment variables that are named as secrets."""
+        """The values of environment variables with secret names."""
         return _in_environment(self, tuple(os.environ.items()))
 
     def _key(self, name: Any) -> Any:
@@ -331,7 +335,7 @@ class Masking:
     def _without_assigned(self, text: str) -> str:
         """Mask the values of secret names. A value may be an assignment itself: `ValueError: password=hunter2`."""
         kept, at = [], 0
-        telling: dict[str, bool] = {}  # program code assigns to the same few names again and again
+        telling: dict[str, bool] = {}  # program code assigns to the same few names repeatedly
         while found := _ASSIGNED.search(text, at):
             quote, name, between, value = found.groups()
             kept.append(text[at : found.start()])
@@ -347,7 +351,7 @@ class Masking:
         return "".join([*kept, text[at:]])
 
     def _found(self, value: Any, path: tuple[str, ...]) -> Iterable[str]:
-        """The secrets of a tree that are known by name."""
+        """The secrets of a tree that are recognised by name."""
         if isinstance(value, Mapping):
             named = _named_value(value)
             for name, item in value.items():
@@ -363,7 +367,7 @@ _VALUE_FIELDS = ("value", "default")
 
 
 def _named_value(value: Mapping[Any, Any]) -> str | None:
-    """The name in `{"name": "OPENAI_API_KEY", "value": ...}`, as lists of environment variables have it."""
+    """The name in `{"name": "OPENAI_API_KEY", "value": ...}`, a form used in lists of environment variables."""
     name = value.get("name", value.get("key"))
     return name if isinstance(name, str) and any(field in value for field in _VALUE_FIELDS) else None
 
@@ -374,7 +378,7 @@ def _patterns(given: Any) -> tuple[str, ...]:
 
 
 def matches(patterns: tuple[str, ...], path: tuple[str, ...]) -> bool:
-    """Whether a pattern is the name of a setting, or of one it is below, or of its dotted path."""
+    """Whether a pattern matches the name of a setting, of one of its parents, or its dotted path."""
     lowered = [name.lower() for name in path]
     names = [*lowered, *(".".join(lowered[: place + 1]) for place in range(len(lowered)))]
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
@@ -385,7 +389,7 @@ def _dotted(name: str) -> tuple[str, ...]:
 
 
 def _typed(text: str) -> Any:
-    """A value as it was meant, where it was written into a text."""
+    """The typed value of a text: a number if it is one."""
     if text.isdigit():
         return int(text[:18])
     try:
@@ -396,7 +400,7 @@ def _typed(text: str) -> Any:
 
 @lru_cache(maxsize=8)
 def _in_environment(masking: Masking, variables: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """The settings of every run of a folder are masked, and the environment is the same for all of them."""
+    """Cached, because the settings of every run of a folder are masked with the same environment."""
     return frozenset(
         value
         for name, value in variables

@@ -47,7 +47,7 @@ CONSOLE_TRACKER = "stdout"
 
 
 def names(group: Group) -> list[str]:
-    """The names other packages have registered in a group."""
+    """The names that other packages have registered in a group."""
     from importlib.metadata import entry_points
 
     return [entry.name for entry in entry_points(group=f"rlvitals.{group}")]
@@ -56,7 +56,7 @@ def names(group: Group) -> list[str]:
 def load(
     group: Group, name: str | None = None, *, handle: Callable[[str, Exception], object] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Import and yield what other packages have registered (all of it, or one name), with a name for error messages.
+    """Import and yield the objects that other packages have registered (all, or one name), with a name for messages.
 
     If an import fails, the reason is passed to `handle` and the entry is skipped. Without `handle` it raises.
     """

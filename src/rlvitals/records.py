@@ -1,8 +1,7 @@
-"""The few frozen records passed around: one logged row, one attempt, one run's identity, one finding, one request, one
-phase, one group of rollouts.
+"""The frozen records that modules exchange: a logged row, an attempt, a run's identity, a finding, a request, a phase,
+a group of rollouts.
 
-Plain data without behaviour beyond its own shape (a request hands its answer on); who writes and reads them is in
-`store`.
+They are plain data with almost no behaviour (a request passes on its answer). `store` writes and reads them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 from rlvitals.values import Value
 
 SCHEMA = 1
-"""The run directory's format this version writes. Readers accept older ones and name the version needed for newer
-ones."""
+"""The format of run directories that this version writes. Readers accept older formats. For a newer format, they name
+the required version."""
 
 Stream = Literal["train", "eval"]
 """The logs that a run's rows are in."""
@@ -27,13 +26,13 @@ STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted")
 Severity = Literal["info", "warning", "critical"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-"""From harmless to grave."""
+"""From least to most severe."""
 
 Verdict = Literal["healthy", "watch", "act", "cannot judge"]
-"""The words a run is judged in, the same in every command and page."""
+"""The possible verdicts on a run, the same in every command and page."""
 
 Action = Literal["none", "warn", "checkpoint", "reduce_lr", "revert", "stop"]
-"""What a finding asks of the trainer."""
+"""What a finding requests from the trainer."""
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -46,19 +45,20 @@ KINDS: tuple[str, ...] = (
     "class_imbalance", "tool_abandonment", "turn_runaway", "tool_errors", "agent_loop", "early_exit",
     "groups_filtered", "stall", "throughput", "memory", "gpu_idle", "data",
 )  # fmt: skip
-"""Every kind of trouble a finding can name. A closed list: other people's code switches on it."""
+"""Every kind of problem a finding can have. The list is closed, because other people's code depends on it."""
 
 
 CAUSES: tuple[str, ...] = (
     "weight_sync", "numerics", "stale_samples", "expert_routing", "tokenization", "temperature",
     "sandbox", "tool", "time_out", "context_limit", "verifier", "parsing",
 )  # fmt: skip
-"""What may lie behind a finding, where the evidence shows it: the six reasons why engine and trainer disagree, and the
-origins of failures that are not the policy's. A closed list, as the kinds are."""
+"""The possible causes of a finding, if the evidence shows one: six reasons why engine and trainer disagree, and six
+origins of failures outside the policy. The list is closed, like KINDS."""
 
 
 def alarm_of(rule: str, label: str = "") -> str:
-    """What is raised and recovers as one: a rule, or a rule about one slice. No rule's name has such a bracket.
+    """The key of an alarm, which is raised and recovers as one: a rule, or a rule for one slice. Rule names contain no
+    such bracket.
 
     >>> alarm_of("kl_high"), alarm_of("slice_collapse", "env=math")
     ('kl_high', 'slice_collapse[env=math]')
@@ -67,22 +67,22 @@ def alarm_of(rule: str, label: str = "") -> str:
 
 
 class Range(NamedTuple):
-    """The numbers that a field may hold; `store.fields` looks at it where a record is read from a file."""
+    """The allowed range of a field. `store.fields` checks it when a record is read from a file."""
 
     least: float
     most: float
 
 
 MAX_STEP = 2**53
-"""Steps beyond it are not exact in the columns; the recorder does not write them."""
+"""Larger steps are not exact in the columns. The recorder does not write them."""
 
 MAX_ATTEMPT = 2**31 - 1
 
 MAX_TIME = 32_503_680_000
-"""The year 3000 in Unix seconds. A later time means a damaged line, and not every system can show it as a date."""
+"""The year 3000 in Unix seconds. A later time means a damaged line, and some systems cannot convert it to a date."""
 
 WHOLE = Range(-MAX_STEP, MAX_STEP)
-"""Whole numbers that are exact in every column and in every reader of JSON."""
+"""Integers that are exact in every column and in every JSON reader."""
 
 Count = Annotated[int, Range(0, MAX_STEP)]
 AttemptNumber = Annotated[int, Range(1, MAX_ATTEMPT)]
@@ -94,19 +94,20 @@ Time = Annotated[float, Range(0, MAX_TIME)]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a log, checked: an integer step, numbers by name, texts by name."""
+    """One checked line of a log: an integer step, numbers by name, texts by name."""
 
     step: int
     timestamp: float
-    """Unix seconds; NaN where the line had none."""
+    """Unix seconds; NaN if the line has no time."""
     attempt: int
     numbers: dict[str, float]
-    """Finished numbers, non-finite ones included."""
+    """Finished numbers, including non-finite ones."""
     texts: dict[str, str] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
-    """The mergeable form of those numbers that have one."""
+    """The mergeable form of the numbers that have one."""
     gap: int = 0
-    """Rows known to be lost right before this one (a full disk outlasted the buffer)."""
+    """How many rows were lost right before this one, because the disk was full for longer than the buffer could
+    hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,10 @@ class Attempt:
     number: AttemptNumber
     started: Time
     from_step: int | None = None
-    """The step its weights come from. None: not said, so its own first row decides."""
+    """The step its weights come from. None: not given, so its first row decides."""
     from_checkpoint: str | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
-    """Settings that differ from the attempt before: key -> [before, now]."""
+    """Settings that differ from the previous attempt: key -> [before, now]."""
     host: str = ""
     pid: Pid = 0
 
@@ -144,12 +145,12 @@ class RunInfo:
     error: str | None = None
     """The exception that ended the run, if one did."""
     left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Values that could not be taken: key -> {count, reason}."""
+    """Unsupported values that were dropped: key -> {count, reason}."""
     rows_dropped: Count = 0
     host: str = ""
     pid: Pid = 0
     processes: Count | None = None
-    """How many processes a launcher started; None where none did."""
+    """How many processes a launcher started; None without a launcher."""
     python: str = ""
     platform: str = ""
     packages: dict[str, str] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class RunInfo:
 
 
 class RunMarks(TypedDict, total=False):
-    """What people say of a run, beside the run. What says nothing is not there."""
+    """What people noted about a run, stored outside the run. Empty entries are left out."""
 
     name: str
     tags: list[str]
@@ -169,7 +170,7 @@ class RunMarks(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A place in a recorded rollout that a finding points at, by the numbers that lists and pages show."""
+    """A place in a recorded rollout that is evidence for a finding, by the numbers that lists and pages show."""
 
     step: int
     group: Count
@@ -179,18 +180,18 @@ class Citation:
     turn: Count = 1
     """From 1."""
     part: str = "text"
-    """What of the turn: `text`, or `call 2` for the texts of its second call's arguments, joined by line ends."""
+    """The part of the turn: `text`, or `call 2` for the texts of its second call's arguments, joined by line ends."""
     start: Count = 0
     end: Count = 0
-    """Characters of that part, the end not included."""
+    """Character offsets in that part; the end is exclusive."""
     quote: str = ""
-    """The words there, shortened."""
+    """The text there, shortened."""
     reward: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing the doctor found: what, since when, how it knows, why it happens and what to do."""
+    """One problem that a rule found: what it is, when it began, the evidence, the causes and what to do."""
 
     rule: str
     kind: str
@@ -202,32 +203,34 @@ class Finding:
     """The step at which the statistic left its band."""
     title: str
     confidence: Share = 0.5
-    """The share of such findings that are right, as far as the calibration knows."""
+    """The share of such findings that are right, according to the calibration."""
     evidence: dict[str, float | str] = field(default_factory=dict)
     """The metric's name, its values, its band and the window, by name."""
     causes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     """What to do, with the setting to change."""
     action: Action = "none"
-    """What is asked of the trainer, where it may act."""
+    """What is requested from the trainer, if actions are enabled."""
     metrics: tuple[str, ...] = ()
     """The logged names it was read from."""
     cause: str = ""
-    """One of CAUSES; empty where the evidence does not show what lies behind it."""
+    """One of CAUSES; empty if the evidence does not show the cause."""
     slice: str = ""
     """The label of the slice it is about, such as `env=math`; empty for the whole run."""
     cited: tuple[Citation, ...] = ()
-    """Places in rollouts that show it, where it was read from texts."""
+    """Places in rollouts that show it, if it was found in texts."""
     recovered_step: int | None = None
-    """The step at which its rule was content again; None: it still stands."""
+    """The step at which it recovered; None: not recovered."""
 
     @property
     def alarm(self) -> str:
-        """The alarm it is of: its rule, and its slice where it has one. Each alarm is raised and recovers by itself."""
+        """The alarm it belongs to: its rule, and its slice if it has one. Each alarm is raised and recovers
+        separately.
+        """
         return alarm_of(self.rule, self.slice)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it; what comes from the log is escaped."""
+        """The finding as HTML for a notebook. Texts from the log are escaped."""
         from html import escape
 
         edge = {"critical": "#c62828", "warning": "#b8860b"}.get(self.severity, "#4682b4")
@@ -245,14 +248,14 @@ class Finding:
 
 
 Answer = Literal["done", "declined", "replaced", "withdrawn"]
-"""How a request ended: the first two are the trainer's words, `replaced` by a more severe one, `withdrawn` on
-recovery.
+"""How a request ended. The trainer answers `done` or `declined`. `replaced`: a more severe request followed.
+`withdrawn`: the finding recovered.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One thing the doctor asks of the trainer, and the way to answer it."""
+    """A request to the trainer, with methods to answer it."""
 
     action: Action
     reason: str
@@ -261,32 +264,32 @@ class Request:
     """revert: the folder to revert to."""
     checkpoint_step: int | None = None
     factor: float | None = None
-    """reduce_lr, revert: what to multiply the learning rate by."""
+    """reduce_lr, revert: the factor for the learning rate."""
     number: int = 0
-    """Counts the requests of a run."""
+    """The number of the request within its run."""
     asked_by: str = ""
-    """Who asked for it from outside; empty: the doctor."""
+    """Who sent it from outside; empty for a request because of a finding."""
     answer: Callable[[Request, Answer, str], None] | None = field(default=None, repr=False, compare=False)
-    """Takes the answer down; None where another process does."""
+    """Records the answer; None if another process records it."""
 
     def done(self, text: str = "") -> None:
-        """It was done; `text` says what: "lr 5e-7 -> 2.5e-7"."""
+        """Report that the request was carried out. `text` gives details: "lr 5e-7 -> 2.5e-7"."""
         if self.answer is not None:
             self.answer(self, "done", text)
 
     def declined(self, text: str = "") -> None:
-        """It will not be done; `text` says why."""
+        """Report that the request will not be carried out. `text` gives the reason."""
         if self.answer is not None:
             self.answer(self, "declined", text)
 
 
 HealthEventType = Literal["raised", "escalated", "recovered", "request", "answer", "monitor"]
-"""What a line of the health log tells: an alarm that was raised, that got more severe, that is over; what was asked of
-the trainer and what it answered; that a monitor began to watch or gave up."""
+"""The types of lines in the health log: an alarm was raised, became more severe or recovered; a request was sent to the
+trainer, or answered; a monitor started or failed."""
 
 SeenIn = Literal["rows", "clock", "epochs", "tokens", "texts"]
-"""What a finding was read from. Those of rows can be found again from the log, those of tokens and texts from recorded
-rollouts; the others only while it trains."""
+"""The source of a finding. Findings from rows can be recomputed from the log, and those from tokens and texts from
+recorded rollouts. The others can only be found during training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +302,9 @@ class HealthEvent:
     attempt: AttemptNumber = 1
     seen_in: SeenIn = "rows"
     finding: Finding | None = None
-    """Of an alarm that was raised or got more severe."""
+    """Set if an alarm was raised or became more severe."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Of the others; each is of the type it should be. An alarm that is over has its `rule`, `severity` and `slice`."""
+    """The facts of other events, with checked types. A recovered alarm has its `rule`, `severity` and `slice`."""
 
     @property
     def rule(self) -> str:
@@ -309,7 +312,7 @@ class HealthEvent:
 
     @property
     def alarm(self) -> str:
-        """The alarm it is about, as `Finding.alarm`."""
+        """The alarm it is about, in the form of `Finding.alarm`."""
         return self.finding.alarm if self.finding is not None else alarm_of(self.rule, str(self.facts.get("slice", "")))
 
 
@@ -318,17 +321,17 @@ class RunReading:
     """The current readings of one run for the monitoring of a fleet."""
 
     run: str
-    """The run's path below its project; no other run of the project has the same."""
+    """The run's path below its project, unique within the project."""
     project: str
     """The folder of runs it belongs to."""
     name: str
     algorithm: str
-    """Empty where it is not known; so is the framework."""
+    """Empty if unknown, like the framework."""
     framework: str
     status: Status
     verdict: Verdict
     rows: int
-    """Training rows on record, those of abandoned attempts included."""
+    """Recorded training rows, including those of abandoned attempts."""
     attempt: int
     started: float
     """Unix seconds."""
@@ -350,9 +353,9 @@ class OpenPhase(NamedTuple):
 
     phase: str
     silence: float
-    """Seconds since anything happened in it."""
+    """Seconds since the last activity in it."""
     usual: float | None = None
-    """The seconds it takes when it ends; None where it never has."""
+    """The seconds it usually takes; None if it has never ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,30 +377,30 @@ class PhaseSpan:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool and what came back: a pair, so that parallel calls keep their own results."""
+    """One tool call with its result, so that parallel calls keep their own results."""
 
     name: str
     arguments: Any = None
-    """As parsed; the model's own text where it could not be."""
+    """The parsed arguments, or the model's text if it could not be parsed."""
     result: str | None = None
     error: str = ""
-    """Why it failed: `bad_arguments`, `unknown_tool`, or the tool's own words."""
+    """Why it failed: `bad_arguments`, `unknown_tool`, or the tool's own message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the model and what it led to."""
+    """One message of the model and its consequences."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     observation: str = ""
-    """What the environment or the user said next, tool results aside."""
+    """The next message of the environment or the user, without tool results."""
     outcome: str = ""
-    """What the turn achieved, by the words of the credit rules: `search_hit`, `answer_wrong` ..."""
+    """What the turn achieved, in the terms of the credit rules: `search_hit`, `answer_wrong` ..."""
     tokens: int | None = None
-    """All tokens of the turn, results included."""
+    """All tokens of the turn, including results."""
     trainable_tokens: int | None = None
-    """The model's own."""
+    """The tokens that the model generated."""
     seconds: float | None = None
     reward: float | None = None
     """The turn's own contribution (a process reward)."""
@@ -405,34 +408,34 @@ class Turn:
 
 
 TURN_LIMIT = frozenset({"turn_limit", "max_turns", "out_of_turns", "ran_out_of_turns", "max_turns_reached"})
-"""Stop reasons that mean that the turns were used up."""
+"""Stop reasons that mean that the turn limit was reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """A rollout token by token, the prompt left out: lists of one length, each empty where it was not recorded."""
+    """A rollout token by token, without the prompt: lists of the same length. A list that was not recorded is empty."""
 
     ids: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
     turns: tuple[int, ...] = ()
-    """The turn a token belongs to, from 0: the model's own tokens, and what the environment said after them."""
+    """The turn a token belongs to, from 0: the model's tokens, and the environment's tokens after them."""
     trained: tuple[bool, ...] = ()
-    """Whether the loss takes the token: False for tool results, padding and what was masked."""
+    """Whether the loss includes the token: False for tool results, padding and masked tokens."""
     logprobs: tuple[float, ...] = ()
-    """Of the trainer, with the weights it began the step with."""
+    """Of the trainer, with the weights at the start of the step."""
     engine_logprobs: tuple[float, ...] = ()
     """Of the engine that sampled the token."""
     new_logprobs: tuple[float, ...] = ()
-    """Of the trainer within the update: the numerator of the ratio."""
+    """Of the trainer during the update: the numerator of the ratio."""
     reference_logprobs: tuple[float, ...] = ()
     entropies: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
-    """The step of the weights that wrote the token."""
+    """The step of the weights that generated the token."""
 
     @property
     def length(self) -> int:
-        """How many tokens it holds."""
+        """The number of tokens."""
         return max(len(getattr(self, name)) for name in self.__slots__)
 
 
@@ -444,27 +447,27 @@ class Rollout:
     reward: float | None = None
     advantage: float | None = None
     outcome: str = ""
-    """`correct`, `wrong`, `idk`, `error` ..., the environment's word."""
+    """The environment's result: `correct`, `wrong`, `idk`, `error` ..."""
     stop: str = ""
     """Why it ended: `answered`, `turn_limit`, `length`, `bad_arguments` ..."""
     error: str = ""
-    """A bad rollout is data: what went wrong with it."""
+    """What went wrong, if the rollout failed. Failed rollouts are recorded too."""
     rubric: dict[str, Any] = field(default_factory=dict)
     reward_parts: dict[str, float] = field(default_factory=dict)
     tokens: int | None = None
-    """All tokens, the prompt's included; None: the sum of the turns'."""
+    """All tokens, including the prompt; None: the sum over the turns."""
     trainable_tokens: int | None = None
     seconds: float | None = None
     seed: int | None = None
     policy_version: int | None = None
-    """The step of the weights that wrote it."""
+    """The step of the weights that generated it."""
     trace: TokenTrace | None = None
-    """Its tokens, where they were recorded: for chosen rollouts only, they take more room than the text."""
+    """Its tokens, if they were recorded: only for selected rollouts, because they need more space than the text."""
     meta: dict[str, Any] = field(default_factory=dict)
     """Anything else."""
 
     def ended_early(self, max_turns: int | None = None) -> bool:
-        """Whether it ended before the turn limit, for any reason; not where neither the limit nor the reason is
+        """Whether it ended before the turn limit, for any reason. False if neither the limit nor the reason is
         known.
         """
         if max_turns is not None:
@@ -482,8 +485,8 @@ class Rollout:
 
 
 TRAINED_ROLLOUTS = "trained_rollouts"
-"""In the `meta` of a group: how many rollouts the update of its step took, over all groups and ranks. Where as many
-have a trace, the step's statistics can be computed again exactly."""
+"""In the `meta` of a group: how many rollouts the update of its step used, over all groups and ranks. If as many have a
+trace, the step's statistics can be recomputed exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +496,7 @@ class Group:
     prompt: str = ""
     rollouts: tuple[Rollout, ...] = ()
     id: str = ""
-    """The prompt's own name, the same at every step; empty: its text is."""
+    """Identifies the prompt, the same at every step; if empty, its text identifies it."""
     answer: str = ""
     """The reference answer."""
     sources: tuple[str, ...] = ()
@@ -513,7 +516,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """What tells that two groups are of the same prompt."""
+        """Identifies the prompt of a group."""
         return self.id or self.prompt
 
     @property
@@ -527,96 +530,96 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 RecheckCause = Literal["loss_scale", "mask_shift", "advantage_sign", "microbatch_weighting", "not_explained"]
-"""Why a number that a trainer logged is another than the one computed again from its tokens."""
+"""Why a logged number differs from the one recomputed from the recorded tokens."""
 
 
 class Difference(NamedTuple):
-    """A number as it was logged, and as the recorded tokens give it."""
+    """A logged number, and the number recomputed from the recorded tokens."""
 
     name: str
-    """Under which it was logged."""
+    """The name under which it was logged."""
     logged: float
     recomputed: float
 
 
 @dataclass(frozen=True, slots=True)
 class TokenGap:
-    """How far engine and trainer are apart on a step's recorded tokens, and where: what tells the cause of the gap."""
+    """How far engine and trainer differ on a step's recorded tokens, and where. The cause is inferred from it."""
 
     tokens: int
     mean: float
-    """Of the absolute gaps, in nats."""
+    """The mean absolute gap, in nats."""
     worst: float
     k1: float
     """The mean of the engine's log-prob minus the trainer's."""
     k3: float
     """The same KL by the estimator that is never negative."""
     scaling: float | None
-    """Correlation of the gap with the engine's log-prob: a temperature multiplies log-probs."""
+    """Correlation of the gap with the engine's log-prob, because a temperature multiplies log-probs."""
     slope: float | None
-    """By how much the gap changes for each nat of the engine's log-prob."""
+    """The change of the gap per nat of the engine's log-prob."""
     in_few: float
-    """The share of the gap that the worst hundredth of the tokens has."""
+    """The share of the total gap that the worst 1% of the tokens have."""
     at_edges: float | None
-    """Of the tokens that are far out, the share at the first or last token of a turn; None without turns or such
+    """The share of tokens with a large gap that are the first or last of a turn; None without turns or such
     tokens."""
     later: float | None
-    """The gap in the last third of the rollouts over that in the first."""
+    """The gap in the last third of each rollout divided by that in its first third."""
     by_length: float | None
     """Correlation of a rollout's mean gap with its length."""
     fresh: float | None
-    """The gap of tokens that the newest weights wrote over that of the others; None where not both are known."""
+    """The gap of tokens from the newest weights divided by that of the others; None unless there are both."""
     age: float | None
-    """The mean age in versions, where versions were recorded."""
+    """The mean age in versions; None if versions were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """A step's statistics computed again from recorded tokens, beside what was logged."""
+    """A step's statistics recomputed from recorded tokens, compared with the logged ones."""
 
     step: int
     rollouts: int
-    """Those whose tokens were recorded."""
+    """How many rollouts have recorded tokens."""
     compared: tuple[str, ...]
     """The logged names that could be compared."""
     is_whole: bool
-    """Whether the tokens are all that the update took: then every number must agree to rounding."""
+    """Whether all tokens of the update were recorded. Every number must then agree up to rounding."""
     differences: tuple[Difference, ...] = ()
-    """The numbers that do not agree."""
+    """The numbers that differ."""
     cause: RecheckCause = "not_explained"
     facts: dict[str, float | str] = field(default_factory=dict)
-    """What tells the cause: `factor`, `count_of`, `shift`, `microbatch_size`."""
+    """The evidence for the cause: `factor`, `count_of`, `shift`, `microbatch_size`."""
     gap: TokenGap | None = None
-    """Between engine and trainer, where both log-probs were recorded."""
+    """The gap between engine and trainer, if both log-probs were recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """How one pattern has come up in the texts of rollouts, up to a step."""
+    """How often one pattern has occurred in the texts of rollouts, up to a step."""
 
     pattern: str
     step: int
     rollouts: int
-    """That were read."""
+    """How many rollouts were scanned."""
     hits: int
-    """Those of them that show the pattern."""
+    """How many of them show the pattern."""
     recent_rollouts: int
-    """Of the newest steps."""
+    """Rollouts of the newest steps."""
     recent_hits: int
     start_rollouts: int
-    """Of the first steps."""
+    """Rollouts of the first steps."""
     start_hits: int
     gain: float | None
-    """Mean reward of the hits minus that of the other rollouts of the same prompt (or of the same step, where no group
-    has both); None where that cannot be said."""
+    """Mean reward of the hits minus that of the other rollouts of the same prompt, or of the same step if too few
+    groups have both; None if it cannot be computed."""
     gain_z: float
-    """The same in standard deviations of what chance gives."""
+    """The gain in standard deviations of random variation."""
     spread: float
     """Standard deviation of all rewards."""
     growth_z: float
-    """How surely the share rises with the steps, in standard deviations."""
+    """How significantly the share rises with the steps, in standard deviations."""
     onset_step: int
-    """The first step at which the share was at least half of what it is now."""
+    """The first step at which the share was at least half of its current value."""
     cited: tuple[Citation, ...] = ()
 
     @property

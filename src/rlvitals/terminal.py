@@ -1,10 +1,11 @@
-r"""The one door to a terminal: whatever a run, a log or a path says is made harmless before it is printed.
+r"""All terminal output goes through this module: texts of runs, logs and paths are made harmless before printing.
 
-Names, keys, texts and directories may be anybody's. A control character, an escape sequence, a mark that reverses the
-direction of writing or half a character would move the cursor, retitle the window, hide text or end the program. Here
-they become visible (`\x1b`), what stands on one line stays there, and what is too long is cut. `say`, `put` and
-`put_json` write lines on stdout and stderr, `render.screen` is for what rich draws, and the logger has a filter.
-`tests/test_terminal.py` keeps every other way shut.
+Names, keys, texts and directories may come from anybody. A control character, an escape sequence, a mark that reverses
+the writing direction or an incomplete character could move the cursor, change the window title, hide text or end the
+program. They are printed in a visible form (`\x1b`), a text for one line stays on one line, and long texts are cut.
+`say`, `put` and `put_json` write lines to stdout and stderr, `render.screen` handles rich's output, and the logger has
+a filter.
+`tests/test_terminal.py` checks that no other code prints.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from contextlib import suppress
 from typing import TextIO
 
 LONGEST_FIELD = 1000
-"""Characters of a name, a path or a message's line; a longer one is cut in the middle."""
+"""The most characters of a name, a path or a message's line. A longer one is cut in the middle."""
 
 MOST_LINES = 200
-"""Lines of one message."""
+"""The most lines of one message."""
 
 LONGEST_SHOWN = 100_000
-"""Characters of one text: laying out megabytes takes a terminal minutes."""
+"""The most characters of one text. A terminal needs minutes to lay out megabytes."""
 
 
 def visible(text: str) -> str:
@@ -48,7 +49,7 @@ def visible_lines(text: str) -> str:
 
 
 def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:
-    """A text of at most so many characters. The middle is cut out, because names differ at both ends.
+    """A text of at most `longest` characters. The middle is cut out, because names differ at both ends.
 
     >>> cut_middle("critic/rewards/mean", 11), cut_middle("loss")
     ('criti…/mean', 'loss')
@@ -82,12 +83,12 @@ def escaped_json(text: str) -> str:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """One message on its own line: on stdout, or on the stream given."""
+    """Print one message on its own line, on stdout or the given stream."""
     put(message(text), stream)
 
 
 def warn(text: str) -> None:
-    """One message on stderr."""
+    """Print one message on stderr."""
     put(message(text), sys.stderr)
 
 
@@ -97,7 +98,7 @@ def put(text: str, stream: TextIO | None = None) -> None:
 
 
 def put_json(text: str) -> None:
-    """JSON on stdout."""
+    """Print JSON on stdout."""
     _write(escaped_json(text), sys.stdout)
 
 
@@ -145,7 +146,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class _Harmless(logging.Filter):
-    """Makes a record harmless for every handler: names in warnings come from logs too."""
+    """Makes a record harmless for every handler, because names in warnings may come from logs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         with suppress(TypeError, ValueError):  # a format that does not match its values: logging itself reports it

@@ -33,7 +33,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 class Value:
     """A mergeable number: its moments, and which number is shown in the end.
 
-    `count` is a number of samples, or a sum of weights. `order` is used by `last` alone: the greatest wins.
+    `count` is a number of samples, or a sum of weights. `order` is only used by `last`: the greatest wins.
     """
 
     count: float
@@ -146,7 +146,7 @@ class Derived:
         return None if any(part.count == 0 for part in self.parts) else self.formula(*self.parts)
 
     def __float__(self) -> float:
-        """As for `Value`."""
+        """The finished number. Raises ValueError if it is undefined."""
         return _defined(self.number, "number")
 
     def __add__(self, other: Derived) -> Derived:

@@ -179,7 +179,7 @@ export interface Attempt {
   pid: number;
 }
 
-/** How far a tracker has followed the run. */
+/** How much of the run a tracker has received. */
 export interface TrackerFacts {
   name: string;
   state: string;
@@ -252,7 +252,7 @@ export interface Ghost {
   y: (number | null)[];
 }
 
-/** A finding on an x-axis: where it began. */
+/** A finding on an x-axis, at its onset. */
 export interface FindingMark {
   rule: string;
   kind: string;
@@ -598,7 +598,7 @@ export interface MachineFacts {
   lines: Record<string, Curve>;
 }
 
-/** The same with the step that each bucket begins at. */
+/** Thinned points with the step at which each bucket begins. */
 export interface Curve {
   total: number;
   shown: number;
@@ -889,7 +889,7 @@ export interface Overlay {
   bands: RunBand[];
 }
 
-/** A run's line among those of others. `low` and `high` are empty where every point is shown. */
+/** A run's line among those of others. `low` and `high` are empty if every point is shown. */
 export interface OverlaidLine {
   total: number;
   shown: number;
@@ -965,7 +965,7 @@ export interface Marks {
   boards: Record<string, unknown>;
 }
 
-/** What people say of a run, beside the run. What says nothing is not there. */
+/** What people noted about a run, stored outside the run. Empty entries are left out. */
 export interface RunMarks {
   name?: string;
   tags?: string[];
