@@ -16,7 +16,7 @@ from rlvitals.records import Action, Answer, Attempt, Finding, RunMarks, Severit
 ShownStatus = Literal[Status, "unreadable"]
 TileStatus = Literal["ok", "watch", "act"]
 Bounds = tuple[float | None, float | None]
-"""The lowest and the highest typical value; None where a side is open."""
+"""The lowest and the highest typical value; None if a side is open."""
 
 Number = float | Literal["nan", "inf", "-inf"]
 """A number as the files of rollouts and findings hold it."""

@@ -2,7 +2,7 @@
 
 A mean of means is wrong if the parts differ in size, so a value that will be averaged stores what it needs to
 be merged again: count, mean, second moment, minimum, maximum. Any split of the data and any order of merges gives the
-result of one pass (to rounding). A value of nothing is undefined, never 0.0.
+result of one pass (to rounding). A value without data is undefined, never 0.0.
 
 Examples:
     >>> a, b = mean([1.0, 2.0, 3.0]), mean([10.0])

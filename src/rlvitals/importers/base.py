@@ -86,7 +86,7 @@ class Importer(ABC):
         self.distributions: list[Logged] = []
         self.images: list[Image] = []
         self.choice = ""
-        """Which run to read, where a file holds several. If empty, the importer picks one and names it in the notes."""
+        """Which run to read, if a file holds several. If empty, the importer picks one and names it in the notes."""
 
     @classmethod
     @abstractmethod

@@ -76,7 +76,7 @@ def number_of(value: object) -> int | float | None:
     if type(value) is float:
         return value
     if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**63 else float(str(value))  # infinity where it is too large
+        return int(value) if -(2**63) <= value < 2**63 else float(str(value))  # infinity if it is too large
     if isinstance(value, str) and value and len(value) < 80:
         return number_in(value)
     return float(value) if isinstance(value, float) else None

@@ -1,7 +1,7 @@
 """Whole JSON documents: HF's trainer_state.json, a list of rows, and documents with rows or columns at a deeper level.
 
-A document may hold several tables. The one that looks most like a training is read, and the evaluations beside it
-become held-out rows. The notes name the others.
+A document may hold several tables. The one that looks most like a training is read, and tables of evaluations become
+held-out rows. The notes name the others.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
 
 
 def stored_rows(log: ForeignLog) -> Iterator[tuple[Stream, Row]]:
-    """Each row in the run's form. A new attempt begins where the file starts again."""
+    """Each row in the run's form. A new attempt begins where the file starts over."""
     watch, attempt = RestartWatch(), 1
     for row in log.rows:
         attempt += watch.is_restart(row)

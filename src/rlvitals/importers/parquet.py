@@ -84,7 +84,7 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
     with needs("Reading Parquet files", "parquet"):
         from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
     met: list[Exception] = []
-    with guarded(met.append, but=(NotALog,)), open_foreign(path) as file:  # pyarrow has several error types of its own
+    with guarded(met.append, but=(NotALog,)), open_foreign(path) as file:  # pyarrow raises several error types
         table = parquet.ParquetFile(file)
         cells = table.metadata.num_rows * table.metadata.num_columns
         if cells > MOST_CELLS:
