@@ -1,1 +1,1 @@
-"""Destinations that follow the log in a separate process: a follower, a registry, one file per tracker."""
+"""Trackers, and the follower that forwards rows to them from a separate process. Each tracker has its own module."""

@@ -1,9 +1,9 @@
 """The interface of a tracker: it takes rows, and reports when it has stored them.
 
-A sink lives in the follower's process, never in the trainer's. It may raise, hang or be slow: the follower counts,
-retries and moves on. Rows come at least once: after a crash, those after the last commit come again, and each sink sees
-to it that the second copy does no harm (`memory` is what it may keep for that; it is saved together with the cursor,
-and only then).
+A sink is used by the follower, normally in a separate process. It may raise, hang or be slow: the follower reports the
+failure and retries. Rows come at least once. After a crash, rows after the last commit come again, and each sink makes
+sure that the second copy does no harm. It may keep data for that in `memory`, which is saved only together with the
+cursor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SinkRow:
 
     stream: Forwarded
     row: Row
-    """A sample of the machine has its place among all samples as its step."""
+    """The step of a hardware sample is its position among all samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class SinkEvent:
     """One line of the health log, for a tracker."""
 
     place: int
-    """The byte at which its line begins: no other event of the run has the same."""
+    """The offset of its line in the log, which is unique within the run."""
     event: HealthEvent
 
 
 def metric_name(stream: Forwarded, name: str) -> str:
-    """What a tracker calls a metric: evaluations are kept apart from training, under the names the doctor uses.
+    """The name of a metric in a tracker. Metrics of evaluations get their own names, the same as in the health rules.
 
     >>> metric_name("eval", "loss"), metric_name("eval", "eval_loss"), metric_name("train", "loss")
     ('eval/loss', 'eval_loss', 'loss')
@@ -57,14 +57,14 @@ def metric_name(stream: Forwarded, name: str) -> str:
 
 
 def stored_rows(root: Path, stream: Forwarded) -> Iterator[Row]:
-    """A log's rows as they are handed over, for a sink that must write them once more."""
+    """The rows of a log in the form that `write` gets them, for a sink that must write them again."""
     log = RunDir(root).log(stream)
     return read_samples(log) if stream == "system" else read_rows(log)
 
 
 def rows_held(facts: RunFacts, attempt: int, held: Mapping[str, int], vendor: str) -> Iterator[SinkRow]:
-    """An attempt's first rows in the logs, as many of each stream as a tracker held: for one that must write them
-    again. Raises SinkError where they are gone: at once where a log is, and otherwise when the rows run out.
+    """The first rows of an attempt in the logs, as many of each stream as a tracker held, for a tracker that must write
+    them again. Raises SinkError at once if a log is missing, or while iterating if rows are missing.
     """
 
     def lost(stream: Forwarded, missing: int) -> SinkError:
@@ -102,7 +102,7 @@ def import_vendor(module: str, tracker: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a tracker may report about the run. Secrets are masked; host and user are left out."""
+    """The facts about a run that trackers get. Secrets are masked."""
 
     root: Path
     id: str
@@ -113,18 +113,18 @@ class RunFacts:
     framework: str | None = None
 
     def attempt(self, number: int) -> Attempt | None:
-        """The record of one (re)start."""
+        """The record of one attempt; None if there is none."""
         return next((attempt for attempt in self.attempts if attempt.number == number), None)
 
     def about(self, number: int) -> dict[str, Any]:
-        """What a vendor's run of one attempt says of itself."""
+        """The facts that are stored with the vendor's run of one attempt, without host and user."""
         attempt = self.attempt(number)
         from_step = attempt.from_step if attempt is not None else None
         return {"run": self.id, "algorithm": self.algorithm, "attempt": number, "from_step": from_step}
 
 
 def attempt_name(name: str, number: int) -> str:
-    """What an attempt's run is called at a vendor's.
+    """The name of an attempt's run in a vendor's tracker.
 
     >>> attempt_name("kto-7b", 1), attempt_name("kto-7b", 2)
     ('kto-7b', 'kto-7b (attempt 2)')
@@ -133,19 +133,19 @@ def attempt_name(name: str, number: int) -> str:
 
 
 class Sink(ABC):
-    """One destination. Constructing it opens it, and raises SinkError with the fix where that cannot be."""
+    """One destination. The constructor opens it, or raises SinkError with the fix."""
 
     known_settings: ClassVar[frozenset[str] | None] = None
-    """The settings it takes; None: whatever the vendor's own init takes."""
+    """The settings it accepts; None: the settings of the vendor's own `init`."""
 
     path_settings: ClassVar[frozenset[str]] = frozenset()
-    """Those that name a file or folder on this machine."""
+    """The settings that name a file or folder on this machine."""
 
     takes_samples: ClassVar[bool] = False
-    """Whether it has a place for samples of the machine, apart from the axis of the steps."""
+    """Whether it can store hardware samples on their own axis, separate from steps."""
 
     takes_findings: ClassVar[bool] = False
-    """Whether it receives what is added to the health log (`tell`)."""
+    """Whether it receives new events of the health log (`tell`)."""
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         self.facts = facts
@@ -154,7 +154,7 @@ class Sink(ABC):
 
     @classmethod
     def with_kept_paths(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with paths from the root on: it is opened later, perhaps from another working directory."""
+        """The settings with absolute paths, because the sink may be opened from another working directory."""
         return {
             key: str(kept_file(value)) if key in cls.path_settings and _is_path(value) else value
             for key, value in settings.items()
@@ -162,26 +162,30 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, rows: Sequence[SinkRow]) -> None:
-        """Take rows, in log order. They may be late, out of order, of several attempts, and hold NaN and infinities."""
+        """Take rows in log order. Steps may be late or out of order, rows may belong to several attempts, and values
+        may be NaN or infinite.
+        """
 
-    def tell(self, events: Sequence[SinkEvent]) -> None:  # noqa: B027 - most have no place for findings
+    def tell(self, events: Sequence[SinkEvent]) -> None:  # noqa: B027 - most sinks take no findings
         """Take events of the health log, in order; only with `takes_findings`. `commit` covers them."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Return when the back end is known to hold every row taken so far; update `memory` for the next opening."""
+        """Return when the back end has stored every row taken so far. Updates `memory` for the next opening."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish in an orderly way: no more rows will come."""
+        """Finish normally: no more rows will come."""
 
-    def abandon(self) -> None:  # noqa: B027 - most have nothing to let go of
+    def abandon(self) -> None:  # noqa: B027 - some sinks have nothing to release
         """Release everything after an error, without finishing; a new sink will be opened from the last commit."""
 
 
 @contextmanager
 def explained(sentence: Callable[[str], str]) -> Iterator[None]:
-    """Whatever a vendor raises while it starts becomes a SinkError: `sentence` puts its words beside the fix."""
+    """Turn any exception of a vendor into a SinkError. `sentence` builds its message from the vendor's text and adds
+    the fix.
+    """
     try:
         yield
     except SinkError:
@@ -191,7 +195,7 @@ def explained(sentence: Callable[[str], str]) -> Iterator[None]:
 
 
 def end_aside(endings: Iterable[Callable[[], object]], seconds: float) -> None:
-    """Let go of a vendor's runs. Without a network that may take for ever: it is waited for so long and no longer."""
+    """End a vendor's runs in threads, and wait at most `seconds`. Without a network, ending a run may take forever."""
     threads = [threading.Thread(target=value_or, args=(None, ending), daemon=True) for ending in endings]
     for thread in threads:
         thread.start()
@@ -205,7 +209,7 @@ def _is_path(value: Any) -> bool:
 
 
 def check_settings(name: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raise SinkError on a setting a tracker does not take, with the nearest one it does."""
+    """Raise SinkError for an unknown setting of a tracker, with the nearest known one."""
     for key in settings:
         if key not in known:
             raise SinkError(

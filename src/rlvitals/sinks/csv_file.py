@@ -1,4 +1,4 @@
-"""The CSV tracker: every row of the run as one line of a table that any program opens."""
+"""The CSV tracker: every row of the run as one line of a table."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from rlvitals.store.spreadsheet import as_text, csv_line, from_text, quoted
 
 
 class CsvSink(FileSink):
-    """Writes `logs/metrics.csv`, or the file the setting `path` names.
+    """Writes `logs/metrics.csv`, or the file that the setting `path` names.
 
-    Columns are step, timestamp, attempt and stream, then the metrics in order of first appearance; those of evaluations
-    begin with `eval/`. A new metric widens the table: the file is written again and replaced at once. Cells that were
-    not logged are empty; nan, inf and -inf are written so; texts are quoted. One that a spreadsheet would take for a
-    formula has an apostrophe before it (`store.spreadsheet`).
+    Columns are step, timestamp, attempt and stream, then the metrics in order of first appearance. Metrics of
+    evaluations get the prefix `eval/`, unless their name has such a prefix already. A new metric adds a column: the
+    file is rewritten and replaced atomically. Values that were not logged are empty cells; non-finite numbers are nan,
+    inf and -inf; texts are quoted. A text that a spreadsheet would read as a formula gets an apostrophe in front
+    (`store.spreadsheet`).
 
-    After a crash the file is cut to what was committed and continues from there: every row is there once. After a
-    resume the rows of all attempts are there, distinguished by the column `attempt`; those a later attempt superseded
-    stay, under their own attempt (`rlvitals export` leaves them out). A file that stands at `path` before the run is
-    kept as NAME.1. Where committed rows have vanished the tracker stops and says how to have the file written again.
+    After a crash the file is truncated to the committed rows and continues, so every row is in it once. After a resume
+    the file has the rows of all attempts, with their `attempt`. Superseded rows stay (`rlvitals export` leaves them
+    out). A file that exists at `path` before the run is kept as NAME.1. If committed rows are missing, the tracker
+    stops with an error that names the fix.
 
-    Memory: `path` as given, `length` in bytes, `rows`, and `header`, the length of the first line: a longer one in the
-    file tells that it was widened after the last commit.
+    Memory: `path` as in the settings, `length` in bytes, `rows`, and `header`, the length of the first line. If the
+    file has a longer first line, columns were added after the last commit.
     """
 
     tracker: ClassVar[str] = "csv"
@@ -47,7 +48,7 @@ class CsvSink(FileSink):
         self._length = self._file.size
 
     def write(self, rows: Sequence[SinkRow]) -> None:
-        """Put the rows at the end of the file, widening it first where they bring new metrics."""
+        """Append the rows, after adding columns for new metrics."""
         if not rows:
             return
         cells = [_cells(item) for item in rows]
@@ -55,7 +56,7 @@ class CsvSink(FileSink):
         self._columns.update(dict.fromkeys(new))
         lines = "".join(_line(row, self._columns) for row in cells).encode()
         if new:
-            self._file.close()  # an open file cannot be replaced everywhere
+            self._file.close()  # some systems cannot replace an open file
             replace_file(self._path, self._widened(len(new), lines))
             self._header_length = len(_header(self._columns))
             sync_folder(self._path.parent)
@@ -71,13 +72,13 @@ class CsvSink(FileSink):
         self.memory.update({"header": self._header_length, "length": self._length, "rows": self._rows})
 
     def _cut_back(self) -> dict[str, None]:
-        """Drop what no commit covers; the columns of the file as it is."""
+        """Remove uncommitted rows; returns the columns of the file."""
         with open(self._path, "rb") as file:
             records = _records(file)
             header = next(records, b"")
             length = int(self.memory["length"])
             if len(header) > self.memory["header"]:
-                # Widened after the last commit: the committed rows have other lengths now, but not another number.
+                # Columns were added after the last commit: the lengths of committed rows changed, but not their number.
                 lengths = [len(record) for record, _ in zip(records, range(self._rows), strict=False)]
                 length = len(header) + sum(lengths)
                 if len(lengths) < self._rows:
@@ -117,7 +118,7 @@ def _header(columns: Iterable[str]) -> bytes:
 
 
 def _records(file: io.BufferedReader) -> Iterator[bytes]:
-    """Whole records; one goes over several lines where a text does: as long as a quote is open."""
+    """Whole records. A record with a text of several lines continues while a quote is open."""
     record: list[bytes] = []
     quotes = 0
     for line in file:

@@ -1,9 +1,9 @@
-"""Follows a run's logs and hands rows to its trackers, each at its own pace.
+"""Follows a run's logs and forwards rows to its trackers, each at its own pace.
 
-Each tracker has a forwarder, with a thread and its own cursor: a slow, failing or hanging back end holds up nobody
-else. A cursor advances only past rows the back end is known to hold; after an error or a crash the rest is sent again
-from there. Runs in a separate process (`rlvitals.follow`), in `rlvitals sync`, or, where no process may be spawned,
-in a thread of the trainer.
+Each tracker has its own forwarder, thread and cursor, so a slow, failing or hanging back end does not delay the others.
+A cursor advances only past rows that the back end has stored. After an error or a crash, rows after the cursor are sent
+again. This runs in a separate process (`rlvitals.follow`), in `rlvitals sync`, or, if no process can be started, in a
+thread of the trainer.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ POLL_SECONDS = 0.5
 WATCH_SECONDS = 0.2
 LONGEST_PAUSE = 30.0
 PART_SECONDS = 1.0
-"""How long a follower that is to end waits for the batches on their way."""
+"""How long a follower that must end waits for batches that are being sent."""
 
 LINGER_SECONDS = 600.0
-"""How long a follower keeps trying after the run has ended and a tracker has made no progress."""
+"""How long a follower keeps trying without progress after the run has ended."""
 
 
 class Forwarder:
@@ -48,10 +48,12 @@ class Forwarder:
         self.name = name
         self._once = once
         self.is_over = False
-        """Nothing more to do: the run has ended and the tracker holds all of it."""
+        """True when the run has ended and the tracker holds all of it."""
         self.last_progress = time.monotonic()
         self.is_waiting_for_tracker = False
-        """A call of the tracker is on its way. MLflow's first one creates a database, which can take half a minute."""
+        """Whether a call of the tracker is running. MLflow's first call creates a database, which can take half a
+        minute.
+        """
         self._dir = run_dir
         self._settings = settings
         self._lock = RunLock(cursor_place(run_dir, name))
@@ -61,11 +63,11 @@ class Forwarder:
         self._sink: Sink | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Forward until the run has ended and all is handed over, or until told to stop."""
+        """Forward until the run has ended and everything is sent, or until `stop` is set."""
         pause = POLL_SECONDS
         while not stop.is_set() and not self.is_over:
             moved, next_pause = False, min(pause * 2, LONGEST_PAUSE)
-            with guarded(self._failed):  # the one place where a tracker's failures are swallowed, and counted
+            with guarded(self._failed):  # the only place where failures of a tracker are caught
                 self.is_waiting_for_tracker = True
                 try:
                     moved = self.advance()
@@ -80,14 +82,14 @@ class Forwarder:
         self.let_go()
 
     def advance(self) -> bool:
-        """Hand over one batch; False when there is nothing to hand over now. Raises what the tracker raises, and
-        RunLocked where another follower has the cursor.
+        """Send one batch; False if there is nothing to send now. Raises the tracker's errors, and RunLocked if another
+        follower holds the cursor.
         """
         self._check_lock()
         if not self._has_lock:
             sink_class = plugins.tracker_class(self.name)
             self._takes_samples = sink_class.takes_samples
-            self._takes_findings = getattr(sink_class, "takes_findings", False)  # another package's may be older
+            self._takes_findings = getattr(sink_class, "takes_findings", False)  # another package's class may lack it
             make_folder(self._dir.sinks, above=False)
             self._lock.acquire()
             self._has_lock = True
@@ -124,7 +126,7 @@ class Forwarder:
             self._lock.release()
 
     def _check_lock(self) -> None:
-        """Raise RunLocked if the lock was taken away: the directory was emptied, or another follower has begun."""
+        """Raise RunLocked if the lock was lost: the directory was emptied, or another follower has started."""
         if self._has_lock and not self._lock.is_ours():
             self._has_lock = False
             raise RunLocked(f"the lock of tracker {self.name} is not this follower's any more")
@@ -146,7 +148,7 @@ class Forwarder:
         return rows, self._read_events(offsets), offsets
 
     def _read_events(self, offsets: dict[str, int]) -> list[SinkEvent]:
-        """What is new in the health log, where the tracker takes it; `offsets` moves on."""
+        """New events of the health log, if the tracker takes findings. Advances `offsets`."""
         if not self._takes_findings:
             return []
         place = offsets["findings"]
@@ -167,7 +169,7 @@ class Forwarder:
         return cursor
 
     def _open(self, rows: list[SinkRow]) -> Sink:
-        """The tracker, opened where it is not; again where an attempt has begun that it has not heard of."""
+        """The open tracker. It is opened again if a new attempt has started since it was opened."""
         sink = self._sink
         if sink is not None and self._is_news(sink.facts, rows):
             self._sink = None
@@ -179,7 +181,7 @@ class Forwarder:
         return sink
 
     def _is_news(self, facts: RunFacts, rows: list[SinkRow]) -> bool:
-        """Whether rows are of an attempt that began after the tracker was opened, and is on record."""
+        """Whether rows belong to a recorded attempt that started after the tracker was opened."""
         unheard = any(facts.attempt(item.row.attempt) is None for item in rows)
         return unheard and len(read_attempts(self._dir)) > len(facts.attempts)
 
@@ -207,7 +209,7 @@ class Forwarder:
         said = mask_text(str(error) or type(error).__name__, self._settings)[:1000]
         logger.warning("tracker %s: %s", self.name, said)
         if self._has_lock:
-            # Memory is reset to the last commit: changes of the broken sink do not count.
+            # Reset the memory to the last commit: changes by the failed sink do not count.
             self._cursor = self._read_cursor()
             with contextlib.suppress(OSError, RunLocked):
                 self._save("failing", said)
@@ -232,10 +234,11 @@ def follow(
 ) -> bool:
     """Forward to all trackers until the run has ended and each holds it, or has made no progress for too long.
 
-    Returns whether all of them hold everything. Too long is `linger` seconds, or `slowest_call` while a tracker has not
-    answered yet, if that is more: a tracker that fails at once is given up sooner than a slow one. `once` stops when
-    all that is logged now is handed over, though the run continues. `progress` is called several times a second.
-    `holder` is the token of the run's lock: when another one is there, a new attempt has begun, with its own follower.
+    Returns whether all trackers hold everything. The limit without progress is `linger` seconds, or `slowest_call`
+    seconds, if that is more, while a call of the tracker is running. So a tracker that fails at once is given up sooner
+    than a slow one. With `once`, forwarding stops when all current rows are sent, even if the run continues. `progress`
+    is called several times a second. `holder` is the token of the run's lock. If the lock has another token, a new
+    attempt has started with its own follower.
     """
     stop = stop or threading.Event()
     forwarders = [Forwarder(run_dir, name, settings, once=once) for name, settings in trackers.items()]
@@ -271,13 +274,13 @@ def follow(
     deadline = time.monotonic() + PART_SECONDS
     for forwarder, thread in zip(forwarders, threads, strict=True):
         thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if not thread.is_alive():  # one that is stuck may yet write: its lock goes with this process
+        if not thread.is_alive():  # a hanging thread may still write: it keeps its lock until this process ends
             forwarder.let_go()
     return all(forwarder.is_over for forwarder in forwarders)
 
 
 def run_facts(run_dir: RunDir) -> RunFacts:
-    """What trackers receive about a run."""
+    """The facts about a run that its trackers get."""
     info = read_info(run_dir)
     config = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"}
     attempts = tuple(read_attempts(run_dir))

@@ -1,4 +1,4 @@
-"""The JSON tracker: every row of the run in one array, a whole document at any time."""
+"""The JSON tracker: every row of the run in one array. The file is valid JSON after every batch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ OPENING, CLOSING = b"[", b"\n]\n"
 
 
 class JsonSink(FileSink):
-    """Writes `logs/metrics.json`, or the file the setting `path` names: an array of rows, one a line.
+    """Writes `logs/metrics.json`, or the file that the setting `path` names: an array of rows, one per line.
 
-    A row is what the log has (`step`, `timestamp`, `attempt`, the metrics, `_nonfinite`, `_m`, `_gap`) and its
-    `stream`; metrics of evaluations begin with `eval/`. New rows are written over the closing bracket, with a new one
-    behind them, so the file is strict JSON after every batch. Non-finite numbers are in `_nonfinite`, as in the log.
+    A row has the keys of the log (`step`, `timestamp`, `attempt`, the metrics, `_nonfinite`, `_m`, `_gap`) and its
+    `stream`. Metrics of evaluations get the prefix `eval/`, unless their name has such a prefix already. New rows
+    overwrite the closing bracket, and a new bracket follows them, so the file is strict JSON after every batch.
+    Non-finite numbers are in `_nonfinite`, as in the log.
 
-    After a crash the file may end in half a row until the tracker is opened again; then it is cut to what was
-    committed, closed with its bracket, and continues: every row is there once. After a resume the rows of all attempts
-    are there, distinguished by `attempt`; those a later attempt superseded stay, under their own (`rlvitals export`
-    leaves them out). A file that stands at `path` before the run is kept as NAME.1. Where committed rows have vanished
-    the tracker stops and says how to have the file written again.
+    After a crash the file may end in half a row until the tracker is opened again. Then it is truncated to the
+    committed rows and continues, so every row is in it once. After a resume the file has the rows of all attempts, with
+    their `attempt`. Superseded rows stay (`rlvitals export` leaves them out). A file that exists at `path` before the
+    run is kept as NAME.1. If committed rows are missing, the tracker stops with an error that names the fix.
 
-    Memory: `path` as given, and `length` in bytes.
+    Memory: `path` as in the settings, and `length` in bytes.
     """
 
     tracker: ClassVar[str] = "json"
@@ -37,14 +37,14 @@ class JsonSink(FileSink):
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any]) -> None:
         super().__init__(facts, settings, memory, OPENING + CLOSING)
         self._end = int(self.memory["length"]) - len(CLOSING)
-        """Where the closing bracket is, and the next row goes."""
+        """The offset of the closing bracket, where the next row is written."""
         with contextlib.ExitStack() as undo:
             undo.callback(self._file.close)
             self._cut_back()
             undo.pop_all()
 
     def write(self, rows: Sequence[SinkRow]) -> None:
-        """Put the rows over the closing bracket, and a new one behind them."""
+        """Overwrite the closing bracket with the rows and a new bracket."""
         if not rows:
             return
         lines = b",\n".join(encode(_line(item)).rstrip() for item in rows)
@@ -58,7 +58,7 @@ class JsonSink(FileSink):
         self.memory["length"] = self._end + len(CLOSING)
 
     def _cut_back(self) -> None:
-        """Drop what no commit covers, and close the array there."""
+        """Remove uncommitted rows and close the array."""
         last = OPENING if self._end == len(OPENING) else b"}"
         if self._file.byte_at(0) != OPENING or self._file.byte_at(self._end - 1) != last:
             raise self._file.damaged("was changed")
@@ -67,7 +67,7 @@ class JsonSink(FileSink):
 
 
 def _line(item: SinkRow) -> dict[str, Any]:
-    """One row as the log writes it, with its stream."""
+    """One row in the form of the log, with its stream."""
     row = item.row
     names = {name: named(item, name) for name in (*row.numbers, *row.texts, *row.values)}
     own = replace(

@@ -1,7 +1,7 @@
-"""What the CSV and the JSON tracker share: where their file is, how it grows, and what a metric is called in it.
+"""The common part of the CSV and the JSON tracker: the path of the file, how it grows, and the names of metrics in it.
 
-A file grows by whole batches. Its committed length is kept with the tracker's cursor; whatever a crash left beyond it
-is cut off at the next opening. What the bytes mean is up to the two.
+A file grows by whole batches. Its committed length is stored with the tracker's cursor; bytes that a crash left beyond
+it are removed at the next opening. The two trackers define the format.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from rlvitals.store.files import make_folder, open_descriptor, open_regular, rep
 from rlvitals.store.layout import RunDir, kept_file
 
 FIXED = ("step", "timestamp", "attempt", "stream")
-"""What every row begins with."""
+"""The first columns of every row."""
 
 
 class LocalFile:
-    """One open file of a tracker: bytes put at its end, cut back, and known to be on the disk after `sync`."""
+    """One open file of a tracker. It can be written and truncated; after `sync` it is on the disk."""
 
     def __init__(self, path: Path, fix: str) -> None:
         self.path = path
         self._fix = fix
         try:
-            self._file = os.fdopen(open_descriptor(path, os.O_RDWR), "r+b", buffering=0)  # for as long as the tracker
+            self._file = os.fdopen(open_descriptor(path, os.O_RDWR), "r+b", buffering=0)  # open as long as the tracker
         except FileNotFoundError:
             raise self.damaged("is gone") from None
         except OSError as error:
@@ -40,25 +40,27 @@ class LocalFile:
         return os.fstat(self._file.fileno()).st_size
 
     def byte_at(self, offset: int) -> bytes:
-        """One byte, or none beyond the end."""
+        """One byte, or no byte beyond the end."""
         self._file.seek(offset)
         return self._file.read(1)
 
     def put(self, offset: int, data: bytes) -> None:
-        """Write over and beyond; in one call where the disk takes it, so that readers see whole batches."""
+        """Write data at an offset. If the system accepts it in one call, readers see only whole batches."""
         self._file.seek(offset)
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
 
     def cut(self, length: int) -> None:
-        """Drop what no commit covers. A file shorter than that has lost rows, which nobody here can bring back."""
+        """Truncate the file to its committed length. Raises SinkError if it is shorter, because then rows are lost."""
         if self.size < length:
             raise self.damaged("was cut")
         self._file.truncate(length)
 
     def sync(self) -> None:
-        """Return when the disk holds the file under its name: a deleted one still takes writes."""
+        """Return when the file is on the disk. Raises SinkError if it was deleted or replaced: an open file still
+        accepts writes then.
+        """
         try:
             is_there = os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -72,21 +74,21 @@ class LocalFile:
             self._file.close()
 
     def discard(self) -> None:
-        """Close and delete it: for a file that no commit has covered yet."""
+        """Close and delete a file that has no commit yet."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink()
 
     def damaged(self, what: str) -> SinkError:
-        """The message if rows that were handed over are missing."""
+        """The error for a file that has lost committed rows."""
         return SinkError(f"{self.path} {what} after rows were written to it. {self._fix}")
 
 
 class FileSink(Sink):
-    """A tracker that is one local file: where the file is, how it begins and how it ends.
+    """A tracker that writes one local file: its path, how it is created and how it is closed.
 
-    The path is the setting `path` as given, or one in the run's logs. Memory: `path` and `length` in bytes, and what a
-    subclass adds.
+    The path is the setting `path`, or a file in the run's logs. Memory: `path`, `length` in bytes, and keys of the
+    subclass.
     """
 
     tracker: ClassVar[str]
@@ -95,13 +97,13 @@ class FileSink(Sink):
     path_settings: ClassVar[frozenset[str]] = known_settings
 
     def __init__(self, facts: RunFacts, settings: Mapping[str, Any], memory: dict[str, Any], first: bytes) -> None:
-        """`first` is what the file holds before its first row."""
+        """`first` is the content of the file before its first row."""
         super().__init__(facts, settings, memory)
         check_settings(self.tracker, settings, self.known_settings)
         self._path = self._chosen_path()
         given = str(settings.get("path") or "")
         self._is_new = not _is_same_path(memory.get("path"), given)
-        """No commit yet, or only to another file: then there is nothing to keep."""
+        """True if there is no commit to this file yet; then it has nothing to keep."""
         if self._is_new:
             begin(self._path, first, is_ours=not given)
             self.memory = {"path": given, "length": len(first)}
@@ -133,18 +135,18 @@ class FileSink(Sink):
 
 
 def _is_same_path(known: Any, given: str) -> bool:
-    """Whether a path on record is the one given now. Earlier versions recorded it as it was typed."""
+    """Whether a stored path equals the current setting. Earlier versions stored it as it was typed."""
     return known == given or (isinstance(known, str) and bool(known) and str(kept_file(known)) == given)
 
 
 def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
-    """Start a file. One that is there already is kept as NAME.1 (or .2, ...), unless it can only be our own."""
+    """Create a file. An existing file is kept as NAME.1 (or .2, ...), unless it is certainly the tracker's own."""
     try:
         make_folder(path.parent)
         if not is_ours and os.path.exists(path) and not _holds(path, b"", first):
             spare = next(spare for number in count(1) if not (spare := Path(f"{path}.{number}")).exists())
             os.replace(path, spare)
-            sync_folder(path.parent)  # before the name means another file
+            sync_folder(path.parent)  # before another file gets the name
         replace_file(path, first)
         sync_folder(path.parent)
     except OSError as error:
@@ -152,18 +154,18 @@ def begin(path: Path, first: bytes, *, is_ours: bool) -> None:
 
 
 def _holds(path: Path, *known: bytes) -> bool:
-    """Whether a file holds one of these and nothing else."""
+    """Whether the content of a file is one of these."""
     with open_regular(path) as file:
         return file.read(max(map(len, known)) + 1) in known
 
 
 def unwritable(path: Path, error: OSError) -> SinkError:
-    """The message if the disk refuses a file."""
+    """The error for a file that cannot be written."""
     return SinkError(f"cannot write {path}: {error.strerror or error}. Free the disk, or choose another file with path")
 
 
 def named(item: SinkRow, name: str) -> str:
-    """What a metric is called in the file: evaluations apart from training, and no clash with the column `stream`.
+    """The name of a metric in the file. Evaluations have their own names, and none equals a fixed column.
 
     >>> from rlvitals.records import Row
     >>> training, evaluation = SinkRow("train", Row(1, 0.0, 1, {})), SinkRow("eval", Row(1, 0.0, 1, {}))

@@ -29,10 +29,10 @@ from rlvitals.sinks.base import (
 from rlvitals.store.layout import RunDir, kept_file
 
 METRICS_A_BATCH = 500
-"""MLflow takes 1,000 and a megabyte a request; half of it fits whatever the names are."""
+"""MLflow accepts 1,000 metrics and one megabyte per request; half of them fit even with long names."""
 
 PARAMS_A_BATCH, PARAM_LENGTH = 25, 6000
-"""It takes 100 of 6,000 characters, which a megabyte may not hold."""
+"""MLflow accepts 100 params of 6,000 characters, which may exceed one megabyte."""
 
 TAGS_A_BATCH, TAG_LENGTH, NAME_LENGTH = 100, 5000, 250
 
@@ -44,27 +44,27 @@ SQLITE = "sqlite:///"
 
 
 class MlflowSink(Sink):
-    """Logs to `logs/mlflow.db` (SQLite), or to the database or server the setting `tracking_uri` names.
+    """Logs to `logs/mlflow.db` (SQLite), or to the database or server that the setting `tracking_uri` names.
 
     Settings: `tracking_uri`, `experiment_name` (or `experiment`; default rlvitals), `run_name` (or `name`), `tags` (a
-    mapping or a list), `description`, `artifact_location`, and what `MlflowClient` and its `create_run` take. The
-    environment's MLFLOW_TRACKING_URI is not looked at, so nothing goes to a network that was not asked for here; a
-    server's login is taken from MLFLOW_TRACKING_USERNAME and _PASSWORD or MLFLOW_TRACKING_TOKEN. MLflow's telemetry is
-    turned off.
+    mapping or a list), `description`, `artifact_location`, and the parameters of `MlflowClient` and its `create_run`.
+    The variable MLFLOW_TRACKING_URI is ignored, so nothing is sent to a server that these settings do not name. The
+    login of a server comes from MLFLOW_TRACKING_USERNAME and _PASSWORD, or from MLFLOW_TRACKING_TOKEN. MLflow's
+    telemetry is disabled.
 
-    Numbers are metrics in full precision, at their step and time; those of evaluations begin with `eval/`; the steps of
-    samples of the machine (`System/...`) count the samples. NaN stays
-    NaN; infinities become ±1.7976931348623157e308, the largest number there is: MLflow keeps them so. A text is the tag
-    `text/NAME` with its last value. The settings are params. Names MLflow refuses are spelled with what it takes
-    (`pass@8` becomes `pass_at_8`).
+    Numbers are metrics in full precision, at their step and time. Metrics of evaluations get the prefix `eval/`, unless
+    their name has such a prefix already. For hardware samples (`System/...`), the step is the number of the sample. NaN
+    stays NaN; MLflow stores infinities as ±1.7976931348623157e308, the largest float. A text is the tag `text/NAME`
+    with its last value. The settings are params. Characters that MLflow does not accept in names are replaced (`pass@8`
+    becomes `pass_at_8`).
 
-    After a crash rows are sent again from the last commit; MLflow's primary key (metric, time, step, value) makes the
-    second copy vanish. It has none in folders of files (`mlruns`), which are refused for that reason. After a
-    resume there is one MLflow run per attempt, the later ones below the first, each with the settings it had: what
-    an attempt superseded stays in the run before it. A run is marked finished when the tracker closes.
+    After a crash, rows after the last commit are sent again; MLflow's primary key (metric, time, step, value) removes
+    the second copy. Folders of files (`mlruns`) have no such key, so they are rejected. After a resume there is one
+    MLflow run per attempt, each with its own settings; the later ones are children of the first. Superseded rows stay
+    in the run of the earlier attempt. A run is marked finished when the tracker closes.
 
-    Memory: `runs`, the MLflow run of each attempt. Where one of them has vanished the tracker stops and says what to
-    do.
+    Memory: `runs`, the MLflow run of each attempt. If one of them is missing, the tracker stops with an error that
+    names the fix.
     """
 
     takes_samples: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class MlflowSink(Sink):
         self._texts: dict[int, dict[str, str]] = {}
         self._ended: dict[int, int] = {}
         self._runs: dict[int, str] = {}
-        """The runs this opening has touched, by attempt."""
+        """The runs used since the tracker was opened, by attempt."""
         with explained(
             lambda problem: (
                 f"MLflow cannot be reached at {mask_text(self._uri)}: {mask_text(problem)[:300]}. Check "
@@ -105,7 +105,7 @@ class MlflowSink(Sink):
             self._experiment = self._find_experiment()
 
     def write(self, rows: Sequence[SinkRow]) -> None:
-        """Send the rows in batches; what does not fill one waits for the commit."""
+        """Send the rows in batches. `commit` sends an incomplete batch."""
         metric = self._mlflow.entities.Metric
         for item in rows:
             row, number = item.row, item.row.attempt
@@ -119,7 +119,7 @@ class MlflowSink(Sink):
                 self._send(number)
 
     def commit(self) -> None:
-        """Send the rest. Every batch is its own transaction, acknowledged before the call returns."""
+        """Send the rest. Each batch is one transaction, which is acknowledged before the call returns."""
         for number in list(self._ended):
             self._send(number)
         self.memory["runs"] = {**self.memory.get("runs", {}), **{str(key): run for key, run in self._runs.items()}}
@@ -137,7 +137,7 @@ class MlflowSink(Sink):
             self._client.log_batch(run, tags=some, synchronous=True)
 
     def _run_of(self, number: int) -> str:
-        """The MLflow run of an attempt: the one committed to, the one a killed follower made, or a new one."""
+        """The MLflow run of an attempt: the committed one, the one that a killed follower created, or a new one."""
         if number not in self._runs:
             committed = self.memory.get("runs", {}).get(str(number))
             run = self._committed_run(committed) if committed else self._found_run(number)
@@ -168,7 +168,7 @@ class MlflowSink(Sink):
             for run in self._client.search_runs([self._experiment], f"tags.`{RUN}` = '{identity}'")
         }
         run = known.get(number) or self._create_run(number, identity, known)
-        # A kill may have come between creating the run and giving it its params.
+        # The follower may have been killed after it created the run and before it logged the params.
         params = {_spell(key): _param(value) for key, value in self._config_of(number).items()}
         missing = [
             self._mlflow.entities.Param(key, value) for key, value in params.items() if key not in run.data.params
@@ -195,7 +195,7 @@ class MlflowSink(Sink):
         )
 
     def _config_of(self, number: int) -> dict[str, Any]:
-        """The settings an attempt had: today's, with the changes of later attempts taken back."""
+        """The settings of an attempt: the current ones without the changes of later attempts."""
         config = flatten(self.facts.config)
         for attempt in sorted(self.facts.attempts, key=lambda attempt: -attempt.number):
             if attempt.number > number:
@@ -215,7 +215,7 @@ class MlflowSink(Sink):
         if experiment is None:
             try:
                 return str(self._client.create_experiment(name, artifact_location=place))
-            except self._mlflow.exceptions.MlflowException:  # another run's tracker may have been first
+            except self._mlflow.exceptions.MlflowException:  # the tracker of another run may have created it
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
                     raise
@@ -227,7 +227,7 @@ class MlflowSink(Sink):
         return str(experiment.experiment_id)
 
     def _milliseconds(self, item: SinkRow) -> int:
-        """A row's time, the same whenever it is sent: it is part of the key."""
+        """The time of a row. It is part of the key, so it must be the same each time the row is sent."""
         if math.isfinite(item.row.timestamp):
             return _milliseconds(item.row.timestamp)
         attempt = self.facts.attempt(item.row.attempt)
@@ -237,7 +237,7 @@ class MlflowSink(Sink):
 def _load_mlflow() -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it announces every table it makes
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs every table that it creates
     return import_vendor("mlflow", "mlflow")
 
 
@@ -275,7 +275,7 @@ def _named(item: SinkRow, name: str) -> str:
 
 
 def _spell(name: str) -> str:
-    """A name as MLflow takes it. One that had to be changed beyond an @ gets a few digits, to stay apart from others.
+    """A name that MLflow accepts. If more than an @ was replaced, a few digits keep it distinct from other names.
 
     >>> _spell("rewards/margins"), _spell("pass@8"), _spell("tokens (total)"), _spell("a//b")
     ('rewards/margins', 'pass_at_8', 'tokens _total_-76de', 'a/b-7a9a')

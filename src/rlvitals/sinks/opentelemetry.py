@@ -1,14 +1,14 @@
-"""OpenTelemetry: metrics and findings for any collector, by OTLP over HTTP.
+"""OpenTelemetry: sends metrics and findings to any collector, with OTLP over HTTP.
 
-What a user sees. Each logged metric is a gauge, `rlvitals.NAME`, with a point for every row at the row's own time, and
-`rlvitals.step` beside them. The step is not an attribute: each value of an attribute makes its own time series in the
-back ends. Findings are log records: the title is the body, the severity is WARN or ERROR, and rule, step, advice and
+Each logged metric is a gauge, `rlvitals.NAME`, with one point per row at the row's own time. `rlvitals.step` is a gauge
+as well. The step is not an attribute, because back ends create a separate time series for each value of an attribute.
+Findings are log records: the title is the body, the severity is INFO, WARN or ERROR, and rule, step, advice and
 evidence are attributes. The run is the resource, with its id as `service.instance.id`.
 
-The SDK's instruments keep one value for each interval and give it the time of the export, so rows go past them: as the
-SDK's own data points to its OTLP exporters, which answer when the receiver has taken them. OTLP has no ids by which a
-receiver could tell a second copy. After a crash or an outage a batch may come again, with the same times, attributes
-and values, so back ends that keep one value for each series and time hold it once; a finding carries
+The SDK's instruments keep one value per interval and give it the time of the export. So rows do not use them: they are
+passed as data points to the SDK's OTLP exporters, which return when the receiver has accepted them. OTLP has no ids by
+which a receiver could detect a second copy. After a crash or an outage a batch may come again, with the same times,
+attributes and values. Back ends that keep one value per series and time store it once; a finding has the attribute
 `rlvitals.event.id`.
 """
 
@@ -39,23 +39,23 @@ from rlvitals.version import __version__
 
 PREFIX = "rlvitals."
 POINTS = 5_000
-"""Data points of one request: well below the size that collectors accept."""
+"""Largest number of data points per request, well below the size that collectors accept."""
 
 SIGNALS = ("metrics", "findings")
 SEVERITY_NAMES = {"info": "INFO", "warning": "WARN", "critical": "ERROR"}
 
 LONGEST_NAME = 255
-"""Characters of an instrument's name in the specification."""
+"""Longest name of an instrument in the specification."""
 
 _ODD = re.compile(r"[^A-Za-z0-9_.\-/]")
 _EXPORTERS = "opentelemetry.exporter.otlp.proto.http"
 
 
 class OpenTelemetrySink(Sink):
-    """Sends to `endpoint`, the base address of a receiver (`http://localhost:4318`); where it is not given the SDK's
-    own variables decide (`OTEL_EXPORTER_OTLP_ENDPOINT`, `..._HEADERS`). `headers`, `timeout` in seconds, `compression`
-    and `certificate_file` are the exporters'. `send` is `metrics`, `findings` or both. `service_name`, `project` and
-    `resource_attributes` describe the run.
+    """Sends to `endpoint`, the base address of a receiver (`http://localhost:4318`). By default the SDK reads its own
+    environment variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `..._HEADERS`). `headers`, `timeout` in seconds, `compression`
+    and `certificate_file` are passed to the exporters. `send` is `metrics`, `findings` or both. `service_name`,
+    `project` and `resource_attributes` describe the run.
     """
 
     known_settings: ClassVar[frozenset[str] | None] = frozenset({
@@ -120,7 +120,7 @@ class OpenTelemetrySink(Sink):
         return getattr(import_vendor(f"{_EXPORTERS}.{module}", "otel"), name)(**given)
 
     def _described(self) -> Any:
-        """The run as a resource; what `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say is kept."""
+        """The run as a resource, including the attributes of `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`."""
         facts = self.facts
         about = {
             "service.instance.id": facts.id,
@@ -143,7 +143,7 @@ class OpenTelemetrySink(Sink):
         return resource.merge(type(resource)({**about, **more}))
 
     def _requests(self) -> Iterator[Any]:
-        """The rows as requests of at most POINTS data points, or of one row that has more."""
+        """The rows as requests of at most POINTS data points each. A row with more has its own request."""
         taken: list[SinkRow] = []
         points = 0
         for item in self._rows:
@@ -179,7 +179,7 @@ class OpenTelemetrySink(Sink):
     def _point(self, item: SinkRow, name: str, value: float) -> Any:
         attributes: dict[str, int | str] = {"rlvitals.attempt": item.row.attempt}
         if instrument_name(name) != f"{PREFIX}{name}":
-            attributes["rlvitals.logged_name"] = name  # two names that are written the same stay two series
+            attributes["rlvitals.logged_name"] = name  # two metrics with the same instrument name stay two series
         return self._points.NumberDataPoint(
             attributes=attributes, start_time_unix_nano=0, time_unix_nano=_nanoseconds(item.row.timestamp), value=value
         )
@@ -188,7 +188,7 @@ class OpenTelemetrySink(Sink):
         return "Step of the row" if name == "step" else self._reader.title(name)
 
     def _record(self, item: SinkEvent) -> Any:
-        """An event as a log record; None for those that say nothing of the run's health."""
+        """An event as a log record; None for events that do not concern the run's health."""
         told = _words(item.event)
         if told is None:
             return None
@@ -216,7 +216,7 @@ class OpenTelemetrySink(Sink):
 
 
 class _LastWarning(logging.Handler):
-    """The exporters' reason for a failure, which they log and do not return."""
+    """Keeps the exporters' last warning: they log the reason of a failure and do not return it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -227,7 +227,7 @@ class _LastWarning(logging.Handler):
 
 
 def instrument_name(name: str) -> str:
-    """What a metric is called there.
+    """The instrument name of a metric.
 
     >>> instrument_name("rewards/margins"), instrument_name("pass@4 (math)")
     ('rlvitals.rewards/margins', 'rlvitals.pass_4__math_')
@@ -271,5 +271,5 @@ def _strict(value: float | str) -> float | str:
 
 
 def _nanoseconds(timestamp: float) -> int:
-    """A row without a time has that of its export."""
+    """A timestamp in nanoseconds. A row without a time gets the current time."""
     return int(timestamp * 1e9) if math.isfinite(timestamp) else time.time_ns()

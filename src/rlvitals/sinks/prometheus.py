@@ -1,7 +1,7 @@
 """Prometheus, for a run without a server: a text file for the node exporter's textfile collector.
 
-The file holds the run as it is now: after each batch of rows or findings it is written again and takes the old one's
-place at once, so that the node exporter never reads a part of one. It has no history, and so nothing to send twice.
+The file holds the current state of the run. After each batch of rows or findings it is rewritten and replaced
+atomically, so the node exporter never reads half a file. It has no history, so nothing can be sent twice.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
 
 ENDING = ".prom"
-"""What the node exporter reads; it passes over other names."""
+"""The suffix of files that the node exporter reads; it ignores other names."""
 
 _ODD = re.compile(r"[^\w.+=@-]+")
 
 
 class PrometheusSink(Sink):
-    """Writes `path`: a file whose name ends in `.prom`, or the collector's folder, where each run has its
-    own file. `project` is the label of that name, by default the name of the folder that holds the run. With
-    `remove_at_end` the file is removed when the run has finished; one that failed or was interrupted stays.
+    """Writes to `path`: a file whose name ends in `.prom`, or the collector's folder, in which each run gets its own
+    file. `project` is the value of the label `project`; the default is the name of the folder that holds the run. With
+    `remove_at_end` the file is removed when the run has finished; after a failure or an interruption it stays.
     """
 
     known_settings: ClassVar[frozenset[str] | None] = frozenset({"path", "project", "remove_at_end"})
@@ -50,10 +50,10 @@ class PrometheusSink(Sink):
         self._gauges = RunGauges(facts.root, facts.root.name, project)
 
     def write(self, rows: Sequence[SinkRow]) -> None:
-        """Nothing to keep: `commit` reads how the run is."""
+        """Do nothing: `commit` reads the state of the run."""
 
     def tell(self, events: Sequence[SinkEvent]) -> None:
-        """As `write`."""
+        """Do nothing: `commit` reads the state of the run."""
 
     def commit(self) -> None:
         text = run_text([self._gauges.look()])
@@ -66,7 +66,7 @@ class PrometheusSink(Sink):
             ) from error
 
     def close(self) -> None:
-        """Write how the run ended, or remove the file where that was asked for."""
+        """Write the final state of the run, or remove the file if `remove_at_end` is set."""
         holder = read_holder(RunDir(self.facts.root))
         is_over = holder is None or not holder.is_live
         if is_over and self.settings.get("remove_at_end") and self._gauges.look().status == "finished":
@@ -77,7 +77,7 @@ class PrometheusSink(Sink):
 
 
 def text_file(given: Path, project: str, run: str) -> Path:
-    """The file of a run: as it is named, or one of its own in a folder.
+    """The file of a run: the given file, or a separate file in the given folder.
 
     >>> text_file(Path("/textfile"), "out", "kto 7b").as_posix()
     '/textfile/rlvitals-out-kto_7b.prom'

@@ -1,17 +1,18 @@
 """SwanLab: one experiment for each attempt, all in one group.
 
-What a user sees. A resume opens a second experiment, "NAME (attempt 2)", in the same group; what it superseded stays in
-the first one. A crash of the follower in the modes `offline` and `local`: a SwanLab file cannot be continued, so when
-the next row comes the attempt is written again from the log into a fresh folder `run-RUNID-ATTEMPT-N`, and the folder
-before it is removed once the new one is on disk; one folder per attempt remains. (If it is killed after the last row,
-the file is complete but reads as crashed, because its end is missing.) In the mode `online` the experiment is resumed
-under its id, and SwanLab skips rows that it already has; it also skips late rows, below a step that it already has of
-that metric.
+A resume opens a second experiment, "NAME (attempt 2)", in the same group; superseded rows stay in the first one.
 
-The steps of samples of the machine (`System/...`) count the samples.
+After a crash of the follower in the modes `offline` and `local`, the attempt is written again from the log when the
+next row comes, because a SwanLab file cannot be continued. The new folder is `run-RUNID-ATTEMPT-N`; the old folder is
+removed when the new one is on disk, so one folder per attempt remains. If the follower is killed after the last row,
+the file has all rows but is shown as crashed, because its end is missing. In the mode `online` the experiment is
+resumed under its id. SwanLab then skips rows that it already has, and also late rows, whose step is lower than the last
+one of the metric.
 
-SwanLab keeps float64, NaN and infinities included, and texts as text media; of two values of one metric at one step the
-first; no negative step; and the time of delivery, not that of the row.
+For hardware samples (`System/...`), the step is the number of the sample.
+
+SwanLab stores float64, including NaN and infinities, and texts as text media. Of two values of a metric at one step it
+keeps the first. It stores no negative steps, and the time of delivery instead of the row's time.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.files import sync_file, sync_folder
 
 OWN_CHOICES = frozenset({"id", "resume", "reinit", "parallel", "callbacks", "kwargs"})
-"""What `swanlab.init` takes and this sink decides, as the attempts' experiments depend on it."""
+"""Parameters of `swanlab.init` that this sink sets itself, because the experiments of attempts depend on them."""
 
 OLDER_NAMES = frozenset({"experiment_name", "logdir", "notes"})
-"""What `swanlab.init` still takes without naming it in its signature."""
+"""Old parameters that `swanlab.init` accepts although they are not in its signature."""
 
 TAKE_SECONDS = 120.0
-"""How long SwanLab's threads may take for a batch before it counts as failed."""
+"""How long SwanLab's threads may take for a batch before it is reported as failed."""
 
 LETTING_GO_SECONDS = 5.0
 
 MOST_UNDER_WAY = 100_000
-"""Values in SwanLab's queue at a time, so that writing an attempt again does not fill the memory."""
+"""Largest number of values in SwanLab's queue. Without a limit, writing an attempt again could fill the memory."""
 
 HIGHEST_STEP = 2**48
 
@@ -88,7 +89,7 @@ class SwanLabSink(Sink):
         self._folder = Path(settings.get("log_dir") or settings.get("logdir") or self._options.log_dir).absolute()
         self._run_id = re.sub(r"[^\w.-]", "_", facts.id) or hashlib.sha256(str(facts.root).encode()).hexdigest()[:12]
         self._held: dict[str, dict[str, int]] = copy.deepcopy(memory.get("experiments", {}))
-        """For each attempt: how often it was begun, and how many rows of each stream its experiment holds."""
+        """For each attempt: how often its experiment was started, and how many rows of each stream it holds."""
         self._taken: list[SinkRow] = []
         self._experiment: _Experiment | None = None
         self._attempt = 0
@@ -123,7 +124,9 @@ class SwanLabSink(Sink):
             experiment.let_go()
 
     def _open(self, attempt: int) -> _Experiment:
-        """The attempt's experiment; begun, and where an earlier one cannot be continued, written again from the log."""
+        """The open experiment of an attempt. If an earlier one cannot be continued, its rows are written again from the
+        log.
+        """
         if self._experiment is not None and self._attempt == attempt:
             return self._experiment
         self.close()
@@ -173,7 +176,7 @@ class SwanLabSink(Sink):
         return f"{self._run_id}-{attempt}-{count}"
 
     def _remove_all_but_held(self) -> None:
-        """Remove folders of this run that a crash left behind or that were written again."""
+        """Remove folders of this run that a crash left behind or that newer ones replace."""
         keep = {f"run-{self._id(int(attempt), held['begun'])}" for attempt, held in self._held.items()}
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
@@ -182,7 +185,7 @@ class SwanLabSink(Sink):
 
 
 class _Experiment:
-    """One open SwanLab run, and what it has really stored."""
+    """One open SwanLab run. It checks how many values SwanLab has stored."""
 
     def __init__(self, swanlab: Any, arguments: Mapping[str, Any], *, is_online: bool) -> None:
         self._swanlab = swanlab
@@ -211,7 +214,7 @@ class _Experiment:
                     self._await_threads()
 
     def settle(self) -> None:
-        """Return when what was logged is on disk, and online acknowledged."""
+        """Return when all logged values are on disk, and in online mode acknowledged by the server."""
         self._await_threads()
         self._store.check()
         self._store.ensure_flushed()
@@ -233,7 +236,7 @@ class _Experiment:
         self._sync()
 
     def _sync(self) -> None:
-        """Have the disk hold its files under their names."""
+        """Sync the files and their folders to disk."""
         folder = Path(self._run.dir)
         for path in folder.glob("*.swanlab"):
             sync_file(path)
@@ -241,11 +244,11 @@ class _Experiment:
         sync_folder(folder.parent)
 
     def let_go(self) -> None:
-        """End it without waiting for a network or a disk that does not answer."""
+        """End the run without waiting for a network or a disk that does not respond."""
         end_aside([partial(self._run.finish, state="aborted")], LETTING_GO_SECONDS)
 
     def _await_threads(self) -> None:
-        """SwanLab hands records from thread to thread; wait until its writer has had all that was logged."""
+        """Wait until SwanLab's writer has all logged values: SwanLab passes them from thread to thread."""
         with self._tally.changed:
             done = self._tally.changed.wait_for(lambda: self._tally.count >= self._sent, TAKE_SECONDS)
         if not done:
@@ -257,14 +260,16 @@ class _Experiment:
             is_text = isinstance(value, str)
             key = _metric_key(metric_name(item.stream, name))
             if self._is_text.setdefault(key, is_text) != is_text:
-                # SwanLab drops what is not of the metric's first kind.
+                # SwanLab drops values of another kind than the metric's first value.
                 key += "/text" if is_text else "/number"
             values[key] = self._swanlab.Text(value) if is_text else value
         return values
 
 
 class _WatchedStore:
-    """SwanLab's own file writer, watched: its errors (a full disk) are swallowed, and nothing public flushes it."""
+    """Wraps SwanLab's file writer. It keeps the writer's errors, such as a full disk, which SwanLab ignores, and gives
+    access to its flush, which is not public.
+    """
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -287,7 +292,7 @@ class _WatchedStore:
 
 
 def _new_tally(swanlab: Any) -> Any:
-    """A SwanLab callback that counts the values its writer has had."""
+    """A SwanLab callback that counts the values that its writer has received."""
 
     class Tally(swanlab.Callback):  # type: ignore[misc]
         name = "rlvitals"
@@ -311,7 +316,9 @@ def _new_tally(swanlab: Any) -> Any:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """SwanLab's settings here: no questions, no copy of the terminal, nothing of the host; then the user's own."""
+    """SwanLab's settings: no prompts, no copy of the terminal output, no data about the host. The user's settings
+    override them.
+    """
     probes = ("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor")
     options: dict[str, Any] = {
         "interactive": False,
@@ -324,7 +331,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metric_key(name: str) -> str:
-    """The name as SwanLab will store it; it drops a value whose name it does not like.
+    """The name in the form that SwanLab stores. SwanLab drops values with an invalid name.
 
     >>> _metric_key("/rewards/margins."), _metric_key("..."), _metric_key("__swanlab__.x")
     ('rewards/margins', 'metric', 'metric/__swanlab__.x')

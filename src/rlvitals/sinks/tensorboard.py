@@ -1,19 +1,18 @@
-"""TensorBoard event files, written with the `tensorboard` package alone (no torch, no tensorflow).
+"""TensorBoard event files, written with only the `tensorboard` package (no torch, no tensorflow).
 
-One event a row, with all its values at float32, at the row's own step and time; NaN and infinities are kept. Samples
-of the machine (`System/...`) have their own axis: their steps count the samples. Texts and
-the configuration are text summaries, named as PyTorch's SummaryWriter names them; the catalogue's metric groups are the
-layout of the Custom Scalars tab.
+Each row is one event with its values in float32, at the row's own step and time; NaN and infinities are kept. Metrics
+that are drawn over epochs are in a second event. For hardware samples (`System/...`), the step is the number of the
+sample. Texts and the configuration are text summaries with the names that PyTorch's SummaryWriter uses. The catalogue's
+metric groups are the layout of the Custom Scalars tab.
 
-After a crash a user sees every row once: the file that was being written is cut to what was committed, files nobody
-committed are removed, and a new file continues from there. (A TensorBoard that was just showing rows which are then
-taken back shows them twice until it is restarted.) After a resume TensorBoard shows the current line: a session
-start at the step the attempt came from makes it drop what was superseded, and superseded rows that arrive later are not
-written.
+After a crash every row is in the files once: the open file is truncated to its committed length, files without a commit
+are removed, and a new file continues. A TensorBoard that has already read the removed rows shows them twice until it is
+restarted. After a resume TensorBoard shows the current line: a session start at the first superseded step makes it drop
+superseded points, and superseded rows that arrive later are not written.
 
-TensorBoard's default loader uses steps alone, metric by metric: a metric that only a superseded attempt logged stays
-there, and a late row, with a step behind its metric's last one, hides the points beyond it. The files hold them, and
-`tensorboard --load_fast=false` shows things as they are.
+TensorBoard's default loader uses only the steps of each metric. So a metric that only a superseded attempt logged stays
+visible, and a late row, whose step is lower than the metric's last one, hides the points beyond it. The files hold all
+points, and `tensorboard --load_fast=false` shows them correctly.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 
 BUFFER_BYTES = 2**20
-"""Rows wait here for their commit, so that an open TensorBoard rarely sees any that may be taken back."""
+"""Rows wait in this buffer for their commit, so an open TensorBoard rarely reads rows that are removed later."""
 
 BEYOND_ALL_STEPS = 2**62
 
@@ -56,20 +55,20 @@ STRING_TYPE = 7
 """DT_STRING in TensorFlow's types."""
 
 EPOCH_AXIS = ("Epoch/", "Scoring/")
-"""Tags that are drawn over epochs, as in the RLAIF document, where their row has a whole number `epoch`."""
+"""Tags that are drawn over epochs, as in the RLAIF document, if the `epoch` of their row is an integer."""
 
 WRITER_SETTINGS = frozenset({"comment", "purge_step", "max_queue", "flush_secs", "filename_suffix"})
-"""What SummaryWriter takes besides. Settings files have them, so they are taken too; they have no meaning here, where
-every commit is flushed and resumes are known."""
+"""Other parameters of SummaryWriter. They are accepted because settings files contain them, and ignored because every
+commit is flushed and resumes are known."""
 
 
 class TensorBoardSink(Sink):
-    """Writes one run's event files into `log_dir`. Owns the files there that carry the run's id, and no others.
+    """Writes a run's event files to `log_dir`. Owns only the files there that have the run's id in their name.
 
-    Its memory: `serial` and `length` (the last file, and how much of it is committed); `cuts` (attempt -> first step of
-    earlier attempts that it superseded), `newest` (attempt) and `early` (how many evaluations of the newest attempt
-    came before its first training row; None once that row is there); `has_config`; `members` (metrics in the layout);
-    `samples` (how many samples of the machine were written).
+    Memory: `serial` and `length` (the last file and its committed length); `cuts` (attempt -> first step of earlier
+    attempts that it superseded); `newest` (attempt); `early` (number of evaluations of the newest attempt before its
+    first training row; None after that row); `has_config`; `members` (metrics in the layout); `samples` (number of
+    hardware samples written).
     """
 
     known_settings: ClassVar[frozenset[str]] = frozenset({"log_dir"} | WRITER_SETTINGS)
@@ -110,7 +109,7 @@ class TensorBoardSink(Sink):
 
     def commit(self) -> None:
         if self._file is None:
-            return  # nothing but superseded rows
+            return  # only superseded rows
         self._file.flush()
         os.fsync(self._file.fileno())
         self.memory.update(
@@ -130,12 +129,12 @@ class TensorBoardSink(Sink):
 
     def abandon(self) -> None:
         if self._raw is not None:
-            # The file below the buffer: what the buffer holds must not be tried again: it was not reported as written.
+            # Close the file below the buffer, so the buffer is not written: its rows are not committed.
             with contextlib.suppress(OSError):
                 self._raw.close()
 
     def _take_back(self, length: int) -> None:
-        """Undo what was written after the last commit."""
+        """Remove everything that was written after the last commit."""
         for path in self._dir.iterdir():
             serial = self._serial_of(path.name)
             if serial is None:
@@ -150,7 +149,7 @@ class TensorBoardSink(Sink):
         return f".rlvitals-{re.sub(r'[^A-Za-z0-9-]', '_', self.facts.id)}."
 
     def _serial_of(self, name: str) -> int | None:
-        """The number of one of our files; None for anybody else's."""
+        """The number of one of this sink's files; None for other files."""
         head, mark, number = name.rpartition(self._mark)
         return int(number) if mark and head.startswith("events.out.tfevents.") and number.isdecimal() else None
 
@@ -163,11 +162,11 @@ class TensorBoardSink(Sink):
         self._file = io.BufferedWriter(self._raw, BUFFER_BYTES)
         self._records = self._protos.RecordWriter(self._file)
         sync_folder(self._dir)
-        # From version 2 on, a session start is what drops points, not a step that goes back.
+        # Since version 2, points are dropped by a session start, not by a step that decreases.
         self._records.write(self._protos.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         if self._serial == 1:
-            # TensorBoard's pages take the second start for the first restart; its reader for scripts takes any, hence
-            # the step.
+            # TensorBoard's pages treat the second session start as the first restart. Its reader for scripts treats
+            # any start as a restart, so this one has a step beyond all others.
             self._put(BEYOND_ALL_STEPS, time.time(), session_log=self._protos.session_start())
 
     def _put(self, step: int, wall_time: float, **what: Any) -> None:
@@ -198,10 +197,10 @@ class TensorBoardSink(Sink):
 
     def _config_value(self) -> Any:
         lines = json.dumps(self.facts.config, indent=2, ensure_ascii=False, default=str).splitlines()
-        return self._protos.text("config", "\n".join(f"    {line}" for line in lines))  # Markdown for: as it is
+        return self._protos.text("config", "\n".join(f"    {line}" for line in lines))  # Markdown for preformatted text
 
     def _extend_layout(self, new: set[str], when: float) -> None:
-        """Write the Custom Scalars layout again when metrics of a group have appeared; the last one counts."""
+        """Write the Custom Scalars layout again if new metrics belong to a group; the last layout counts."""
         reader = catalog.reader(self.facts.framework, self.facts.algorithm, sorted(self._looked_up))
         members = self._members | {tag for tag in new if _groups_of(tag, reader)}
         if members != self._members:
@@ -212,7 +211,7 @@ class TensorBoardSink(Sink):
         return any(number > row.attempt and row.step >= cut for number, cut in self._cuts.items())
 
     def _follow_attempts(self, item: SinkRow) -> None:
-        """Have TensorBoard drop what a new attempt supersedes, when its first row of either stream comes."""
+        """Make TensorBoard drop superseded points when the first row of a new attempt comes, of either stream."""
         row = item.row
         if row.attempt > self._newest:
             known, self._newest = self._newest, row.attempt
@@ -228,31 +227,31 @@ class TensorBoardSink(Sink):
                 self._settle_attempt(item, self._early)
 
     def _settle_attempt(self, item: SinkRow, early: int) -> None:
-        """The newest attempt's first training row decides. Evaluations that came before it may have promised more."""
+        """Compute the cut again from the newest attempt's first training row, which may begin at an earlier step than
+        its evaluations.
+        """
         self._early = None
         if self._newest not in self._cuts or item.row.step >= self._cuts[self._newest]:
             return
         self._cuts = self._trace(item)
         self._start_session(self._cuts[self._newest], item.row)
         evaluations = (row for row in read_rows(RunDir(self.facts.root).eval_log) if row.attempt == self._newest)
-        for row in islice(evaluations, early):  # the session start has dropped these as well
+        for row in islice(evaluations, early):  # the session start also dropped these
             if row.step >= self._cuts[self._newest]:
                 self._write_row(SinkRow("eval", row))
 
     def _start_session(self, cut: int, row: Row) -> None:
         self._put(cut, _wall_time(row), session_log=self._protos.session_start())
-        if cut <= 0:  # what is written at step 0 has gone too
+        if cut <= 0:  # the values at step 0 are dropped too
             self._has_config = False
             self._members.clear()
             self._looked_up.clear()
-        # Samples of the machine have a separate axis, on which nothing is superseded; they have been dropped too.
+        # Hardware samples are never superseded, but the session start dropped them too.
         for sample in islice(stored_rows(self.facts.root, "system"), max(cut, 0), max(cut, 0, self._samples)):
             self._write_row(SinkRow("system", sample))
 
     def _trace(self, item: SinkRow) -> dict[int, int]:
-        """The cuts of all attempts, from the whole logs: with two streams followed side by side, rows of attempts come
-        in any order.
-        """
+        """The cuts of all attempts, computed from the complete logs: rows of the two streams come in any order."""
         import numpy as np
 
         from rlvitals.store.lineage import trace
@@ -261,7 +260,7 @@ class TensorBoardSink(Sink):
         for stream in ("train", "eval"):
             rows = [(row.attempt, row.step) for row in read_rows(RunDir(self.facts.root).log(stream))]
             if item.stream == stream:
-                rows.append((item.row.attempt, item.row.step))  # in the log already, where there is one
+                rows.append((item.row.attempt, item.row.step))  # usually in the log already
             attempts, steps = np.array(rows, dtype=np.int64).reshape(-1, 2).T
             columns.append((attempts, steps))
         return trace(self.facts.attempts, *columns).cuts
@@ -290,7 +289,7 @@ class _Protos:
         return self.Summary(value=values)
 
     def text(self, tag: str, text: str) -> Any:
-        """A text summary. The suffix keeps it apart from numbers logged under the same name."""
+        """A text summary. The suffix distinguishes it from numbers with the same name."""
         tensor = self.TensorProto(dtype=STRING_TYPE, string_val=[text.encode("utf-8", "replace")])
         tensor.tensor_shape.dim.add(size=1)
         return self.Value(
@@ -298,7 +297,7 @@ class _Protos:
         )
 
     def layout(self, tags: list[str], reader: catalog.Reader) -> Any:
-        """One category a group of the catalogue, one chart a metric in it."""
+        """One category per group of the catalogue, one chart per metric."""
         charts: dict[str, dict[str, list[str]]] = {}
         for tag in tags:
             for group, title in _groups_of(tag, reader):
@@ -322,7 +321,9 @@ class _Protos:
 
 
 def _groups_of(tag: str, reader: catalog.Reader) -> list[tuple[str, str]]:
-    """The groups a metric is in, each with the title of its chart; an evaluation's goes beside the training one."""
+    """The groups of a metric, each with the title of its chart. An evaluation metric shares the chart of the training
+    metric.
+    """
     titles = {}
     for name in (tag, without_held_out_prefix(tag)):
         titles[name] = name
@@ -340,5 +341,5 @@ def _import(module: str) -> Any:
 
 
 def _wall_time(row: Row) -> float:
-    """A row's own time; that of its writing where it has none, because TensorBoard's charts need one."""
+    """The time of a row; the current time if it has none, because TensorBoard's charts need one."""
     return row.timestamp if math.isfinite(row.timestamp) else time.time()

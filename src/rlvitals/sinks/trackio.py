@@ -1,19 +1,20 @@
 """Trackio: one run for each attempt, all in one group of the project.
 
-What a user sees. A crash of the follower leaves no trace: every row carries an id made of the run and its place in the
-log, and Trackio's database takes an id once. A resume opens a second run, "NAME (attempt 2)", in the same group; what
-it superseded stays in the first one.
+A crash of the follower leaves no duplicates: every row has an id, made of the run and its position in the log, and
+Trackio's database stores an id once. A resume opens a second run, "NAME (attempt 2)", in the same group; superseded
+rows stay in the first one.
 
-Trackio's own `log` puts rows into a queue and forgets them when the process dies, so rows go past it: into its storage
-(`SQLiteStorage.bulk_log`, what its own sender calls; JSONL fragments where Trackio keeps off SQLite, as on network
-disks), or with `space_id` or `server_url` to the server's `/bulk_log`, which answers when it has them. `trackio.init`
-is called only where it has something to do: a Space to make, or `auto_log_gpu`/`auto_log_cpu`, which are off unless
-asked for. TRACKIO_DIR sets where the local files are.
+Trackio's own `log` puts rows into a queue and loses them if the process dies. So rows are written directly to its
+storage (`SQLiteStorage.bulk_log`, as its own sender does, or JSONL fragments if Trackio does not use SQLite, as on
+network disks). With `space_id` or `server_url` they are sent to the server's `/bulk_log`, which answers when it has
+stored them. `trackio.init` is called only for a Space or server, or for `auto_log_gpu` and `auto_log_cpu`, which are
+off by default. TRACKIO_DIR sets the folder of the local files.
 
-Samples of the machine are system metrics there, on the axis of time.
+Hardware samples are Trackio's system metrics, on a time axis.
 
-Trackio keeps float64, NaN and both infinities, texts, every row of a step, and (locally) the row's own time. The names
-it reserves (`time`, `run`, `project`, `metrics`) get its prefix `__`. It has no tags: they are in the run's config.
+Trackio stores float64, NaN and both infinities, texts, every row of a step, and (locally) the row's own time. Names
+that it reserves (`time`, `run`, `project`, `metrics`) get its prefix `__`. It has no tags; they are stored in the run's
+config.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from rlvitals.store.files import sync_file
 from rlvitals.terminal import warn
 
 OWN_CHOICES = frozenset({"resume", "settings", "embed"})
-"""What `trackio.init` takes and this sink decides, or has no use for."""
+"""Parameters of `trackio.init` that this sink sets itself or does not use."""
 
 SPEAKERS = ("trackio", "trackio.run", "trackio.deploy", "trackio.utils")
-"""Its modules that print, with no setting against it. They do so from threads as well, so turning stdout itself away
-would catch the output of others.
+"""Trackio's modules that print; no setting turns this off. Some print from threads, so redirecting stdout would also
+redirect the output of other code.
 """
 
 MONITORS = ("auto_log_gpu", "auto_log_cpu")
 
 
 class TrackioSink(Sink):
-    """Forwards to Trackio, local or remote. Owns the ids its rows are known by."""
+    """Forwards to Trackio, local or remote. Owns the ids of its rows."""
 
     takes_samples: ClassVar[bool] = True
 
@@ -69,10 +70,10 @@ class TrackioSink(Sink):
         self._project = str(settings.get("project") or "rlvitals")
         self._name = str(settings.get("name") or facts.name)
         self._places: dict[str, int] = dict(memory.get("places", {}))
-        """How many rows of each stream are held: the next row's place in its log."""
+        """Number of stored rows of each stream, which is the position of the next row in its log."""
         self._taken: list[SinkRow] = []
         self._described: set[int] = set()
-        """Attempts whose config has been sent."""
+        """Attempts whose config was sent."""
         self._run: Any = None
         self._client: Any = None
         with explained(
@@ -120,7 +121,7 @@ class TrackioSink(Sink):
             end_aside([run.finish], 0.0)  # Trackio waits for its threads for half a minute
 
     def _start(self, trackio: Any) -> None:
-        """Let Trackio make what it has to make, and connect where rows go to a server."""
+        """Call `trackio.init` if it is needed, and connect to the server if there is one."""
         space, server = self._utils.resolve_space_id_and_server_url(
             self.settings.get("space_id"), self.settings.get("server_url")
         )
@@ -138,9 +139,7 @@ class TrackioSink(Sink):
             )
 
     def _send(self, entries: list[dict[str, Any]], kind: Literal["rows", "samples"]) -> None:
-        """Bring rows, or samples of the machine, of one attempt to where they last. Trackio has a table for samples, on
-        the axis of time.
-        """
+        """Store rows or hardware samples of one attempt. Trackio has a separate table for samples, on a time axis."""
         are_samples = kind == "samples"
         if are_samples:
             for entry in entries:
@@ -193,7 +192,7 @@ class TrackioSink(Sink):
         return metrics
 
     def _config(self, attempt: int) -> dict[str, Any]:
-        """The attempt's config; names with a leading `_` are Trackio's own, as are the two at its end."""
+        """The attempt's config. Trackio reserves names with a leading `_`, such as the last two."""
         record = self.facts.attempt(attempt)
         config = {**self.facts.config, **(self.settings.get("config") or {})}
         config = {key.lstrip("_") or "value": value for key, value in config.items()}
@@ -217,10 +216,10 @@ class TrackioSink(Sink):
 def _iso(timestamp: float) -> str:
     try:
         return datetime.fromtimestamp(timestamp, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):  # none, or an impossible time
+    except (ValueError, OverflowError, OSError):  # no time, or an impossible one
         return datetime.now(UTC).isoformat()
 
 
 def _tell(*words: object, **how: object) -> None:
-    """Trackio's `print`, on stderr: it repeats the names of projects and runs."""
+    """Replaces `print` in Trackio: writes to stderr, because the text contains names of projects and runs."""
     warn(" ".join(map(str, words)))

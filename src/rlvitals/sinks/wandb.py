@@ -1,19 +1,18 @@
 """Weights & Biases: one W&B run for each attempt, all in one group, on the run's own step axis.
 
-Every row is one history row that carries `rlvitals/step`, the x axis of all charts, so late and out-of-order steps are
-where they belong; values keep their full precision, NaN and infinities included. What a later attempt superseded is in
-the earlier attempt's W&B run, never mixed with it.
+Every row is one history row with `rlvitals/step`, the x axis of the charts, so late and out-of-order steps are drawn at
+the right place. Values keep their full precision, including NaN and infinities. Superseded rows stay in the W&B run of
+the earlier attempt. After a resume there is another W&B run in the group, named "... (attempt 2)".
 
-W&B writes each run to its own file (`offline-run-.../run-ID.wandb`) before anything else. A commit waits until
-that file holds the rows and is on the disk. Nothing can be appended to it once its writer is gone, so after a crash, or
-when rows come for an attempt that was closed, that attempt is written again from the log into a fresh file under the
-same W&B id, and the old file is removed as soon as the new one holds as much. What a user sees after a crash: one
-offline folder an attempt, every row once. Where the old file had been uploaded with `wandb sync` already, the new one
-has the same W&B id and begins again, so that it takes the upload's place instead of adding to it (as W&B treats a run
-that is not resumed; not covered by tests). After a resume: another W&B run in the group, named "... (attempt 2)".
+W&B first writes each run to its own file (`offline-run-.../run-ID.wandb`). A commit waits until that file holds the
+rows and is on the disk. Nothing can be appended to the file after its writer has ended. So after a crash, or when rows
+come for an attempt that was closed, the attempt is written again from the log to a new file under the same W&B id. The
+old file is removed when the new one holds as many rows. After a crash there is thus one offline folder per attempt,
+with every row once. If the old file was already uploaded with `wandb sync`, the new one replaces the upload: it has the
+same id, and W&B starts a run that is not resumed from its beginning (not covered by tests).
 
-Online, a commit means the same file; `close` waits for the upload, and a run that was not closed is written again at
-the next opening. The online mode is not covered by tests: there is no network where they run.
+In online mode a commit also waits only for the file. `close` waits for the upload, and a run that was not closed is
+written again at the next opening. Online mode is not covered by tests, which have no network.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ from rlvitals.store.layout import Forwarded
 
 STEP = "rlvitals/step"
 SAMPLE = "rlvitals/sample"
-"""The x axis of the samples of the machine, `System/...`."""
+"""The x axis of hardware samples, `System/...`."""
 
 OURS = frozenset({"resume", "resume_from", "fork_from", "reinit"})
-"""What `wandb.init` takes and this sink decides: each attempt is one W&B run, written from its beginning."""
+"""Parameters of `wandb.init` that this sink sets itself: each attempt is one W&B run, written from its beginning."""
 
 FLUSH = "x_transaction_log_flush_interval"
 
@@ -65,24 +64,25 @@ QUIET: dict[str, Any] = {
     "disable_git": True,
     "disable_code": True,
     "disable_job_creation": True,
-    "x_disable_stats": True,  # they would be the follower's
+    "x_disable_stats": True,  # they would be about the follower process
     "x_disable_meta": True,
     "x_disable_machine_info": True,
     "x_save_requirements": False,
     FLUSH: 0.1,
 }
-"""Nothing on the console, nothing of the machine or the user; the file written often enough to wait for it."""
+"""No console output, no data about the machine or the user; the file is written often enough to wait for it."""
 
 PATIENCE_SECONDS = 60.0
-"""How long a commit waits while W&B's file does not grow."""
+"""How long a commit waits if W&B's file does not grow."""
 
 ABANDON_SECONDS = 5.0
 
 
 class WandbSink(Sink):
-    """Owns the W&B runs of one run's attempts and their folders, found by their ids.
+    """Owns the W&B runs of a run's attempts and their folders, which it finds by their ids.
 
-    Its memory: `attempts`, number -> rows committed of each stream, and whether its W&B run was closed.
+    Memory: `attempts`, which maps the attempt's number to the committed rows of each stream and to whether its W&B run
+    was closed.
     """
 
     path_settings: ClassVar[frozenset[str]] = frozenset({"dir", "log_dir"})
@@ -134,7 +134,7 @@ class WandbSink(Sink):
         end_aside([run.drop for run in self._runs.values()], ABANDON_SECONDS)
 
     def _open_attempt(self, number: int) -> _AttemptRun:
-        """The W&B run of an attempt, with what was committed of it before written again."""
+        """A new W&B run for an attempt, to which its committed rows are written again."""
         held = rows_held(self.facts, number, self.memory.get("attempts", {}).get(str(number), {}), "W&B")
         run = self._runs[number] = _AttemptRun(self._start_vendor_run(number))
         for item in held:
@@ -171,7 +171,7 @@ class WandbSink(Sink):
         return run
 
     def _gather_settings(self) -> dict[str, Any]:
-        """What goes into `wandb.Settings`: ours for quiet, the user's over them, and the key where it is needed."""
+        """The arguments of `wandb.Settings`: our defaults, overridden by the user's, and the key if it is needed."""
         given = self.settings.get("settings") or {}
         if not isinstance(given, Mapping):
             raise SinkError(f"settings must be a mapping of W&B settings, found {type(given).__name__}")
@@ -179,14 +179,14 @@ class WandbSink(Sink):
         if FLUSH not in known:
             raise SinkError("this wandb is too old. Install a newer one with: pip install -U 'rlvitals[wandb]'")
         check_settings("wandb", given, known)
-        # Through settings, the key stays in this process; `wandb.login` would write it to ~/.netrc.
+        # In the settings, the key stays in this process; `wandb.login` would write it to ~/.netrc.
         key = self.settings.get("api_key")
         secret = {"api_key": key} if key and self._mode != "offline" else {}
         return {**{name: value for name, value in QUIET.items() if name in known}, **given, **secret}
 
 
 class _AttemptRun:
-    """One W&B run being written: what was logged to it, and how much of that its file holds."""
+    """One W&B run being written: how many rows were logged to it, and how many of them its file holds."""
 
     def __init__(self, run: Any) -> None:
         self.logged: Counter[Forwarded] = Counter()
@@ -203,7 +203,7 @@ class _AttemptRun:
         values: dict[str, Any] = {STEP: row.step}
         if stream == "system":
             values = {SAMPLE: row.step}
-            for name in row.numbers.keys() - self._sampled:  # name by name: of two patterns W&B may take either
+            for name in row.numbers.keys() - self._sampled:  # single names: of two patterns W&B may use either
                 self._run.define_metric(name, step_metric=SAMPLE)
             self._sampled.update(row.numbers)
         if math.isfinite(row.timestamp):
@@ -214,12 +214,12 @@ class _AttemptRun:
         self.logged[stream] += 1
 
     def wait_for_rows(self) -> None:
-        """Return when the file holds every row and is on the disk."""
+        """Return when the file holds every row and is synced to disk."""
         self._wait(lambda: self._file.rows >= self.logged.total())
         self._file.sync()
 
     def finish(self) -> None:
-        """End the W&B run: uploaded where it is online, the file whole in any case."""
+        """End the W&B run: complete its file, and upload it in online mode."""
         self._run.finish(exit_code=0)
         self._wait(lambda: self._file.has_ended)
         self._file.sync()
@@ -228,7 +228,7 @@ class _AttemptRun:
         self._run.finish(exit_code=1)
 
     def remove_older(self) -> None:
-        """Earlier writings of this attempt; now that this one holds as much, `wandb sync` shall not find them."""
+        """Remove older folders of this attempt: the new one holds as many rows, and `wandb sync` must not find both."""
         for folder in self._older:
             for file in folder.glob("*.wandb"):
                 file.unlink(missing_ok=True)
@@ -255,7 +255,7 @@ class _AttemptRun:
 class _RunFile:
     """W&B's file of one run, read as it grows: 7 bytes of header, then a LevelDB log of protobuf records."""
 
-    BLOCK, CHUNK = 32768, struct.Struct("<IHB")  # a chunk: checksum, length, kind; none crosses a block
+    BLOCK, CHUNK = 32768, struct.Struct("<IHB")  # a chunk: checksum, length, kind; it never crosses a block
     WHOLE, LAST = 1, 4
     READ_BYTES = 4 * 2**20
 
@@ -268,7 +268,7 @@ class _RunFile:
         self._record: Any = import_vendor("wandb.proto.wandb_internal_pb2", "wandb").Record
 
     def read_on(self) -> bool:
-        """Take in what has been added; False when there was nothing."""
+        """Read the records that were added; False if there were none."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._position)
@@ -295,7 +295,7 @@ class _RunFile:
         return self._position > start
 
     def sync(self) -> None:
-        """Have the disk hold it under its name, whoever wrote it."""
+        """Sync the file and its folders to disk."""
         sync_file(self.path)
         sync_folder(self.path.parent)
         sync_folder(self.path.parent.parent)
@@ -308,7 +308,7 @@ class _RunFile:
 
 def _import_wandb() -> Any:
     if "wandb" not in sys.modules:
-        # A trainer that uses W&B itself hands its own service and run down to its children.
+        # A trainer that uses W&B itself passes its own service and run to child processes.
         for name in ("WANDB_SERVICE", "WANDB_RUN_ID", "WANDB_RESUME"):
             os.environ.pop(name, None)
     return import_vendor("wandb", "wandb")
