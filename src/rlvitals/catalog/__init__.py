@@ -6,7 +6,7 @@ Examples:
     >>> [group.title for group in groups() if group.id == "rlaif.loss"]
     ['Loss analysis']
 
-    Your own metrics take the same form as ours, from Python or from a YAML file:
+    Your own metrics have the same form as the shipped ones, in Python or in a YAML file:
 
     >>> entry = {"id": "mail.read", "title": "Mails read", "what": "Mails an agent opened.", "unit": "mails"}
     >>> register({"metrics": [entry]})
@@ -113,10 +113,10 @@ def shipped_ids() -> frozenset[str]:
 
 
 def reader(framework: str | None = None, algorithm: str | None = None, names: Iterable[str] = ()) -> Reader:
-    """Whoever asks what the names of a run mean, which are its vital signs or which band applies, asks this.
+    """A reader of one run's names: their meanings, the vital signs, the band that applies.
 
-    What is not given is recognised from `names`, where those are. A framework or algorithm that the catalogue has never
-    heard of counts as unknown.
+    A framework or algorithm that is not given is recognised from `names`, if there are any. One that the catalogue does
+    not have counts as unknown.
     """
     if names and not (framework and algorithm):
         found = recognise(names)
@@ -125,7 +125,7 @@ def reader(framework: str | None = None, algorithm: str | None = None, names: It
 
 
 def algorithm(name: str | None) -> Algorithm | None:
-    """An algorithm by any of its spellings, or by what a framework calls it in its settings.
+    """An algorithm by any of its spellings, or by its name in a framework's settings.
 
     >>> algorithm("GRPOConfig").id, algorithm("Dr-GRPO").kind, algorithm("my own")
     ('grpo', 'online', None)
@@ -134,11 +134,11 @@ def algorithm(name: str | None) -> Algorithm | None:
 
 
 def explain(name: str, framework: str | None = None) -> Explanation:
-    """Everything the catalogue knows of a name. Raises UnknownMetric with the nearest names.
+    """Everything the catalogue has about a name. Raises UnknownMetric with the nearest names.
 
     Args:
         name: A metric's name in any framework, or a concept's id.
-        framework: Whose name it is, where several use it for different things.
+        framework: The framework that logs the name, where several use it for different things.
 
     Example:
         ```python
@@ -162,7 +162,7 @@ def recognise(names: Iterable[str]) -> Recognised:
 
 
 def vocabulary() -> Vocabulary:
-    """What tells by its words and values what an unregistered name is.
+    """The vocabulary that recognises an unregistered name by its words and values.
 
     >>> vocabulary().recognise("avg_return").concept, vocabulary().recognise("kl_coef")
     ('reward.total.mean', None)
@@ -176,29 +176,27 @@ def metrics() -> list[Metric]:
 
 
 def families() -> list[Family]:
-    """The chapters of the catalogue."""
+    """The families of metrics: the chapters of the catalogue."""
     return list(_catalog().families.values())
 
 
 def frameworks() -> list[Framework]:
-    """Everyone whose names it knows: frameworks, their trainers, documents."""
+    """All sources of names: frameworks, their trainers, documents."""
     return list(_catalog().frameworks.values())
 
 
 def algorithms() -> list[Algorithm]:
-    """Every algorithm, a variant with what it has of its parent."""
+    """Every algorithm; a variant has what it inherits from its parent."""
     return _catalog().known_algorithms
 
 
 def groups() -> list[MetricGroup]:
-    """Metrics that belong together."""
+    """The groups of metrics that belong together."""
     return list(_catalog().groups.values())
 
 
 def register(source: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | os.PathLike[str]) -> None:
-    """Add metrics of your own: a mapping in the catalogue's form, a list of them, or the path of a YAML or JSON
-    file.
-    """
+    """Add your own metrics: a mapping in the catalogue's form, a list of them, or the path of a YAML or JSON file."""
     _add(_catalog(), source, os.fspath(source) if isinstance(source, str | os.PathLike) else "register()")
 
 

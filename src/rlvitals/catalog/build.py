@@ -1,7 +1,7 @@
 """Compiles the authored YAML files to `catalog.json`: `python -m rlvitals.catalog.build [--check]`.
 
-Parsing 200 kB of YAML takes a fifth of a second and a parser; the compiled file loads in milliseconds with the JSON
-decoder the recorder has anyway. A test fails when the two are out of step.
+Parsing the YAML files is slow and needs a YAML parser. The compiled file loads in milliseconds with the JSON decoder
+that the recorder uses anyway. A test fails when the two differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPILED = DATA / "catalog.json"
 
 
 def read_data() -> Iterator[tuple[str, Any]]:
-    """The authored documents, each with its file's name."""
+    """The documents of the YAML files, each with its file's name."""
     for path in sorted(DATA.glob("*.yaml")):
         yield path.name, read_yaml(path, CatalogError)
 

@@ -1,7 +1,7 @@
-"""Whether two series may be overlaid, and how one is turned into the other.
+"""Whether two series may be overlaid, and how one is converted to the other.
 
-A per-token k3 and a per-sequence k1 are both "the KL" and differ by orders of magnitude; a percentage and a fraction
-differ by a factor that can be taken out. Views ask here before they compare.
+A per-token k3 and a per-sequence k1 are both "the KL" and differ by orders of magnitude. A percentage and a fraction
+differ by a known factor. Views call this module before they compare.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from rlvitals.catalog import slices
 from rlvitals.catalog.lookup import Match
 
 Relation = Literal["same", "convert", "caution", "different"]
-"""same: lay them over each other. convert: after turning both into the concept's own sign and scale. caution: one
-concept, but counted differently. different: not the same quantity."""
+"""same: overlay them. convert: overlay them after both are converted to the concept's sign and scale. caution: one
+concept, but measured differently. different: not the same quantity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The verdict, and the reason in a person's words."""
+    """The verdict, and the reason as a text."""
 
     verdict: Relation
     reason: str = ""
 
 
 def compare(left: Match | None, right: Match | None, *, same_name: bool = False) -> Comparison:
-    """Judge two meanings. `same_name`: both were logged under one name, which is all that is known of unknown
-    metrics.
+    """Compare two meanings. `same_name` means that both were logged under one name, which is the only evidence for
+    unknown metrics.
     """
     if left is None or right is None:
         return Comparison(
@@ -52,7 +52,7 @@ def compare(left: Match | None, right: Match | None, *, same_name: bool = False)
 
 
 def to_concept(match: Match | None, value: float) -> float:
-    """A logged value in the concept's own sign, scale and sense, where a caveat allows it; as it is otherwise."""
+    """A logged value in the concept's own sign, scale and sense if its caveat is convertible; otherwise unchanged."""
     caveat = match.caveat if match else None
     return caveat.to_concept(value) if caveat is not None and caveat.is_convertible else value
 

@@ -1,6 +1,6 @@
-"""The shapes of catalogue data: what one metric, alias, band, framework, algorithm, family and group is.
+"""The types of catalogue data: metric, alias, band, framework, algorithm, family and group.
 
-Owns the vocabulary (closed sets below) and nothing else: loading is in `source`, look-ups are in `lookup`.
+This module owns the closed sets of words below and nothing else: loading is in `source`, look-ups are in `lookup`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Direction = Literal["up", "down", "band", "none"]
-"""Where healthy training moves it: up, down, inside a range, or nowhere in particular."""
+"""How it moves in healthy training: up, down, within a range, or without a direction."""
 
 Reduction = Literal["mean", "sum", "min", "max", "std", "var", "median", "quantile", "last", "none"]
-"""How values of one step (micro-batches, ranks) become one. `none`: a derived number that must be computed again from
-its parts."""
+"""How the values of one step (micro-batches, ranks) are reduced to one. `none`: a derived number that must be computed
+again from its parts."""
 
 Tier = Literal["core", "extended"]
 
@@ -35,9 +35,9 @@ CaveatKind = Literal[
     "estimator",  # another estimator of the same idea
     "per_sequence",  # summed over the tokens of a sequence
     "count",  # a count where the concept is a share
-    "mask",  # padding or masked positions take part
+    "mask",  # padding or masked positions are included
     "space",  # probabilities instead of log-probabilities, or the reverse
-    "test",  # the condition counted is another one
+    "test",  # counts another condition
     "clamp",  # cut to a range
     "window",  # aggregated over the logging window
     "derived",  # must be computed from several keys
@@ -47,10 +47,10 @@ CaveatKind = Literal[
 ]
 
 CONVERTIBLE: frozenset[str] = frozenset({"sign", "scale", "complement"})
-"""The caveats after which two series are the same quantity again."""
+"""The kinds of caveats that a conversion removes."""
 
 OTHER_QUANTITIES: frozenset[str] = frozenset({"count", "different", "derived", "statistic"})
-"""The caveats with which a number is not the quantity that the concept names."""
+"""The kinds of caveats for a number that is not the quantity of the concept."""
 
 DIRECTIONS, REDUCTIONS, TIERS, STAGES, KINDS, CAVEATS = (
     get_args(kind) for kind in (Direction, Reduction, Tier, Stage, Kind, CaveatKind)
@@ -76,11 +76,11 @@ class Caveat:
 
     @property
     def is_misleading(self) -> bool:
-        """Whether the number would mislead under the concept's title, which means another quantity or sense."""
+        """Whether the number would mislead under the concept's title: it is another quantity or its opposite."""
         return self.is_other_quantity or self.kind in ("space", "suspect", "complement", "sign")
 
     def to_concept(self, value: float) -> float:
-        """Turn a logged value into the concept's own sign, scale and sense.
+        """Convert a logged value to the concept's own sign, scale and sense.
 
         >>> Caveat("scale", factor=0.01).to_concept(45.0)
         0.45
@@ -96,35 +96,36 @@ class Caveat:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """What one framework or document calls the metric."""
+    """The name of a metric in one framework or document."""
 
     framework: str
     name: str
-    """The logged key; `{x}` stands for a part that depends on the run, `{x*}` for one that may hold slashes. A key of
-    `slices` there (`{env}`, `{source}`) is the label of a slice; `{env|agg}` says what stands there for all of them."""
+    """The logged key. `{x}` stands for a part that depends on the run, `{x*}` for one that may contain slashes. If x is
+    one of `slices.KEYS` (`{env}`, `{source}`), the part is the label of a slice; in `{env|agg}` the word `agg` stands
+    for all slices together."""
     when: str = ""
     """The setting under which the key has this meaning, such as `estimator=k2`."""
     caveat: Caveat | None = None
     definition: str = ""
-    """How this source computes it, where that is worth saying."""
+    """How this source computes it, where that matters."""
     trap: str = ""
-    """What misleads about this source's number."""
+    """How this source's number can mislead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A typical range with its source, and what it holds for. Information: the doctor judges, not a band."""
+    """A typical range with its source and scope. It is information only: rules judge a run, bands do not."""
 
     low: float | None
     high: float | None
     algorithm: str = "any"
     stage: Stage = "any"
     min_parameters: float | None = None
-    """The smallest model it holds for."""
+    """The smallest model it applies to."""
     estimator: str = ""
-    """The way of computing the number that it holds for, where algorithms differ in it."""
+    """The estimator it applies to, where algorithms compute the number differently."""
     is_typical: bool = True
-    """False where it is quoted from its source and known not to hold beyond the set-up described there."""
+    """False for a range that is quoted from its source and known not to apply beyond the set-up described there."""
     source: str = ""
     note: str = ""
 
@@ -134,7 +135,7 @@ class Band:
 
     @property
     def scope(self) -> str:
-        """What it holds for, in words.
+        """What it applies to, as text.
 
         >>> Band(0, 1e-6, "kto", "mid", min_parameters=1e9).scope
         'kto, mid, from 1e+09 parameters'
@@ -146,7 +147,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One way of being off: what is seen, what it means, what to do."""
+    """One problem: what is seen, what it means, what to do."""
 
     when: str
     means: str
@@ -168,14 +169,14 @@ class Metric:
     estimator: str = ""
     tier: Tier = "extended"
     quantity: str = ""
-    """Concepts with one quantity measure one idea in ways that must not be mixed (KL estimators); defaults to the
+    """Concepts with the same quantity measure one idea in ways that must not be mixed (KL estimators); defaults to the
     id."""
     bands: tuple[Band, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
     notes: str = ""
     names: tuple[Alias, ...] = ()
     is_collective: bool = False
-    """Whether it stands for many series of a run, such as the times of various stages: its title tells none of them."""
+    """Whether it stands for many series of a run, such as the times of various stages; its title does not name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,35 +195,35 @@ class Framework:
     id: str
     title: str
     parent: str = ""
-    """`trl` for `trl_kto`: asking for the parent asks for all of its children."""
+    """`trl` for `trl_kto`. The parent stands for all of its children."""
     inherits: tuple[str, ...] = ()
-    """Frameworks whose names it logs too."""
+    """Frameworks whose names it also logs."""
     like: str = ""
-    """The commoner framework to assume where the names alone cannot tell the two apart."""
+    """The more common framework to assume where the names alone do not distinguish the two."""
     algorithm: str = ""
-    """The algorithm a trainer implies, where it does."""
+    """The algorithm that a trainer implies, if any."""
     source: str = ""
     prefix: str = ""
-    """What its loggers put in front of the names."""
+    """The prefix that its loggers add to the names."""
     slices: Mapping[str, str] = field(default_factory=dict)
-    """Where it logs whole sets of names once more for each slice: `env/{env}/*` for `env/all/*`, or `{source}/*` for
-    `*`, which is any of its names."""
+    """Sets of names that it logs again for each slice: `env/{env}/*` for `env/all/*`, or `{source}/*` for `*`, which is
+    any of its names."""
     is_guessed: bool = True
-    """False where names alone never point to it: its runs say themselves whose they are, and some of its names are bare
+    """False where it is never recognised from names: its runs name their framework, and some of its names are plain
     words that any log may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """A way of training, and what is particular to it."""
+    """A training algorithm, and its particular settings in the catalogue."""
 
     id: str
     title: str
     kind: Kind | Literal[""] = ""
     parent: str = ""
-    """The algorithm it is a variant of, and whose kind, vital signs and estimators it has where it names none."""
+    """The algorithm it is a variant of. It inherits the kind, vital signs and estimators that it does not define."""
     aliases: tuple[str, ...] = ()
-    """Other spellings, and what frameworks call it in their settings."""
+    """Other spellings, and its names in the settings of frameworks."""
     vitals: tuple[str, ...] = ()
     """Its vital signs, the most telling first: concepts, or groups of them."""
     estimators: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`explain`: everything the catalogue can say of one name, as one object that prints itself and turns into JSON."""
+"""`explain`: everything the catalogue has about one name, as one object that can be converted to JSON."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rlvitals.catalog.lookup import Catalog, Match
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Metric):
-    """A name, explained: the catalogue's entry for its likeliest meaning, and what the name adds."""
+    """The explanation of a name: the catalogue's entry for its likeliest meaning, and facts about the name itself."""
 
     name: str
     matched: str
-    """How the name was found: as id, name, pattern, or behind a logger's prefix."""
+    """How the name was found: as id, name or pattern, or after a logger's prefix (`prefix`)."""
     labels: dict[str, str]
-    """Of a slice: what it is of."""
+    """The labels of a slice, such as its environment."""
     sources: tuple[dict[str, Any], ...]
-    """Who uses this very name for it: framework, definition, trap, caveat, when."""
+    """The frameworks that use exactly this name for it: framework, definition, trap, caveat, when."""
     aliases: dict[str, list[str]]
-    """What every framework calls it."""
+    """Its names in every framework."""
     other_meanings: tuple[dict[str, Any], ...]
-    """The other concepts that carry this name, with who uses it so."""
+    """The other concepts with this name, and the frameworks that use it so."""
 
     @property
     def is_ambiguous(self) -> bool:

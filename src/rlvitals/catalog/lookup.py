@@ -1,7 +1,7 @@
-"""Finds what a logged name means: exact, by pattern, by prefix, within a framework where one is known.
+"""Finds the meanings of a logged name: exactly, by pattern or by prefix, within a framework where one is known.
 
-One `Catalog` holds all entries (ours, plug-ins', the user's) and the maps by name. Ambiguity is data: a name with
-several meanings gives several matches, the likeliest first.
+One `Catalog` holds all entries (shipped, from plug-ins, from the user) and the maps by name. A name with several
+meanings gives several matches, the likeliest first.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Match:
 
     metric: Metric
     alias: Alias | None
-    """The framework's name that matched; None when the concept id itself was asked for."""
+    """The framework's name that matched; None when the name is the concept's id."""
     how: How
     in_framework: bool = True
-    """False when a framework was named and this meaning is another framework's."""
+    """False when a framework was given and this meaning is another framework's."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Of a slice: the environment, data source, agent, task or tool that it is of."""
+    """The labels of a slice: its environment, data source, agent, task or tool."""
     stem: str = ""
-    """Of a slice: the name with the keys in the places of the labels, which all slices of the series share."""
+    """The name of a slice with keys in the places of the labels; all slices of the series share it."""
 
     @property
     def caveat(self) -> Caveat | None:
@@ -49,15 +49,15 @@ class Match:
 
 
 MOST_RECOGNISED = 5_000
-"""Names that are looked at; a log with a million keys is no clearer for the rest of them."""
+"""The most names that are read; in a log with a million keys the rest would add nothing."""
 
 
 MOST_REMEMBERED = 65_536
-"""Look-ups whose answer is kept; when there are more, all are forgotten and asked for again."""
+"""The most look-ups whose results are cached; when there are more, the cache is cleared."""
 
 
 class _Found(NamedTuple):
-    """A name of the catalogue that a logged name fits."""
+    """A name of the catalogue that matches a logged name."""
 
     metric: Metric
     alias: Alias
@@ -67,7 +67,7 @@ class _Found(NamedTuple):
 
 
 class Recognised(NamedTuple):
-    """Which framework and algorithm a set of metric names points to; None where it does not."""
+    """The framework and algorithm that a set of metric names points to; None where it points to none."""
 
     framework: str | None
     algorithm: str | None
@@ -79,29 +79,29 @@ _ID_AT_K = re.compile(r"(?P<id>.+_k)/\d+(/(low|high))?")
 """A concept's id with its k, as `compute.rollout` writes it: `eval.pass_at_k/8`, and the ends of its interval."""
 _NAME_AT_K = re.compile(r"(?P<word>[a-z]+[@^])\d+")
 _ALIAS_AT_K = re.compile(r"(?:.*/)?(?P<word>[a-z]+[@^])\{k\}(?:/.*)?")
-"""`pass@8` by itself, and the frameworks' longer names that end in it or have it as a part: `passrate/pass@{k}`."""
+"""A plain `pass@8`, and the frameworks' longer names that contain it: `passrate/pass@{k}`."""
 _GENERIC = {"train", "eval", "val", "rollout", "test", "rewards", "env", "time", "timing", "inference", "all"}
 _ANYBODYS = frozenset({
     "loss", "reward", "mean_reward", "accuracy", "margin", "kl", "entropy", "lr", "epoch", "step", "score",
 })  # fmt: skip
-"""Names that any hand-written loop logs: they alone do not tell whose log it is."""
+"""Names that any hand-written loop logs: they alone do not identify a framework."""
 
 _OF_EPISODES = re.compile(r"(^|/)(ep_(rew|len)_mean|mean_ep_length|total_timesteps|episodic_(return|length))$")
-"""Names of loops that play episodes in an environment (stable-baselines3, CleanRL), which are nobody's here. Their
-`eval/mean_reward` and `eval/mean_ep_length` would else be the scores of two data sets."""
+"""Names of loops that play episodes in an environment (stable-baselines3, CleanRL), which are no framework of the
+catalogue. Otherwise their `eval/mean_reward` and `eval/mean_ep_length` would be read as the scores of two data sets."""
 
 _MEASURED = re.compile(
     r"time/(.+/(total|execute|onload|offload)|rollout|ref_log_probs_values_reward|old_log_probs_values|adv)"
     r"|memory/.+/(start|end)/.+|system/(tps|samples)|Performance/.+|System/.+"
 )
-"""Names that `run.phase`, `run.timer`, `run.count` and the samples of the machine bring into any framework's run, so
-that they point to none."""
+"""Names that `run.phase`, `run.timer`, `run.count` and the samples of the machine add to any framework's run, so they
+point to no framework."""
 _SPECIAL = {
     "metric_infix": ".+",
     "statistic": r"(?:mean|avg|median|min|max|sum|std|stddev|count|tp?\d+|p\d+)",
 }
-"""Placeholders that stand for something else than one segment: several (ROLL's `actor_train/train_step`), or what a
-reducer is called.
+"""Placeholders that do not stand for one segment: one for several segments (ROLL's `actor_train/train_step`), and one
+for the name of a reducer.
 """
 
 
@@ -121,8 +121,8 @@ class Catalog:
         self._answers: dict[tuple[str, str | None, str | None], tuple[Match, ...]] = {}
 
     def add(self, data: CatalogData, where: str = "the catalogue") -> None:
-        """Add a source's entries. An id that is taken is an error, except that a user's own entry may replace
-        itself.
+        """Add a source's entries. A metric replaces one with the same id and family; an id of another family is an
+        error.
         """
         for metric in data.metrics:
             present = self.metrics.get(metric.id)
@@ -140,13 +140,13 @@ class Catalog:
             self._words[role] = (*self._words.get(role, ()), *words)
         for form in data.forms:
             self._check_form(form, where)
-        self._forms = [*data.forms, *self._forms]  # the newest word on a form counts
+        self._forms = [*data.forms, *self._forms]  # the newest form counts
         self._neutral.update(data.neutral)
         self._ignorable.update(data.ignorable)
         for name, derived in vars(type(self)).items():
             if isinstance(derived, cached_property):
                 self.__dict__.pop(name, None)
-        self._answers = {}  # a new one, so that a look-up under way in another thread cannot leave an old answer in it
+        self._answers = {}  # a new dict: a look-up in another thread may still write to the old one
 
     def _check_form(self, form: NameForm, where: str) -> None:
         """Raise CatalogError for an unknown concept or role."""
@@ -173,9 +173,9 @@ class Catalog:
         return found
 
     def matches(self, name: str, framework: str | None = None, algorithm: str | None = None) -> list[Match]:
-        """The same; none for an unknown name. Quick, where looking for the nearest names takes 50 ms, and
-        remembered: a view asks for the same names again and again. With the id of an algorithm, the names of a
-        trainer for it come first where the framework leaves it open.
+        """The same, but empty for an unknown name. It is fast, because it does not search for the nearest names
+        (50 ms), and cached, because views look up the same names repeatedly. With the id of an algorithm, names of its
+        trainers come first where the framework leaves the trainer open.
         """
         answers = self._answers
         found = answers.get((name, framework, algorithm))
@@ -187,12 +187,12 @@ class Catalog:
         return list(found)
 
     def algorithm(self, name: str | None) -> Algorithm | None:
-        """An algorithm by any of its spellings, with what it has of its parents."""
+        """An algorithm by any of its spellings, with what it inherits from its parents."""
         return self._by_spelling.get(_spelling(name)) if name else None
 
     @property
     def known_algorithms(self) -> list[Algorithm]:
-        """Every algorithm, with what it has of its parents."""
+        """Every algorithm, with what it inherits from its parents."""
         return [self._by_spelling[_spelling(name)] for name in self.algorithms]
 
     def lineage(self, algorithm: str) -> list[str]:
@@ -204,8 +204,8 @@ class Catalog:
         return found
 
     def trainer(self, framework: str | None, algorithm: str | None) -> str | None:
-        """Whose names a run logs, as closely as is known: TRL's `kl` means another thing in each of its trainers. What
-        is given as the algorithm counts more than which trainer's names these look like.
+        """The trainer whose names a run logs, or its framework: TRL's `kl` has another meaning in each of its trainers.
+        The given algorithm counts more than a trainer that was recognised from names.
         """
         entry = self.frameworks.get(framework or "")
         if entry is None:
@@ -247,14 +247,12 @@ class Catalog:
         return self._ranked(matches, framework, algorithm)
 
     def nearest(self, name: str, count: int = 5) -> list[str]:
-        """Known names that look like this one."""
+        """Known names that are similar to this one."""
         folded = {known.casefold(): known for known in [*self.metrics, *self._by_name]}
         return [folded[word] for word in difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.5)]
 
     def recognise(self, names: Iterable[str]) -> Recognised:
-        """The framework that knows most of the names, and its algorithm. Where several know as many, what they have in
-        common.
-        """
+        """The framework that has most of the names, and its algorithm. In a tie, their common parent, or none."""
         known: Counter[str] = Counter()
         counted = 0
         given = list(islice(names, MOST_RECOGNISED))
@@ -273,7 +271,7 @@ class Catalog:
         if not any(known[framework] == most for framework in telling):
             return Recognised(None, None)
         best = [framework for framework, count in known.items() if count == most]
-        # A document retells a framework's names, and an heir repeats them: the original is meant.
+        # Documents and heirs repeat a framework's names; the original framework is meant.
         originals = [name for name in best if name in self._originals] or best
         originals = [name for name in originals if self.frameworks[name].like not in originals]
         if len(originals) == 1:
@@ -282,8 +280,8 @@ class Catalog:
         return Recognised(parents.pop() if len(parents) == 1 else None, None)
 
     def _owners(self, name: str) -> set[str]:
-        """The frameworks that log this very name, heirs included; umbrella names such as `trl` are not among them, and
-        none that is never guessed.
+        """The frameworks that log exactly this name, including heirs. Umbrella names such as `trl` and frameworks that
+        are never guessed are not among them.
         """
         name = _unspaced(name)
         if cut := slices.cut(name):
@@ -316,8 +314,8 @@ class Catalog:
             )
 
     def scope(self, framework: str) -> set[str]:
-        """The frameworks whose names count when one is asked for: itself, its children, its parent, and what it
-        inherits.
+        """The frameworks whose names count for a framework: itself, its children, its parent, and those it inherits
+        from.
         """
         found = self._scopes.get(framework)
         if found is None:
@@ -341,7 +339,7 @@ class Catalog:
         return scope | {parent} if parent else scope
 
     def _concept(self, name: str) -> Metric | None:
-        """The concept an id stands for, with or without its k."""
+        """The concept with this id; the name may also have a k."""
         at_k = _ID_AT_K.fullmatch(name)
         return self.metrics.get(name) or (self.metrics.get(at_k["id"]) if at_k else None)
 
@@ -369,7 +367,7 @@ class Catalog:
         ]
 
     def _search_slices(self, name: str, scope: set[str]) -> list[_Found]:
-        """What a name means of which the framework logs a whole set for each slice."""
+        """The meanings of a name from a set that the framework logs once for each slice."""
         for framework in scope & self._slice_forms.keys():
             for form, plain in self._slice_forms[framework]:
                 if (fitting := form.fullmatch(name)) is None:
@@ -383,8 +381,8 @@ class Catalog:
         return []
 
     def _ranked(self, matches: list[Match], framework: str | None, algorithm: str | None) -> list[Match]:
-        """Best first: in the asked framework, its own name before an inherited one, of a trainer for the algorithm,
-        unconditional, without a caveat; then the widest use.
+        """Sort matches, the best first: in the given framework, its own name before an inherited one, of a trainer for
+        the algorithm, unconditional, without a caveat; then by the number of frameworks that use it.
         """
         if len(matches) < 2:
             return matches
@@ -447,7 +445,7 @@ class Catalog:
 
     @cached_property
     def _owners_by_direct(self) -> dict[frozenset[str], set[str]]:
-        """As many as there are sets of frameworks that share a name: the catalogue's size bounds it."""
+        """A cache with one entry for each set of frameworks that share a name, so the catalogue's size bounds it."""
         return {}
 
     @cached_property
@@ -460,7 +458,7 @@ class Catalog:
 
     @cached_property
     def _originals(self) -> set[str]:
-        """Frameworks that are not another one's heir or a document retelling it."""
+        """Frameworks that inherit no names: neither heirs of another one nor documents about it."""
         return {name for name, entry in self.frameworks.items() if not entry.inherits}
 
     @cached_property
@@ -494,8 +492,8 @@ class Catalog:
 
 
 class _Patterns:
-    """All names with placeholders, by what stands before the first one: a name is held against the few patterns that
-    begin as it does.
+    """All names with placeholders, by the text before the first placeholder: a name is compared only with the few
+    patterns that have the same start.
     """
 
     def __init__(self, patterns: Iterable[_Pattern]) -> None:
@@ -505,7 +503,7 @@ class _Patterns:
         self._lengths = sorted({len(head) for head in self._by_head})
 
     def fitting(self, name: str, scope: set[str] | None) -> list[_Pattern]:
-        """The patterns a name fits, in the catalogue's order."""
+        """The patterns that match a name, in the catalogue's order."""
         found = [
             (place, pattern)
             for length in self._lengths
@@ -524,10 +522,10 @@ class _Pattern:
         self.alias = alias
         self.head = PLACEHOLDER.split(alias.name, maxsplit=1)[0]
         self.literal = len(PLACEHOLDER.sub("", alias.name))
-        """How much of it is fixed: the most literal pattern wins."""
+        """The number of fixed characters: the pattern with the most wins."""
         fixed = {part for part in alias.name.split("/") if "{" not in part}
         self.is_loose = fixed <= _GENERIC and (alias.name.count("/") < 2 or alias.name.endswith("{statistic}"))
-        """So general that it only counts for its own framework (`train/{extra_log_key}`)."""
+        """Whether it is so general that it only counts for its own framework (`train/{extra_log_key}`)."""
         self._regex: re.Pattern[str] | None = None
 
     def fits(self, name: str, scope: set[str] | None) -> bool:
@@ -538,8 +536,8 @@ class _Pattern:
         return self._expression().fullmatch(name) is not None
 
     def labels(self, name: str) -> tuple[dict[str, str], str]:
-        """The labels of a name that fits, and the name with their keys in their places; of one that is over all slices,
-        nothing.
+        """The labels of a name that matches, and the name with keys in their places; both empty for a name over all
+        slices.
         """
         expression = self._expression()
         found = expression.fullmatch(name) if expression.groupindex else None
@@ -557,7 +555,7 @@ class _Pattern:
         return labels, stem + name[end:] if labels else ""
 
     def _expression(self) -> re.Pattern[str]:
-        """Compiled when it is first needed: most patterns of the catalogue never are."""
+        """The compiled expression. It is compiled at first use, because most patterns are never used."""
         if self._regex is None:
             pieces = PLACEHOLDER.split(self.alias.name)
             self._regex = re.compile(
@@ -567,14 +565,14 @@ class _Pattern:
 
 
 def _group(placeholder: str) -> str:
-    """The expression for a placeholder: a group of its key where it stands for a label."""
+    """The expression for a placeholder: a group named by its key if it is a label."""
     expression = ".+" if placeholder.endswith("*") else _SPECIAL.get(placeholder, "[^/]+")
     key = slices.label_key(placeholder)
     return f"(?P<{key}>{expression})" if key else expression
 
 
 def _labelled(match: Match, cut: slices.Cut) -> Match:
-    """The meaning of a name without its labels, as that of the name with them."""
+    """Add the labels of a name to the meaning of the name without them."""
     keys = cut.stem.removeprefix(cut.name)
     return replace(match, labels={**match.labels, **cut.labels}, stem=(match.stem or cut.name) + keys)
 
@@ -583,7 +581,7 @@ _SEPARATORS = str.maketrans(" -/", "___")
 
 
 def _unspaced(name: str) -> str:
-    """A name as it was logged: tables of notebooks write spaces around the slash."""
+    """A name as it was logged: tables in notebooks have spaces around the slash."""
     return name.replace(" / ", "/")
 
 
@@ -596,7 +594,7 @@ def _spelling(name: str) -> str:
 
 
 def _without_prefix(name: str) -> list[str]:
-    """The name behind what loggers and exports put in front (Hugging Face integrations, OpenRLHF, Weights & Biases)."""
+    """The name without prefixes of loggers and exports (Hugging Face integrations, OpenRLHF, Weights & Biases)."""
     bare = name.removeprefix("data/").removeprefix("metrics/")
     shorter = (name.removeprefix("train/"), name.removeprefix("train_"), bare, without_held_out_prefix(name))
     return [candidate for candidate in dict.fromkeys(shorter) if candidate and candidate != name]

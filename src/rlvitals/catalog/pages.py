@@ -14,7 +14,7 @@ NOTE = "<!-- Generated from src/rlvitals/catalog/data by `make catalog`; edit th
 
 
 def load() -> Catalog:
-    """The authored entries alone: no plug-in of whoever builds the docs."""
+    """The entries of the YAML files alone, without the plug-ins installed where the docs are built."""
     catalog = Catalog()
     for where, document in read_data():
         catalog.add(parse(document, where), where)
@@ -126,8 +126,8 @@ def _cell(text: str) -> str:
 
 
 def publish(wanted: dict[str, str], arguments: list[str], by_hand: str = "") -> int:
-    """Write the pages into the folder that is named, all but the one written by hand, or with --check only compare;
-    returns the exit code.
+    """Write the pages into the folder given in the arguments, or with --check only compare; returns the exit code. The
+    page `by_hand` is left as it is.
     """
     folder = Path(next(word for word in arguments if not word.startswith("-")))
     present = {path.name: path for path in folder.glob("*.md") if path.name != by_hand}

@@ -1,5 +1,5 @@
-"""Answers the questions that views, rules and trackers have about a run's names: what does a name mean here, which are
-the vital signs, which band applies, which names are slices of one metric.
+"""Reads a run's names for views, rules and trackers: the meaning of a name, the vital signs, the band that applies, and
+the names that are slices of one metric.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rlvitals.catalog.slices import Cut, Sliced
 from rlvitals.splits import held_out_name, is_held_out
 
 MOST_LOOKED_AT = 20_000
-"""Names in which vital signs are looked for; a run with more has logged something else than metrics."""
+"""The most names in which vital signs are searched for; a run with more has logged something other than metrics."""
 
 FEWEST_SIGNS, MOST_SIGNS = 8, 12
-"""With fewer vital signs further metrics fill up; more are too many to look at."""
+"""If there are fewer vital signs, other metrics are added; more are too many to look at."""
 
 FURTHER = ("vitals.agent", "vitals.value", "vitals.sync")
 """Groups that come after an algorithm's own signs."""
 
 EXPERTS, EXPERT_SIGNS = "vitals.experts", 3
-"""A mixture of experts is trained by the same algorithms, so it has a few places among their signs."""
+"""A mixture of experts is trained with the same algorithms, so a few places among their signs are for its router."""
 
 BACKGROUND = frozenset({"progress", "time", "memory", "system", "engine", "throughput"})
-"""Chapters that tell how the machine does, not the training."""
+"""Families about the machine, not about the training."""
 
 STAGE_ENDS: tuple[tuple[float, Stage], ...] = (
     (10 / 145, "start"),
@@ -39,7 +39,7 @@ STAGE_ENDS: tuple[tuple[float, Stage], ...] = (
 
 
 def stage_at(step: int | None, total: int | None) -> Stage:
-    """How far a run is; "any" where that is not known.
+    """The stage of a run; "any" where that is not known.
 
     >>> stage_at(5, 145), stage_at(80, 145), stage_at(145, 145), stage_at(80, None)
     ('start', 'mid', 'end', 'any')
@@ -65,8 +65,8 @@ class Reader:
         return self._catalog.matches(name, self.framework, self._algorithm)
 
     def meaning(self, name: str, *, evaluated: bool = False) -> Match | None:
-        """What a logged name means here; None for an unknown name. `evaluated` says that evaluations alone log
-        it.
+        """The meaning of a logged name in this run; None for an unknown name. `evaluated` means that only evaluations
+        log it.
         """
         found = next(iter(self.matches(name)), None)
         if evaluated and (found is None or found.metric.family != "eval"):
@@ -81,7 +81,7 @@ class Reader:
         return Cut(name, found.labels, found.stem) if found.labels else None
 
     def slices(self, names: Sequence[str]) -> list[Sliced]:
-        """The slices among a run's logged names, series by series, as they were logged."""
+        """The slices among a run's logged names, grouped by series, in the order they were logged."""
         groups: dict[str, dict[str, str]] = {}
         for name in names[:MOST_LOOKED_AT]:
             if cut := self.cut(name):
@@ -108,12 +108,12 @@ class Reader:
         return Sliced(stem, concept, members, whole)
 
     def explain(self, name: str) -> Explanation:
-        """Everything the catalogue can say of a name. Raises UnknownMetric with the nearest names."""
+        """Everything the catalogue has about a name. Raises UnknownMetric with the nearest names."""
         return explanation.explain(self._catalog, name, self.framework)
 
     def named(self, name: str, *, evaluated: bool = False) -> Metric | None:
-        """The concept whose title, unit and band a logged number may stand under. None where they would mislead: the
-        number is another quantity or its opposite, or other frameworks alone use the name, and not for one thing.
+        """The concept whose title, unit and band apply to a logged number. None where they would mislead: the number is
+        another quantity or its opposite, or only other frameworks use the name, and for different things.
         """
         found = self.meaning(name, evaluated=evaluated)
         if found is None or (found.caveat is not None and found.caveat.is_misleading):
@@ -121,7 +121,7 @@ class Reader:
         return found.metric if found.in_framework or self._is_unambiguous(name) else None
 
     def title(self, name: str, *, evaluated: bool = False) -> str:
-        """What people call it: its concept's title, or the name itself where that says more."""
+        """The title to show: that of its concept, or the name itself where there is none or it covers many series."""
         metric = self.named(name, evaluated=evaluated)
         return name if metric is None or metric.is_collective else metric.title
 
@@ -129,7 +129,7 @@ class Reader:
         return len({match.metric.id for match in self.matches(name)}) == 1
 
     def names_for(self, metric: Metric) -> list[str]:
-        """What the run's framework calls a concept."""
+        """The names of a concept in the run's framework."""
         scope = self._catalog.scope(self.framework) if self.framework else set()
         own = (alias for alias in metric.names if alias.framework in scope and "{" not in alias.name)
         return list(dict.fromkeys(a.name for a in own if not (a.caveat and a.caveat.is_other_quantity)))
@@ -137,8 +137,8 @@ class Reader:
     def band(
         self, name: str, *, stage: Stage = "any", parameters: float | None = None, evaluated: bool = False
     ) -> Band | None:
-        """The typical range of a logged number at a stage of training, in a model of so many parameters; None where
-        the catalogue has none that is known to hold here.
+        """The typical range of a logged number at a stage of training, for a model with this many parameters. None
+        where the catalogue has none that is known to apply.
         """
         metric, found = self.named(name, evaluated=evaluated), self.meaning(name, evaluated=evaluated)
         if metric is None or found is None or (is_held_out(name) and found.how == "prefix"):
@@ -151,7 +151,7 @@ class Reader:
             for band in reversed(metric.bands)
             if band.is_typical
             and band.estimator in ("", estimator)
-            # An algorithm's own band is about the estimator that it uses.
+            # An algorithm's own band is for the estimator that it uses.
             and (found.caveat is None or band.algorithm != "any")
             and (band.min_parameters is None or (parameters is not None and parameters >= band.min_parameters))
         }
@@ -161,9 +161,10 @@ class Reader:
     def vital_signs(self, names: Sequence[str]) -> list[str]:
         """Which of a run's logged names to look at, the most telling first, at most MOST_SIGNS.
 
-        First the algorithm's own; of an unknown algorithm, those of the one that most of the names belong to. Of a
-        mixture of experts, EXPERT_SIGNS of its router are among them. Then an agent's, a critic's and an engine's.
-        What is missing to FEWEST_SIGNS is filled up from the catalogue's core, then with unknown names.
+        First come the algorithm's own signs. For an unknown algorithm, they are those of the one that most of the names
+        belong to. For a mixture of experts, EXPERT_SIGNS of its router are among them. Then come those of an agent, a
+        critic and an engine. If there are fewer than FEWEST_SIGNS, core metrics of the catalogue are added, then
+        unknown names.
         """
         logged = self._by_concept(names)
         chosen = [logged[concept] for concept in self._signs(logged) if concept in logged]
@@ -174,11 +175,11 @@ class Reader:
         return (chosen or list(names[:FEWEST_SIGNS]))[:MOST_SIGNS]
 
     def ordered(self, names: Sequence[str]) -> list[str]:
-        """All names: the vital signs first, then as they were logged."""
+        """All names: the vital signs first, then the others in the order they were logged."""
         return list(dict.fromkeys([*self.vital_signs(names), *names]))
 
     def columns(self, names: Sequence[str]) -> dict[str, str]:
-        """By concept, the name whose number may stand in a column of that title: spelled as its framework does, of
+        """By concept, the name whose values may be shown in a column with its title: in its framework's spelling, from
         training, and in the concept's own sign and scale.
         """
         return self._by_concept([name for name in names if self._fits_a_column(name)])
@@ -227,8 +228,8 @@ class Reader:
 
 
 def _spelled_for_all(stem: str, name: str, cut: Cut | None) -> Iterator[str]:
-    """How the series over all slices would be called: without the labels, or with a framework's word for all of them in
-    the place of each in turn, the others as they are.
+    """Possible names of the series over all slices: without the labels, or with a framework's word for all slices in
+    place of one label.
     """
     if plain := slices.cut(name):
         yield plain.name

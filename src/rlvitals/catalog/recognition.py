@@ -1,8 +1,8 @@
-"""Tells what a series with an unregistered name is, by the words of its name and by its values, and how sure that is.
+"""Recognises a series with an unregistered name by the words of its name and by its values, and rates how sure that is.
 
 A name is cut into words (`rollout/ep_rew_mean`, `avgReturn`, `clipfrac`, `平均奖励`, `Средняя награда`), each word
 has a role (`words.yaml`), and the roles together make a concept or none: `kl_coef` is a `kl` and a `setting`, no KL.
-Values then support or contradict it. Pure functions of a name and a few values; nothing here is done per row.
+The values then support or contradict it. These are pure functions of a name and a few values; none runs for every row.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Sureness = Literal["given", "known", "high", "fair", "guess"]
 LEVELS: tuple[Sureness, ...] = ("given", "known", "high", "fair", "guess")
 
 LONGEST_NAME = 160
-"""Longer names are texts."""
+"""Longer names are not read: they are texts."""
 
 ENOUGH_VALUES = 12
-"""From so many values on they can also contradict by what they look like together."""
+"""The number of values from which their course can also support or contradict a concept."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameForm:
-    """How names of one concept are made, and what its values look like."""
+    """The form of names of one concept, and what its values look like."""
 
     concept: str
     said: tuple[str, ...]
     """Roles of the words, in any order; one in brackets may be missing."""
     values: str = ""
-    """One of `LOOKS`: what the values must and may look like."""
+    """One of `LOOKS`: what the values look like."""
     sureness: Sureness = "high"
-    """How sure the words alone make it."""
+    """How sure the concept is from the words alone."""
     guess: bool = False
-    """Whether a name with an unknown word is read as it, as a guess."""
+    """Whether a name with an unknown word is also read as this concept, as a guess."""
     held_out: bool = False
     """Whether it is measured on held-out data."""
 
@@ -64,15 +64,15 @@ class NameWords(NamedTuple):
     own: frozenset[str]
     """Roles of the words of its last part."""
     above: frozenset[str]
-    """Roles of what stands before that: `losses/` in `losses/entropy`."""
+    """Roles of the words before that: `losses/` in `losses/entropy`."""
     unknown: tuple[str, ...]
-    """Words without a role, of its last part."""
+    """Words without a role in its last part."""
     unknown_above: int
-    """How many stand before that."""
+    """The number of words without a role before that."""
 
 
 class Vocabulary:
-    """All words and forms, and what is derived from them."""
+    """All words and forms, and the look-up tables derived from them."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class Vocabulary:
                 self._forms.setdefault((form.held_out, roles), form)
 
     def recognise(self, name: str, values: Sequence[float] = (), *, pairs: bool = False) -> Recognition | None:
-        """What a series is, by its name and the values it began with; None if there is no evidence.
+        """Recognise a series by its name and its first values; None if there is no evidence.
 
-        `pairs` says that the log is of preference pairs, whose plain `accuracy` is that of the pairs.
+        `pairs` means that the log is of preference pairs, where a plain `accuracy` is that of the pairs.
         """
         held_out = is_held_out(name)
         said = self.cut(without_held_out_prefix(name) if held_out else name)
@@ -132,11 +132,11 @@ class Vocabulary:
         return _weighed(recognition, form.values, values)
 
     def weigh(self, recognition: Recognition, values: Sequence[float]) -> Recognition | None:
-        """What is thought of a series whose name says what it is, once values of it are known."""
+        """Check a recognition of a name against values; None where they contradict it."""
         return _weighed(recognition, self._looks.get(recognition.concept, ""), values)
 
     def cut(self, name: str) -> NameWords:
-        """A name's words by their roles; what follows the last `/` that is more than a statistic is its own part.
+        """The words of a name by their roles. The own part is the last one that is more than a statistic.
 
         >>> from rlvitals.catalog import vocabulary
         >>> sorted(vocabulary().cut("losses/clipfrac").own), sorted(vocabulary().cut("losses/clipfrac").above)
@@ -161,13 +161,13 @@ class Vocabulary:
         return NameWords(frozenset(own), frozenset(above), tuple(unknown), unknown_above)
 
     def names_a_part(self, name: str) -> bool:
-        """Whether a name may be that of one part of the reward: a reward, a bonus, a function, and whose."""
+        """Whether a name may denote one part of the reward: it has a word for a reward, a bonus or a function."""
         said = self.cut(name)
         roles = (said.own | said.above) - self._neutral
         return bool(roles & PARTS) and roles <= PARTS | {"success", "accuracy", "format", "length", "response"}
 
     def says_nothing(self, name: str) -> bool:
-        """Whether no word of a name has a role that tells what it is."""
+        """Whether no word of a name has a role that shows its meaning."""
         said = self.cut(name)
         return bool(said.unknown) and said.own | said.above <= self._neutral
 
@@ -197,7 +197,7 @@ class Vocabulary:
         return roles, unknown
 
     def _word(self, word: str) -> set[str] | None:
-        """The roles of a word: as it is written, in the singular, by its stem, or of the words it is glued from."""
+        """The roles of a word: as written, in the singular, by its stem, or of the words it is composed of."""
         if word.isdigit():
             return {"digits"}
         for spelled in (word, word.removesuffix("s"), word.removesuffix("es"), f"{word.removesuffix('ies')}y"):
@@ -209,7 +209,7 @@ class Vocabulary:
         return self._glued(word)
 
     def _glued(self, word: str) -> set[str] | None:
-        """The roles of a word that is several without a space: `clipfrac`, `策略损失`."""
+        """The roles of a word composed of several words without a space: `clipfrac`, `策略损失`."""
         is_letters = word.isascii()
         best: list[list[str] | None] = [[]] + [None] * len(word)
         for end in range(1, len(word) + 1):
@@ -226,10 +226,10 @@ class Vocabulary:
 
 
 STATISTICS = frozenset({"mean", "std", "var", "min", "max", "quantile", "sum", "total", "running", "digits"})
-"""What a part of a name may consist of that only says how the part before it was summed up."""
+"""Roles in a part of a name that only gives the statistic of the part before it."""
 
 PARTS = frozenset({"reward", "score", "part"})
-"""What a part of the reward is called."""
+"""Roles in the name of a part of the reward."""
 
 _RATE = re.compile(r"\s*/\s*(s|sec|secs|second|seconds)\b(?=\W*$)", re.IGNORECASE)
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -240,7 +240,7 @@ _SCRIPTS = re.compile(
 
 
 def _segments(name: str) -> list[list[str]]:
-    """The words of a name, part by part.
+    """The words of a name, one list for each part.
 
     >>> _segments("rollout/ep_rew_mean"), _segments("AvgReturn"), _segments("tok/s")
     ([['rollout'], ['ep', 'rew', 'mean']], [['avg', 'return']], [['tok', 'per', 'second']])
@@ -256,7 +256,7 @@ def _folded(text: str) -> str:
 
 
 def _variants(said: str) -> list[frozenset[str]]:
-    """The sets of roles that a form stands for. A ratio may be meant where a share is.
+    """The sets of roles that a form stands for. A form with `share` also accepts `ratio`.
 
     >>> [sorted(roles) for roles in _variants("clip share (policy)")]
     [['clip', 'policy', 'share'], ['clip', 'share'], ['clip', 'policy', 'ratio'], ['clip', 'ratio']]
@@ -275,7 +275,7 @@ def _less_sure(one: Sureness, other: Sureness) -> Sureness:
 
 
 def _weighed(recognition: Recognition, look: str, values: Sequence[float]) -> Recognition | None:
-    """A recognition by words, after the values had their say; None where they contradict."""
+    """A recognition by words, checked against the values; None where they contradict it."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return recognition
@@ -296,7 +296,7 @@ CONTRADICTED, NEGATED = "contradicted", "negated"
 
 
 def _is_counter(values: Sequence[float]) -> bool:
-    """Whether it counts something: whole numbers that never fall and always rise in the end."""
+    """Whether it is a counter: whole numbers, each larger than the one before."""
     rises = all(later > earlier for earlier, later in pairwise(values))
     return rises and all(value == int(value) for value in values)
 
@@ -328,7 +328,7 @@ def _logp(values: Sequence[float]) -> str:
 
 
 def _entropy(values: Sequence[float]) -> str:
-    """Logged as a term of the loss it is negative."""
+    """An entropy that is logged as a term of the loss is negative."""
     return NEGATED if max(values) < 0.0 else ""
 
 
@@ -349,13 +349,13 @@ def _explained(values: Sequence[float]) -> str:
 
 
 def _time(values: Sequence[float]) -> str:
-    """The time of a step; one that only grows is the time since the start."""
+    """The time of a step; values that only grow are the time since the start."""
     grows = len(values) >= ENOUGH_VALUES and all(later > earlier for earlier, later in pairwise(values))
     return CONTRADICTED if min(values) < 0.0 or grows else ""
 
 
 def _reward(values: Sequence[float]) -> str:
-    """Anything may be a reward but a date or a counter."""
+    """Anything may be a reward except a timestamp."""
     return CONTRADICTED if min(values) > 1e8 else ""
 
 
@@ -377,4 +377,4 @@ LOOKS: dict[str, Callable[[Sequence[float]], str]] = {
     "time": _time,
     "reward": _reward,
 }
-"""What the values of a concept look like: contradicted, negated, or a phrase if they support it."""
+"""The checks of a concept's values. Each returns contradicted, negated, a phrase if they support it, or nothing."""

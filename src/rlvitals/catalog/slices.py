@@ -1,6 +1,6 @@
 """Slices: one metric measured for one environment, data source, agent, task or tool of a run.
 
-A slice is the metric's name with labels behind it. Any metric may be logged so:
+The name of a slice is the metric's name followed by labels. Any metric can be logged in this form:
 
 >>> cut("reward/env=math")
 Cut(name='reward', labels={'env': 'math'}, stem='reward/{env}')
@@ -9,9 +9,9 @@ Cut(name='reward', labels={'env': 'math'}, stem='reward/{env}')
 >>> cut("reward/mean") is None
 True
 
-Frameworks have their own place for the label, which the catalogue's names mark with a placeholder:
-`val-core/{source*}/...`. This module owns both notations, and what stands for the whole where slices alone are logged
-(`Round`); `reader` answers which slices a run has.
+Frameworks put the label in other places, which the catalogue's names mark with a placeholder: `val-core/{source*}/...`.
+This module owns both notations, and the mean that replaces the whole where only slices are logged (`Round`). `reader`
+finds the slices of a run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 KEYS = ("env", "source", "agent", "task", "tool")
-"""What a run is divided by."""
+"""The keys of labels: what a run can be divided by."""
 
 WHOLE = frozenset({"all", "agg"})
-"""What frameworks write in the place of a label for all slices together."""
+"""The words that frameworks write in place of a label for all slices together."""
 
 LONGEST_LABEL = 120
 """A longer text is not a label."""
@@ -43,7 +43,7 @@ _BETWEEN = re.compile(rf"[/,](?={_KEY})")
 
 
 class Cut(NamedTuple):
-    """A logged name in its parts."""
+    """The parts of a logged name."""
 
     name: str
     """The name without its labels."""
@@ -71,7 +71,7 @@ class Sliced:
 
 
 def cut(name: str) -> Cut | None:
-    """The labels at the end of a name; None where there are none. A value may hold `/`: data sets are called so."""
+    """The labels at the end of a name; None where there are none. A value may contain `/`, like names of data sets."""
     found = _LABELLED.fullmatch(name) if "=" in name else None
     if found is None:
         return None
@@ -97,7 +97,7 @@ def text(labels: Mapping[str, str]) -> str:
 
 
 def form(spelled: str) -> re.Pattern[str]:
-    """The expression of a form of names: `env/{env}/*` is a group of its key, and `rest` for what the star stands for.
+    """The expression for a form of names: `env/{env}/*` has a group for its key, and a group `rest` for the star.
 
     >>> form("{domain}/*").fullmatch("math/critic/score/mean").groupdict()
     {'source': 'math', 'rest': 'critic/score/mean'}
@@ -114,7 +114,7 @@ def form(spelled: str) -> re.Pattern[str]:
 
 
 def label_key(placeholder: str) -> str | None:
-    """The key of the label that a placeholder of the catalogue stands for; None for another placeholder. What follows
+    """The key of the label that a placeholder of the catalogue stands for; None for other placeholders. The text after
     a bar is the word for all slices.
 
     >>> label_key("env|agg"), label_key("ds"), label_key("source*"), label_key("k")
@@ -126,10 +126,10 @@ def label_key(placeholder: str) -> str | None:
 
 
 class Round:
-    """The newest value of each slice of a metric that is not logged over all of them. Their mean stands for the whole
-    when every slice has come again, or when one comes again before the others: an evaluation may log each source in a
-    row of its own, and a batch need not hold every environment. All slices have the same weight, because their numbers
-    of samples are unknown.
+    """The newest value of each slice of a metric that is not logged over all of them. Their mean replaces the whole
+    when every slice has a new value, or when one has a second new value before the others: an evaluation may log each
+    source in a separate row, and a batch need not contain every environment. All slices have the same weight, because
+    their numbers of samples are unknown.
 
     >>> newest = Round()
     >>> newest.take("reward/env=math", 0.2)
@@ -147,13 +147,13 @@ class Round:
         self._has_repeated = False
 
     def take(self, key: str, value: float) -> None:
-        """A slice has a new value."""
+        """Take a new value of a slice."""
         self._has_repeated = self._has_repeated or key in self._fresh
         self._fresh.add(key)
         self.latest[key] = value
 
     def mean(self) -> float | None:
-        """The mean after a row, where the round is complete with it."""
+        """The mean after a row, if that row completes the round; else None."""
         if not self._has_repeated and len(self._fresh) < len(self.latest):
             return None
         self._fresh.clear()
@@ -161,7 +161,7 @@ class Round:
         return sum(self.latest.values()) / len(self.latest)
 
     def reopen(self) -> None:
-        """A slice joins: what came before it counts as of this round."""
+        """Start over for a slice that joins: the values before it count as part of this round."""
         self._fresh.update(self.latest)
         self._has_repeated = False
 

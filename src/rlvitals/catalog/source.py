@@ -1,7 +1,7 @@
-"""Turns authored catalogue data into entries, with errors that point at the entry.
+"""Turns catalogue documents into entries, with errors that name the entry.
 
-The same form serves our own YAML files, a plug-in's and a user's. Parsing YAML is left to `build`, so that nothing here
-needs a YAML parser; the shipped `catalog.json` is what `build` made of the YAML files.
+The shipped YAML files, those of plug-ins and those of users have the same form. Nothing here needs a YAML parser:
+`build` parses the shipped YAML files and writes `catalog.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SECTIONS = ("metrics", "frameworks", "groups", "algorithms", "words", "forms", 
 
 @dataclass(frozen=True, slots=True)
 class CatalogData:
-    """One source's worth of entries."""
+    """The entries of one source."""
 
     families: tuple[Family, ...] = ()
     metrics: tuple[Metric, ...] = ()
@@ -47,15 +47,15 @@ class CatalogData:
     groups: tuple[MetricGroup, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By role, the words of unregistered names."""
+    """The words of unregistered names, by role."""
     forms: tuple[NameForm, ...] = ()
     neutral: tuple[str, ...] = ()
     ignorable: tuple[str, ...] = ()
 
 
 def parse(document: Any, where: str) -> CatalogData:
-    """Turn one authored document (a mapping with `family` and `metrics`, or with `frameworks`, `groups`, `algorithms`,
-    `words` or `forms`) into entries. `where` names the file or plug-in in errors.
+    """Turn one document (a mapping with `family` and `metrics`, or with `frameworks`, `groups`, `algorithms`, `words`
+    or `forms`) into entries. `where` names the file or plug-in in errors.
     """
     if not isinstance(document, Mapping):
         raise CatalogError(
@@ -194,7 +194,7 @@ def _symptom(raw: Any, at: str) -> Symptom:
 
 
 def _entry(kind: type[Entry], raw: Mapping[str, Any], where: str, *needed: str) -> Entry:
-    """A framework, group or algorithm: its fields are the keys, and its lists are tuples."""
+    """Make a framework, group or algorithm from a mapping: the keys are its fields, and lists become tuples."""
     at = f"{where}: {kind.__name__.lower()} {raw.get('id', '(no id)')!r}"
     _known(raw, {field.name for field in fields(kind)}, at)
     if missing := [key for key in ("id", "title", *needed) if not raw.get(key)]:
