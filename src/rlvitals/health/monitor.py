@@ -207,7 +207,7 @@ class Monitor:
             if state_now == "up" and alarm.severity == "warning" and state.came_and_went >= OFTEN:
                 alarm.severity = "info"  # the run has recovered from this before and is still up
             is_lost = state_now == "down" and alarm.severity == "warning" and confidence is not None
-            if is_lost and (beside := self._beside(rule)) is not None:  # two kinds agree with the loss
+            if is_lost and (beside := self._beside(rule)) is not None:  # a second kind of finding confirms it
                 alarm.severity = "critical"
                 alarm.confidence = 1.0 - (1.0 - (alarm.confidence or 0.0)) * (1.0 - beside.confidence)
         severity = state.vote(alarm, self.case.points, self.case.step, is_sparse=bound.is_sparse(self.case.points))

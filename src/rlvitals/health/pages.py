@@ -178,7 +178,7 @@ def book_of(name: str) -> Rulebook | None:
 
 
 def rules_named(name: str, book: Rulebook) -> list[Rule]:
-    """The rule of this name, or the rules that find this kind of trouble. Raises RuleError where there are none."""
+    """The rule of this name, or the rules of this kind. Raises RuleError where there are none."""
     if name in book.rules:
         return [book.rules[name]]
     if name in KINDS:

@@ -32,8 +32,8 @@ OPENING = 5
 
 WINDOW = 5
 WINSOR = 5.0
-"""A value further than this many noises from the fast level is clipped to that distance: one spike cannot spoil the
-levels."""
+"""A value further from the fast level than this many times the noise is clipped to that distance, so one spike cannot
+spoil the levels."""
 
 TINY = 1e-12
 """Smaller values count as zero: a gradient of 1e-15 changes nothing."""
@@ -374,7 +374,7 @@ class Signal:
         return self._at_least(self._noise_base)
 
     def _at_least(self, noise: float) -> float:
-        """The noise, but not less than that of the log's rounding or of a float's."""
+        """The noise, but at least that of the log's rounding and of float rounding."""
         if self._changes >= 5 and noise < 0.3 * self.quantum:
             noise = 0.3 * self.quantum
         least = ROUNDING * abs(self.base)

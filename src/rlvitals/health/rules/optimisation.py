@@ -17,7 +17,7 @@ EARLY = 3
 
 
 def nonfinite_core(case: Case, *, again: float) -> Alarm | None:
-    """A loss that is not a finite number ends the run; another core series must be non-finite twice."""
+    """A core series is not a finite number. For a loss this is critical at once, for other series when it repeats."""
     for name in CORE:
         signal = case.signals.get(name)
         if signal is not None and signal.nonfinite_recent >= 1.0 and signal.seen_at == case.points:
@@ -159,7 +159,7 @@ def loss_divergence(
         if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
             continue
         if _is_ahead(reward):
-            return info(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)  # errors on larger returns
+            return info(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)  # larger returns, larger errors
         grave = up > rise_critical * abs(base) and up > critical_times * noises * noise
         return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)
     return None

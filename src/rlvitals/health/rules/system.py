@@ -15,7 +15,7 @@ SHARE_AT_MOST = 1.5
 def stall(
     case: Case, *, times: float, seconds: float, times_critical: float, seconds_critical: float, points: float
 ) -> Alarm | None:
-    """No row for much longer than rows usually take."""
+    """No row has been logged for much longer than usual."""
     silence = _silence(case)
     if not silence > 0 or case.points < points or not case.interval.n or case.lost_pid is not None:
         return None
