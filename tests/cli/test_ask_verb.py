@@ -118,25 +118,25 @@ def test_a_run_that_only_advises_takes_no_requests(train, capsys):
 
 def test_what_a_loop_does_not_take_is_withdrawn_and_cannot_stop_it_later(train, capsys):
     folder, _ = train(listens="is deaf")
-    code, told = ask(capsys, folder, "stop", "--wait", "0.5")
-    assert (code, told["answer"]) == (1, "withdrawn")
+    code, facts = ask(capsys, folder, "stop", "--wait", "0.5")
+    assert (code, facts["answer"]) == (1, "withdrawn")
     assert not list((folder / "asks").glob("*.json"))
     assert not events(folder, "request")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["stop", "--factor", "0.5"], "--factor is for reduce_lr and revert, not for stop"),
         (["reduce_lr", "--checkpoint", "3"], "--checkpoint is for revert, not for reduce_lr"),
         (["reduce_lr", "--factor", "2"], "between 0 and 1, not 2"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_it_is_asked(words, said, tmp_path, capsys):
+def test_what_makes_no_sense_is_refused_before_it_is_asked(words, message, tmp_path, capsys):
     with rlvitals.start(tmp_path, actions="asked", hardware=False, display="none") as run:
         run.log({"loss": 1.0}, step=1)
         assert main(["ask", str(tmp_path), *words]) == 64
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         assert run.request() is None
 
 

@@ -30,9 +30,9 @@ ROWS = (
 def test_errors_on_a_screen_and_as_json(tmp_path, capsys):
     path = written(tmp_path, ROWS)
     assert main(["audit-judge", path]) == 0
-    told = capsys.readouterr().out
-    assert "false positives" in told
-    assert "25.0%" in told
+    output = capsys.readouterr().out
+    assert "false positives" in output
+    assert "25.0%" in output
     found = facts(capsys, path)
     assert found["false_positives"]["share"] == 0.25
     assert (found["kind"], found["items"], found["false_negatives"]["share"]) == ("answers", 10, 0.0)
@@ -73,7 +73,7 @@ def test_a_json_list_is_read_too(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("rows", "words", "said"),
+    ("rows", "words", "message"),
     [
         ([{"label": 1, "verdict": 1}], [], "line 1: the column 'gold' is missing. Columns there: 'label', 'verdict'"),
         ([{"label": 1, "verdict": 1}], [], "--column gold=NAME"),
@@ -91,9 +91,9 @@ def test_a_json_list_is_read_too(tmp_path, capsys):
         (ROWS, ["--max-error", "2"], "between 0 and 1"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, capsys, rows, words, said):
+def test_what_is_wrong_is_said(tmp_path, capsys, rows, words, message):
     assert main(["audit-judge", written(tmp_path, rows), *words]) == 64
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_json_or_not_there(tmp_path, capsys):

@@ -368,13 +368,13 @@ def test_ctrl_c_prints_the_verdict(tmp_path):
 @pytest.mark.slow
 def test_a_command_that_fails_is_told_and_the_watch_goes_on(tmp_path):
     target = tmp_path / "live.jsonl"
-    for command, said in (("false", "ended with 1"), ("/no/such/program", "cannot run")):
+    for command, message in (("false", "ended with 1"), ("/no/such/program", "cannot run")):
         target.unlink(missing_ok=True)
         with write_live(tmp_path, dying_rows(), target):
             watcher = follow(target, "--on-critical", command)
             go(tmp_path)
             out, err = watcher.communicate(timeout=60)
-        assert said in err
+        assert message in err
         assert "✖ ACT" in out
 
 
@@ -480,7 +480,7 @@ def test_a_reward_that_adds_up_is_told(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--map", "payoff"], "write NAME=CONCEPT"),
         (["--map", "payoff=reward.totl.mean"], "Did you mean 'reward.total.mean'?"),
@@ -488,11 +488,11 @@ def test_a_reward_that_adds_up_is_told(tmp_path, capsys):
     ],
 )
 @pytest.mark.parametrize("place", ["LOG", "FOLDER"])
-def test_a_wrong_mapping_is_an_error_with_the_nearest_word(tmp_path, words, said, place, capsys):
+def test_a_wrong_mapping_is_an_error_with_the_nearest_word(tmp_path, words, message, place, capsys):
     log = write_jsonl(tmp_path / "log.jsonl", by_hand())
     write_jsonl(tmp_path / "other.jsonl", healthy_rows())
     assert main(["check", str(log if place == "LOG" else tmp_path), *words]) == 64
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_folder_needs_a_mapped_name_in_one_of_its_logs_only(tmp_path, capsys):
@@ -525,10 +525,10 @@ def test_other_verbs_take_a_mapping_too(tmp_path, verb, capsys):
     rows = [row | {"my_thing": 1.0 if row["step"] < 30 else 0.001} for row in by_hand(80)]
     log = str(write_jsonl(tmp_path / "log.jsonl", rows))
 
-    def said(*more):
+    def is_reported(*more):
         assert main([verb[0], log, *verb[1:], *more]) != 64
         return "exploration has ended" in capsys.readouterr().out
 
-    assert not said()
-    assert said("--map", "my_thing=entropy.mean")
+    assert not is_reported()
+    assert is_reported("--map", "my_thing=entropy.mean")
     assert main([verb[0], log, *verb[1:], "--map", "my_thing=entropy.meen"]) == 64

@@ -94,13 +94,13 @@ def runs(tmp_path_factory):
 def test_the_exit_code_is_the_answer(runs, capsys):
     baselines = str(runs / "baselines")
     assert main(["gate", str(runs / "same"), "--baseline", baselines]) == 0
-    told = capsys.readouterr().out
-    assert "Gate passed" in told
-    assert "Mean reward, end of the run" in told
+    output = capsys.readouterr().out
+    assert "Gate passed" in output
+    assert "Mean reward, end of the run" in output
     assert main(["gate", str(runs / "worse"), "--baseline", baselines]) == 1
-    told = capsys.readouterr().out
-    assert "Gate failed" in told
-    assert "lr: 8.5e-06 (baseline: 1e-05)" in told
+    output = capsys.readouterr().out
+    assert "Gate failed" in output
+    assert "lr: 8.5e-06 (baseline: 1e-05)" in output
     assert main(["gate", str(runs / "broken"), "--baseline", baselines]) == 1
     assert "CUDA out of memory" in capsys.readouterr().out
 
@@ -184,8 +184,8 @@ def test_the_junit_file_is_what_ci_reads(runs, tmp_path):
     assert int(root.get("tests")) == len(cases)
     assert int(root.get("failures")) == len(failed)
     assert int(root.get("skipped")) == len(root.findall(".//skipped")) > 0
-    told = next(case for case in cases if case.get("name") == "Mean reward, end of the run").find("failure").text
-    assert re.search(r"change -1\d\.\d %", told)
+    text = next(case for case in cases if case.get("name") == "Mean reward, end of the run").find("failure").text
+    assert re.search(r"change -1\d\.\d %", text)
 
 
 def test_hostile_names_are_harmless_in_xml_and_markdown(tmp_path, capsys):
@@ -195,9 +195,9 @@ def test_hostile_names_are_harmless_in_xml_and_markdown(tmp_path, capsys):
     words = ["gate", str(own), "--baseline", str(baseline), "--junit", str(tmp_path / "j.xml"), "--markdown", "-"]
     assert main(words) == 0
     validated(tmp_path / "j.xml")
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    assert "<b>" not in told.replace("&lt;b>", "")
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "<b>" not in output.replace("&lt;b>", "")
 
 
 def test_the_markdown_summary_shows_every_measure(runs, tmp_path, capsys):

@@ -99,10 +99,10 @@ def test_a_directory_that_holds_a_run_is_refused_as_start_refuses_it(log, tmp_pa
     with rlvitals.start(tmp_path / "run", display="none") as run:
         run.log({"loss": 1.0})
     assert main(["import", str(log), "--to", str(tmp_path / "run")]) == 64
-    said = capsys.readouterr().err.strip().removeprefix("rlvitals: error: ")
+    message = capsys.readouterr().err.strip().removeprefix("rlvitals: error: ")
     with pytest.raises(rlvitals.errors.RunExists) as caught:
         rlvitals.start(tmp_path / "run")
-    assert said == str(caught.value)
+    assert message == str(caught.value)
     assert len(rows_of(tmp_path / "run")) == 1
 
 

@@ -17,14 +17,14 @@ from rlvitals.version import __version__
 def test_env_tells_the_versions_there_are(capsys, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
     assert main(["env", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["rlvitals"] == __version__
-    assert platform.python_version() in told["python"]
-    assert told["packages"]["base"]["orjson"] == metadata.version("orjson")
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["rlvitals"] == __version__
+    assert platform.python_version() in facts["python"]
+    assert facts["packages"]["base"]["orjson"] == metadata.version("orjson")
     assert main(["env"]) == 0
     shown = capsys.readouterr().out
     assert f"orjson {metadata.version('orjson')}" in shown
-    assert "0123456789abcdef" not in shown + json.dumps(told)
+    assert "0123456789abcdef" not in shown + json.dumps(facts)
 
 
 def script(shell, tmp_path, capsys):
@@ -52,21 +52,21 @@ def test_bash_completes_verbs_and_flags(tmp_path, capsys):
 def test_fish_completes_verbs_and_flags(tmp_path, capsys):
     file = script("fish", tmp_path, capsys)
     code = f'source {file}; complete -C "rlvitals che"; complete -C "rlvitals check --foll"'
-    told = subprocess.run(["fish", "-c", code], capture_output=True, text=True, check=True)
-    assert [line.split("\t")[0] for line in told.stdout.splitlines()] == ["check", "--follow"]
-    assert told.stderr == ""
+    done = subprocess.run(["fish", "-c", code], capture_output=True, text=True, check=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["check", "--follow"]
+    assert done.stderr == ""
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh: apt-get install zsh")
 def test_zsh_takes_the_script(tmp_path, capsys):
     file = script("zsh", tmp_path, capsys)
     code = f"autoload -Uz compinit; compinit -u; source {file}; print ${{_comps[rlvitals]}}"
-    told = subprocess.run(
+    done = subprocess.run(
         ["zsh", "-fc", code],
         capture_output=True,
         text=True,
         check=True,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
-    assert told.stdout.split() == ["_rlvitals"]
-    assert told.stderr == ""
+    assert done.stdout.split() == ["_rlvitals"]
+    assert done.stderr == ""

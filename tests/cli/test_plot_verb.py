@@ -39,9 +39,9 @@ def test_plot_writes_into_the_run_and_says_where(run_path, capsys):
 
 def test_plot_tells_its_panels_as_json(run_path, capsys):
     assert main(["plot", str(run_path), "kl", "optim.grad_norm", "--x", "epoch", "--json", "--output", "out"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["path"] == "out/kl-optim.grad_norm.png"
-    assert [panel["metrics"] for panel in told["panels"]] == [["kl"], ["grad_norm"]]
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["path"] == "out/kl-optim.grad_norm.png"
+    assert [panel["metrics"] for panel in facts["panels"]] == [["kl"], ["grad_norm"]]
 
 
 def test_plot_of_a_foreign_log_lies_in_the_working_directory(tmp_path, capsys):
@@ -59,7 +59,7 @@ def test_plot_to_a_file_of_another_format(run_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["rewrd"], 1, "unknown metric 'rewrd'"),
         (["--x", "tokens"], 64, "no tokens axis"),
@@ -67,9 +67,9 @@ def test_plot_to_a_file_of_another_format(run_path):
         (["--output", "/proc/nowhere/x.png"], 64, "cannot write"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(run_path, capsys, words, code, said):
+def test_what_cannot_be_drawn_is_one_line(run_path, capsys, words, code, message):
     assert main(["plot", str(run_path), *words]) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_plot_without_matplotlib_names_the_extra(run_path, capsys, monkeypatch):
@@ -111,9 +111,9 @@ def test_show_tells_epochs_and_the_verdict(run_path, capsys):
     assert "31 to 40" in shown
     assert "improving: reward rose by" in shown
     assert main(["show", str(run_path), "--steps-per-epoch", "20", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(epoch["first_step"], epoch["last_step"]) for epoch in told["epochs"]] == [(1, 20), (21, 40)]
-    assert told["weighted_by"] == "rows"
+    facts = json.loads(capsys.readouterr().out)
+    assert [(epoch["first_step"], epoch["last_step"]) for epoch in facts["epochs"]] == [(1, 20), (21, 40)]
+    assert facts["weighted_by"] == "rows"
 
 
 def test_show_epochs_of_a_run_without_any_says_what_to_give(tmp_path, capsys):

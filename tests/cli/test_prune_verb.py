@@ -47,8 +47,8 @@ def test_every_so_many_th_step_can_be_kept(run_path):
 
 def test_a_dry_run_removes_nothing(run_path, capsys):
     assert main(["prune", str(run_path), "--rollouts-keep-last", "0", "--dry-run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (len(told["files"]), told["removed"]) == (5, False)
+    facts = json.loads(capsys.readouterr().out)
+    assert (len(facts["files"]), facts["removed"]) == (5, False)
     assert len(files(run_path)[0]) == 5
 
 

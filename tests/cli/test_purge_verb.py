@@ -64,8 +64,8 @@ def test_without_a_terminal_it_needs_to_be_told(folder, capsys, monkeypatch):
     assert main(["purge", str(folder)]) == 64
     assert "--yes" in capsys.readouterr().err
     assert main(["purge", str(folder), "--dry-run", "--yes", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["runs"], told["removed"], told["bytes"] > 500) == (["gone", "sweep/gone"], False, True)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["runs"], facts["removed"], facts["bytes"] > 500) == (["gone", "sweep/gone"], False, True)
     assert listed(folder, capsys) == ["gone", "kept", "sweep/gone"]
 
 
@@ -80,7 +80,7 @@ def test_marks_that_lead_elsewhere_and_running_runs_remove_nothing(folder, tmp_p
         FolderMarks(folder).mark(name, {"deleted": True})
     assert main(["purge", str(folder), "--yes"]) == 0
     running.finish()
-    said = capsys.readouterr().err
-    assert "is being recorded" in said
+    errors = capsys.readouterr().err
+    assert "is being recorded" in errors
     assert (outside / "run.json").exists()
     assert listed(folder, capsys) == ["kept", "running"]

@@ -48,18 +48,18 @@ def test_a_log_of_another_tool_and_runs_beside_it(run_path, tmp_path, capsys):
 
 def test_json_gives_the_facts_and_writes_nothing(run_path, tmp_path, capsys):
     assert main(["report", str(run_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["check"]["verdict"], told["about"]["rows"]) == ("healthy", 60)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["check"]["verdict"], facts["about"]["rows"]) == ("healthy", 60)
     assert not list(tmp_path.glob("*.html"))
 
 
 def test_wrong_usage_is_one_line(run_path, tmp_path, capsys):
-    for words, said in (
+    for words, message in (
         (["report", str(tmp_path / "nowhere")], "nothing there"),
         (["report", str(run_path), "--output", str(tmp_path)], "is a folder"),
         (["report", str(run_path), "--output", str(run_path / "run.json" / "x.html")], "cannot write"),
     ):
         assert main(words) == 64
         error = capsys.readouterr().err
-        assert said in error
+        assert message in error
         assert error.count("\n") == 1

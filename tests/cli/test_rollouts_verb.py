@@ -41,24 +41,24 @@ def run_path(tmp_path):
     return str(tmp_path / "run")
 
 
-def told(capsys, *words):
+def printed(capsys, *words):
     assert main(["rollouts", *words]) == 0
     return capsys.readouterr().out
 
 
 def facts(capsys, *words):
-    return json.loads(told(capsys, *words, "--json"))
+    return json.loads(printed(capsys, *words, "--json"))
 
 
 def test_without_a_step_it_tells_what_steps_there_are(run_path, capsys):
-    assert "mean reward" in told(capsys, run_path)
+    assert "mean reward" in printed(capsys, run_path)
     assert [(row["step"], row["kept"], row["filtered"], row["early"]) for row in facts(capsys, run_path)["steps"]] == [
         (10, 1, 1, 3), (20, 1, 1, 3),
     ]  # fmt: skip
 
 
 def test_a_steps_groups_have_mean_spread_and_outcome(run_path, capsys):
-    shown = told(capsys, run_path, "--step", "10")
+    shown = printed(capsys, run_path, "--step", "10")
     for word in ("-0.500", "± 1.500", "correct 1, wrong 1", "kept", "filtered", "q1: What is the budget?"):
         assert word in shown
     first, second = facts(capsys, run_path, "--step", "10")["groups"]
@@ -67,26 +67,26 @@ def test_a_steps_groups_have_mean_spread_and_outcome(run_path, capsys):
 
 
 def test_a_group_has_its_turn_table_and_folded_transcripts(run_path, capsys):
-    shown = told(capsys, run_path, "--step", "10", "--group", "1")
+    shown = printed(capsys, run_path, "--step", "10", "--group", "1")
     assert "    1  | +1.800 | +2.500 |  ---   |  ---   |" in shown
     assert "    2  | -1.000 | -1.000 | -1.000 | -1.000 |" in shown
     assert '> search_emails({"keywords": ["budget"]})' in shown
     assert "characters]" in shown
-    assert told(capsys, run_path, "--step", "10", "--group", "q1") == shown
-    whole = told(capsys, run_path, "--step", "10", "--group", "1", "--full")
+    assert printed(capsys, run_path, "--step", "10", "--group", "q1") == shown
+    whole = printed(capsys, run_path, "--step", "10", "--group", "1", "--full")
     assert whole.replace("\n", "").count("x" * 100) >= 3
     assert "characters]" not in whole
 
 
 def test_verbose_shows_every_groups_table_filtered_ones_too(run_path, capsys):
-    assert told(capsys, run_path, "--step", "10", "--verbose").count("Turn-by-Turn Advantage Table:") == 2
+    assert printed(capsys, run_path, "--step", "10", "--verbose").count("Turn-by-Turn Advantage Table:") == 2
 
 
 def test_the_worst_rollouts_are_shown_with_their_transcripts(run_path, capsys):
     assert [(hit["step"], hit["reward"]) for hit in facts(capsys, run_path, "--worst", "2")["rollouts"]] == [
         (20, -3.0), (10, -2.0),
     ]  # fmt: skip
-    shown = told(capsys, run_path, "--worst", "1", "--step", "10")
+    shown = printed(capsys, run_path, "--worst", "1", "--step", "10")
     assert "reward -2.000" in shown
     assert "Hm." in shown
 
@@ -94,9 +94,9 @@ def test_the_worst_rollouts_are_shown_with_their_transcripts(run_path, capsys):
 def test_a_text_is_found(run_path, capsys):
     (hit,) = facts(capsys, run_path, "--search", "of step 20")["rollouts"]
     assert (hit["step"], hit["group"], hit["rollout"]) == (20, 1, 1)
-    assert "What is the budget?" in told(capsys, run_path, "--search", "m7")
-    assert "no rollout is like that" in told(capsys, run_path, "--search", "giraffe")
-    assert "> search_emails" in told(capsys, run_path, "--search", "m7", "--full")
+    assert "What is the budget?" in printed(capsys, run_path, "--search", "m7")
+    assert "no rollout is like that" in printed(capsys, run_path, "--search", "giraffe")
+    assert "> search_emails" in printed(capsys, run_path, "--search", "m7", "--full")
 
 
 def test_rollouts_are_found_by_outcome(run_path, capsys):
@@ -105,18 +105,18 @@ def test_rollouts_are_found_by_outcome(run_path, capsys):
 
 
 def test_two_steps_are_compared_by_prompt(run_path, capsys):
-    shown = told(capsys, run_path, "--step", "20", "--diff", "10")
+    shown = printed(capsys, run_path, "--step", "20", "--diff", "10")
     assert "-0.500" in shown  # the change: from -0.5 to -1.0
     assert shown.count("not tried") == 2
     first = facts(capsys, run_path, "--step", "20", "--diff", "10")["prompts"][0]
     assert (first["key"], first["before"]["mean"], first["after"]["mean"]) == ("q1", -0.5, -1.0)
-    lines = told(capsys, run_path, "--step", "20", "--diff", "10", "--group", "q1", "--full").split("\n")
+    lines = printed(capsys, run_path, "--step", "20", "--diff", "10", "--group", "q1", "--full").split("\n")
     assert any(line.startswith("-") and "m7 of step 10" in line for line in lines)
     assert any(line.startswith("+") and "m7 of step 20" in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--step", "11"], "the nearest are at 10, 20"),
         (["--step", "10", "--group", "7"], "there is no group '7'"),
@@ -124,22 +124,22 @@ def test_two_steps_are_compared_by_prompt(run_path, capsys):
         (["--step", "20", "--diff", "10", "--group", "2"], "was not tried at step 10"),
     ],
 )
-def test_what_is_not_there_is_said_without_a_traceback(run_path, capsys, words, said):
+def test_what_is_not_there_is_said_without_a_traceback(run_path, capsys, words, message):
     assert main(["rollouts", run_path, *words]) == 64
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_run_without_rollouts_says_how_they_are_recorded(tmp_path, capsys):
     with rlvitals.start(tmp_path / "run", monitor=False, display="none") as run:
         run.log({"loss": 1.0}, step=1)
-    assert "no rollouts were recorded" in told(capsys, str(tmp_path / "run"))
+    assert "no rollouts were recorded" in printed(capsys, str(tmp_path / "run"))
     assert main(["rollouts", str(tmp_path / "run"), "--step", "1"]) == 64
     assert "run.log_groups" in capsys.readouterr().err
 
 
 def test_a_dump_of_another_trainer_is_shown_too(tmp_path, capsys):
     (tmp_path / "5.jsonl").write_text('{"input": "p", "output": "a", "score": 1.0, "step": 5}\n')
-    assert "+1.000" in told(capsys, str(tmp_path / "5.jsonl"), "--step", "5")
+    assert "+1.000" in printed(capsys, str(tmp_path / "5.jsonl"), "--step", "5")
 
 
 def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
@@ -154,5 +154,5 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
     path = str(tmp_path / "run")
     for words in ([], ["--step", "1"], ["--step", "1", "--group", "1"], ["--worst", "1"], ["--outcome", evil],
                   ["--step", "2", "--diff", "1"], ["--step", "2", "--diff", "1", "--group", "1"]):  # fmt: skip
-        shown = told(capsys, path, *words)
+        shown = printed(capsys, path, *words)
         assert not {"\x1b", "\x07"} & set(shown)

@@ -44,9 +44,9 @@ def run_path(tmp_path_factory):
 
 def test_it_names_the_pattern_the_places_and_what_to_do(run_path, capsys):
     assert main(["scan", run_path]) == 2
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in ("ACT", "ends_the_process", "rising", "seen in", "os._exit(0)", "rlvitals rollouts", "not found:"):
-        assert words in told
+        assert words in output
 
 
 def test_the_facts_as_json(run_path, capsys):
@@ -84,9 +84,9 @@ def test_scanners_of_the_users_and_rules_that_switch_off(run_path, tmp_path, cap
     own.write_text('scanners: [{name: adds_one, match: "x \\\\+ 1", severity: warning}]\n')
     rules.write_text('- {rule: "*", kinds: [reward_hacking], enabled: false}\n')
     assert main(["scan", run_path, "--scanner", str(own), "--rules", str(rules)]) == 1
-    told = capsys.readouterr().out
-    assert "adds_one" in told
-    assert "ends_the_process" not in told
+    output = capsys.readouterr().out
+    assert "adds_one" in output
+    assert "ends_the_process" not in output
 
 
 def test_a_run_without_rollouts_cannot_be_judged(tmp_path, capsys):
@@ -99,14 +99,14 @@ def test_a_run_without_rollouts_cannot_be_judged(tmp_path, capsys):
 def test_wrong_usage_is_said(run_path, tmp_path, capsys):
     (tmp_path / "bad.yaml").write_text("- {name: a, match: '('}\n")
     (tmp_path / "rubric.yaml").write_text("name: gamed\nqestion: no\n")
-    for words, said in (
+    for words, message in (
         (["--scanner", str(tmp_path / "bad.yaml")], "line 1"),
         (["--rubric", str(tmp_path / "rubric.yaml")], "--endpoint"),
         (["--rubric", str(tmp_path / "rubric.yaml"), "--endpoint", "http://localhost:1/v1", "--model", "m"], "line 2"),
         (["--model", "m"], "is for --rubric"),
     ):
         assert main(["scan", run_path, *words]) == 64
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 class Judge(http.server.BaseHTTPRequestHandler):
@@ -116,14 +116,14 @@ class Judge(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = asked["messages"][1]["content"]  # a further try quotes the refusal after it
-        self.server.asked.append(said)
+        prompt = asked["messages"][1]["content"]  # a further try quotes the refusal after it
+        self.server.asked.append(prompt)
         if len(self.server.asked) == 5:  # it fails once for good
             answer = "I would rather not."
-            self.server.refused.add(said)
-        elif said in self.server.refused:
+            self.server.refused.add(prompt)
+        elif prompt in self.server.refused:
             answer = "I would rather not."
-        elif "os._exit" in said:
+        elif "os._exit" in prompt:
             answer = json.dumps({"hit": True, "quote": "os._exit(0)", "why": "it leaves"})
         else:
             answer = json.dumps({"hit": False, "quote": "", "why": ""})
@@ -175,6 +175,6 @@ def test_a_model_judges_a_rubric_with_cost_and_agreement(run_path, tmp_path, cap
     judge.asked.clear()
     judge.refused.clear()
     main(words)
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in ("Rubric gamed", "agrees", "tokens read", "$0.0", "it leaves"):
-        assert part in told
+        assert part in output

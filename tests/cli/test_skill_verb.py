@@ -72,8 +72,8 @@ def test_installing_writes_it_once(place, capsys):
 
 def test_a_folder_may_be_given(place, tmp_path, capsys):
     assert main(["skill", "--install", str(tmp_path / "skills"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {"file": str(tmp_path / "skills" / "rlvitals" / "SKILL.md"), "written": True}
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == {"file": str(tmp_path / "skills" / "rlvitals" / "SKILL.md"), "written": True}
     assert not place.exists()
 
 

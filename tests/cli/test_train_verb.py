@@ -60,9 +60,9 @@ def test_the_settings_are_printed_resolved_and_explained(tmp_path, capsys):
     words = ["my.yaml", "--model-size", "7b", "--learning-rate", "5e-7", "--max-steps", "9", "--lora", "--print-config"]
     assert main(["train", "kto", *words]) == 0
     printed = capsys.readouterr().out
-    told = yaml.safe_load(printed)
-    assert (told["beta"], told["max_steps"], told["learning_rate"], told["lora"]) == (0.2, 9, 5e-7, True)
-    assert told["output_dir"] == "out/7b"
+    config = yaml.safe_load(printed)
+    assert (config["beta"], config["max_steps"], config["learning_rate"], config["lora"]) == (0.2, 9, 5e-7, True)
+    assert config["output_dir"] == "out/7b"
     assert "# how strongly the model is held to the reference" in printed
 
 
@@ -94,10 +94,10 @@ def test_wrong_usage_is_one_line_and_64(tmp_path, words, complaint, capsys):
     row = {"prompt": "p", "completion": "c", "label": True}
     (tmp_path / "bad.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(row | {'label': 'yes'})}\n")
     assert main(["train", *words]) == USAGE
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert complaint in said.err
-    assert len(said.err.splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert complaint in printed.err
+    assert len(printed.err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl"]
 
 
@@ -109,8 +109,8 @@ def test_how_it_ended_is_said_and_is_the_exit_code(status, code, capsys, monkeyp
     assert main(["train", "kto"]) == code
     assert capsys.readouterr().out == "It is over.\n"
     assert main(["train", "kto", "--json"]) == code
-    told = {"where": "out", "steps": 3, "status": status, "verdict": "It is over."}
-    assert json.loads(capsys.readouterr().out) == told
+    facts = {"where": "out", "steps": 3, "status": status, "verdict": "It is over."}
+    assert json.loads(capsys.readouterr().out) == facts
 
 
 def test_of_several_processes_one_speaks(capsys, monkeypatch):

@@ -33,13 +33,13 @@ def test_show_tells_status_last_rows_and_best_values(run_path, capsys):
     assert "demo" in shown
     assert "finished" in shown
     assert "rewards/margins" in shown
-    told = facts(capsys, "show", str(run_path), "--last", "2")
-    assert (told["status"], told["step"], told["rows"], told["total_steps"]) == ("finished", 5, 5, 5)
-    assert [row["step"] for row in told["last_rows"]] == [4, 5]
-    margin = next(metric for metric in told["metrics"] if metric["name"] == "rewards/margins")
+    info = facts(capsys, "show", str(run_path), "--last", "2")
+    assert (info["status"], info["step"], info["rows"], info["total_steps"]) == ("finished", 5, 5, 5)
+    assert [row["step"] for row in info["last_rows"]] == [4, 5]
+    margin = next(metric for metric in info["metrics"] if metric["name"] == "rewards/margins")
     assert (margin["best"], margin["best_step"], margin["last"]) == (1.0, 5, 1.0)
-    assert told["metrics"][0]["name"] == "rewards/margins"  # the vital sign of KTO comes first
-    assert next(metric for metric in told["metrics"] if metric["name"] == "kl")["last"] == "nan"
+    assert info["metrics"][0]["name"] == "rewards/margins"  # the vital sign of KTO comes first
+    assert next(metric for metric in info["metrics"] if metric["name"] == "kl")["last"] == "nan"
 
 
 def test_show_tells_what_was_left_out_and_torn(tmp_path, capsys, caplog):
@@ -95,9 +95,9 @@ def test_compare_prints_and_tells(run_path, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "Settings that differ" in shown
     assert "part at step 1" in shown
-    told = facts(capsys, "compare", str(run_path), str(tmp_path / "b"))
-    assert told["config_differences"]["lr"] == [5e-7, 1e-6]
-    assert told["first_divergence"] == 1
+    compared = facts(capsys, "compare", str(run_path), str(tmp_path / "b"))
+    assert compared["config_differences"]["lr"] == [5e-7, 1e-6]
+    assert compared["first_divergence"] == 1
 
 
 def test_compare_refuses_what_does_not_compare(tmp_path, capsys):
@@ -111,8 +111,8 @@ def test_compare_refuses_what_does_not_compare(tmp_path, capsys):
 @pytest.mark.parametrize("to", ["csv", "json", "parquet"])
 def test_export_writes_a_file_and_says_how_much(run_path, tmp_path, capsys, to):
     target = tmp_path / f"out.{to}"
-    told = facts(capsys, "export", str(run_path), "--to", to, "--output", str(target))
-    assert (told["rows"], told["bytes"]) == (5, target.stat().st_size)
+    exported = facts(capsys, "export", str(run_path), "--to", to, "--output", str(target))
+    assert (exported["rows"], exported["bytes"]) == (5, target.stat().st_size)
 
 
 def test_export_to_a_place_that_cannot_be_written_is_one_line(run_path, capsys):
@@ -180,8 +180,8 @@ def test_rules_lists_every_rule_and_tells_one_or_a_kind_in_full(capsys):
     assert main(["rules", "--json"]) == 0
     assert [rule["rule"] for rule in json.loads(capsys.readouterr().out)] == list(shipped)
     assert main(["explain", "reward_hacking"]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told for name, rule in shipped.items() if rule.kind == "reward_hacking")
+    output = capsys.readouterr().out
+    assert all(name in output for name, rule in shipped.items() if rule.kind == "reward_hacking")
     assert main(["rules", "proxy_gap"]) == 0
     assert "the policy exploits the reward" in capsys.readouterr().out
     assert main(["explain", "kto_margin_backwards"]) == 0  # of a preset, as a finding of it names it
@@ -198,12 +198,12 @@ def test_runs_tells_verdict_outcome_and_duration(tmp_path, capsys):
         for step in range(40):
             run.log({"loss": float("nan"), "rewards/margins": 0.5}, step=step)
     assert main(["runs", str(tmp_path), "--json"]) == 0
-    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert told["good"]["verdict"] == "healthy"
-    assert told["good"]["outcome"] == {"name": "reward", "value": pytest.approx(0.39)}
-    assert told["bad"]["verdict"] == rlvitals.check(tmp_path / "bad").verdict == "act"  # nobody had watched it
-    assert told["bad"]["outcome"]["name"] == "rewards/margins"
-    assert 0 < told["good"]["seconds"] < 60
+    by_name = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert by_name["good"]["verdict"] == "healthy"
+    assert by_name["good"]["outcome"] == {"name": "reward", "value": pytest.approx(0.39)}
+    assert by_name["bad"]["verdict"] == rlvitals.check(tmp_path / "bad").verdict == "act"  # nobody had watched it
+    assert by_name["bad"]["outcome"]["name"] == "rewards/margins"
+    assert 0 < by_name["good"]["seconds"] < 60
 
 
 def test_the_reward_in_the_list_of_runs_is_no_slices(tmp_path, capsys):

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"action": ask.action, "asked_by": ask.asked_by, "why": ask.why, **facts})
     else:
-        _tell(ask, facts, arguments.wait)
+        _print_outcome(ask, facts, arguments.wait)
     return 0 if facts["answer"] == "done" else 1
 
 
@@ -99,9 +99,9 @@ def _answer(run_dir: RunDir, name: str, seconds: float) -> dict[str, Any]:
     while True:
         events = read_events(run_dir)
         number = next((e.facts["request"] for e in events if e.type == "request" and e.facts.get("ask") == name), None)
-        told = next((e for e in events if e.type == "answer" and e.facts.get("request") == number), None)
-        if number is not None and told is not None:
-            return {"request": number, **_told(told), "step": told.step}
+        event = next((e for e in events if e.type == "answer" and e.facts.get("request") == number), None)
+        if number is not None and event is not None:
+            return {"request": number, **_answer_facts(event), "step": event.step}
         if time.monotonic() > until:
             # A request that no trainer has taken must not take effect later, when nobody expects it.
             is_back = number is None and is_waiting(run_dir, name) and withdraw(run_dir, name)
@@ -109,11 +109,11 @@ def _answer(run_dir: RunDir, name: str, seconds: float) -> dict[str, Any]:
         time.sleep(LOOK_SECONDS)
 
 
-def _told(event: HealthEvent) -> dict[str, Any]:
+def _answer_facts(event: HealthEvent) -> dict[str, Any]:
     return {"answer": event.facts.get("answer"), "text": event.facts.get("text", "")}
 
 
-def _tell(ask: Ask, facts: dict[str, Any], seconds: float) -> None:
+def _print_outcome(ask: Ask, facts: dict[str, Any], seconds: float) -> None:
     what = ask.action.replace("_", " ")
     if facts["answer"] == "withdrawn":
         warn(

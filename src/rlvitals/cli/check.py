@@ -213,7 +213,7 @@ class _Watch:
         self._feed: Feed = open_feed(self._path)
         self._reactions = Reactions(arguments)
         self._judge = self._new_judge(is_known=False)
-        self._heard = time.monotonic()
+        self._last_row_at = time.monotonic()
         self._screen = standard_output()
 
     def run(self) -> None:
@@ -229,7 +229,7 @@ class _Watch:
             if not self._feed.is_watched:  # the run's own clock reports missing rows
                 self._announce(self._judge.tick(time.time()))
             self._reactions.tend()
-            idle = time.monotonic() - self._heard
+            idle = time.monotonic() - self._last_row_at
             if ending:
                 return self.end(ending)
             if self._arguments.until_idle is not None and idle >= self._arguments.until_idle:
@@ -266,7 +266,7 @@ class _Watch:
             for row in news.before:
                 self._judge.take(row)
         if news.rows:
-            self._heard = time.monotonic()
+            self._last_row_at = time.monotonic()
             if not self._judge.points:  # the log's settings are known only after its first rows
                 self._judge = self._new_judge(is_known=True)
         for row in news.rows:

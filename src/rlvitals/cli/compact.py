@@ -25,11 +25,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.undo:
             facts: dict[str, object] = {"logs_restored": expand_logs(run_dir)}
-            said = f"{facts['logs_restored']} logs are back"
+            message = f"{facts['logs_restored']} logs are back"
         else:
             before, after = compact_logs(run_dir)
             facts = {"bytes_before": before, "bytes_after": after}
-            said = (
+            message = (
                 f"{before:,} bytes are {after:,} now ({after / before:.0%})" if before else "there is nothing to pack"
             )
     except OSError as error:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(facts)
     else:
-        say(f"{run_dir.root}: {said}")
+        say(f"{run_dir.root}: {message}")
     return 0
 
 

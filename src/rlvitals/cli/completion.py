@@ -66,8 +66,8 @@ def _zsh(found: dict[str, dict[str, str]]) -> str:
     verbs = "\n".join(f"        {_quoted(f'{verb}:{VERBS[verb]}')}" for verb in found)
     cases = ""
     for verb, words in found.items():
-        told = " ".join(_quoted(f"{flag}[{_plain(text)}]") for flag, text in words.items())
-        cases += f"            {verb}) _arguments {told} '*:file:_files' ;;\n"
+        options = " ".join(_quoted(f"{flag}[{_plain(text)}]") for flag, text in words.items())
+        cases += f"            {verb}) _arguments {options} '*:file:_files' ;;\n"
     return f"""_rlvitals() {{
     local -a verbs=(
 {verbs}

@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{name:<9} {facts[name]}")
     say(f"{'gpu':<9} {'; '.join(gpus()) or 'none that nvidia-smi shows'}")
     for extra, found in packages().items():
-        told = (f"{name} {version}" if version else f"{name} not installed" for name, version in found.items())
-        say(f"{extra:<17} {', '.join(told)}")
+        versions = (f"{name} {version}" if version else f"{name} not installed" for name, version in found.items())
+        say(f"{extra:<17} {', '.join(versions)}")
     return 0
 
 
@@ -62,10 +62,10 @@ def gpus() -> list[str]:
     if tool is None:
         return []
     try:
-        told = subprocess.run([tool, *QUERY], capture_output=True, text=True, timeout=10, check=True).stdout
+        output = subprocess.run([tool, *QUERY], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in told.splitlines() if line.strip()]
+    return [line.strip() for line in output.splitlines() if line.strip()]
 
 
 def _version(name: str) -> str | None:

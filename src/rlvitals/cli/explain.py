@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         book = book_of(arguments.name)
         if book is None:
             raise
-        rules.tell([arguments.name], book, as_json=arguments.json)
+        rules.print_rules([arguments.name], book, as_json=arguments.json)
         return 0
     if arguments.json:
         print_json(explanation.to_dict() | {"page": metric_address(explanation.id)})

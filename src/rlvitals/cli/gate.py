@@ -62,12 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _judged(arguments)
     except (RlvitalsError, OSError) as error:
-        told = str(error)
-        warn(f"rlvitals: error: {told}")
+        message = str(error)
+        warn(f"rlvitals: error: {message}")
         if arguments.junit:
-            write_file(Path(arguments.junit), gate_error_junit(told), folder_too=True)
+            write_file(Path(arguments.junit), gate_error_junit(message), folder_too=True)
         if arguments.markdown:
-            _write_markdown(gate_error_markdown(told), arguments.markdown)
+            _write_markdown(gate_error_markdown(message), arguments.markdown)
         return EXIT_CANNOT
 
 

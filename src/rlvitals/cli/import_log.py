@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _from_tracker(address: Address, arguments: argparse.Namespace) -> int:
     to = Path(arguments.to)
     try:
-        done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=_tell)
+        done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=_show_progress)
     except OSError as error:
         raise RunError(
             f"cannot write to {to}: {error.strerror or error}. The same command continues where this one stopped"
@@ -143,6 +143,6 @@ def _facts(one: Brought) -> dict[str, Any]:
     }
 
 
-def _tell(said: str) -> None:
+def _show_progress(text: str) -> None:
     if sys.stderr.isatty():
-        put_status(said, shutil.get_terminal_size().columns - 1)
+        put_status(text, shutil.get_terminal_size().columns - 1)

@@ -125,7 +125,7 @@ def run() -> NoReturn:
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     code = EXIT_DEFECT
     try:
-        with guarded(_tell_defect, but=(BrokenPipeError,)):
+        with guarded(_print_defect, but=(BrokenPipeError,)):
             code = main()
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -136,7 +136,7 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _tell_defect(error: Exception) -> None:
+def _print_defect(error: Exception) -> None:
     """Print the traceback of a defect, with foreign text made harmless."""
     warn("".join(traceback.format_exception(error)).rstrip())
 
@@ -153,7 +153,7 @@ def _top_parser() -> _Parser:
         prog="rlvitals",
         usage="rlvitals VERB [options]",
         description="The vital-signs monitor of RL post-training.",
-        epilog=f"verbs:\n{verbs}\n\n'rlvitals VERB --help' lists its options. With --json, every verb prints JSON.",
+        epilog=f"verbs:\n{verbs}\n\n'rlvitals VERB --help' lists its options. Most verbs print JSON with --json.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -70,7 +70,7 @@ def _send_left(arguments: argparse.Namespace) -> int:
     view = open_run(arguments.path)
     run_dir = RunDir(Path(arguments.path))
     targets = targets_of(_settings(view.config, arguments))
-    told: list[dict[str, Any]] = []
+    outcomes: list[dict[str, Any]] = []
     for target in targets:
         open_service(target)  # a missing variable raises before anything is sent
     for target in targets:
@@ -82,16 +82,16 @@ def _send_left(arguments: argparse.Namespace) -> int:
             problem = outbox.error if outbox is not None and outbox.error else "the service did not take it"
         except RunLocked:
             problem = "the process beside the trainer is sending; it ends with the run"
-        told.append(
+        outcomes.append(
             {"target": target.name, "left": unsent(run_dir, target), "problem": problem} | _counts(run_dir, target)
         )
     if arguments.json:
-        print_json(told)
+        print_json(outcomes)
     else:
-        for one in told:
+        for one in outcomes:
             left = f", {one['left']} left: {one['problem']}" if one["problem"] else ""
             say(f"{one['target']}: {one['sent']} sent in all{left}")
-    return EXIT_NOT_SENT if any(one["problem"] for one in told) else 0
+    return EXIT_NOT_SENT if any(one["problem"] for one in outcomes) else 0
 
 
 def _counts(run_dir: RunDir, target: Target) -> dict[str, int]:
@@ -101,16 +101,16 @@ def _counts(run_dir: RunDir, target: Target) -> dict[str, int]:
 
 def _list(as_json: bool) -> int:
     """List the services and their variables: whether each is set, never its value."""
-    told = [
+    variables = [
         {"service": name, "variable": variable.name, "holds": variable.holds, "needed": variable.is_needed,
          "is_set": bool(os.environ.get(variable.name))}
         for name in NOTIFY_SERVICES
         for variable in service_class(name).variables
     ]  # fmt: skip
     if as_json:
-        print_json(told)
+        print_json(variables)
         return 0
-    for one in told:
+    for one in variables:
         state = "set" if one["is_set"] else "not set" if one["needed"] else "not set (optional)"
         say(f"{one['service']:<10} {one['variable']:<31} {state:<19} {one['holds']}")
     say("'rlvitals notify --test SERVICE' sends a test message.")

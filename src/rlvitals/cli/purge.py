@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not root.is_dir():
         raise RunNotFound(f"{arguments.directory} is not a directory")
     marks = FolderMarks(root)
-    wanted = [name for name, said in sorted(marks.read()["runs"].items()) if said.get("deleted")]
+    wanted = [name for name, mark in sorted(marks.read()["runs"].items()) if mark.get("deleted")]
     found = {name: run_dir for name in wanted if (run_dir := _run_dir(root, name)) is not None}
     sizes = {name: _size(run_dir) for name, run_dir in found.items()}
     is_dry = arguments.dry_run

@@ -53,6 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(said: str) -> None:
+def _show(text: str) -> None:
     if sys.stderr.isatty():
-        put_status(said, shutil.get_terminal_size().columns - 1)
+        put_status(text, shutil.get_terminal_size().columns - 1)

@@ -54,7 +54,7 @@ class Reactions:
     def react(self, finding: Finding, source: str) -> None:
         """Run all requested reactions."""
         for reaction in self._reactions:
-            with guarded(lambda error: _say(words_of(error))):  # the watch continues whatever a user's command does
+            with guarded(lambda error: _warn(words_of(error))):  # the watch continues whatever a user's command does
                 reaction(finding, source)
 
     def tend(self) -> None:
@@ -62,7 +62,7 @@ class Reactions:
         for command in [item for item in self._commands if item.poll() is not None]:
             self._commands.remove(command)
             if command.returncode:
-                _say(f"the command of --on-critical ended with {command.returncode}")
+                _warn(f"the command of --on-critical ended with {command.returncode}")
 
     def end(self) -> None:
         """Wait a short time for running commands and unsent posts. Commands are not stopped."""
@@ -94,7 +94,7 @@ class Reactions:
                     env={**os.environ, **_variables(finding, source)},
                 )
             except OSError as error:
-                _say(f"cannot run {words[0]!r}: {error.strerror or error}")
+                _warn(f"cannot run {words[0]!r}: {error.strerror or error}")
                 return
             self._commands.append(command)
             with contextlib.suppress(BrokenPipeError), command.stdin or contextlib.nullcontext() as pipe:
@@ -105,7 +105,7 @@ class Reactions:
 
 
 def _variables(finding: Finding, source: str) -> dict[str, str]:
-    said = {
+    values = {
         "SOURCE": source,
         "RULE": finding.rule,
         "KIND": finding.kind,
@@ -115,7 +115,7 @@ def _variables(finding: Finding, source: str) -> dict[str, str]:
         "TITLE": finding.title,
         "ACTION": finding.action,
     }
-    return {f"RLVITALS_{name}": value.replace("\0", "") for name, value in said.items()}
+    return {f"RLVITALS_{name}": value.replace("\0", "") for name, value in values.items()}
 
 
 def _sentinel(path: Path) -> Reaction:
@@ -123,7 +123,7 @@ def _sentinel(path: Path) -> Reaction:
         try:
             put_file(path.expanduser(), sentinel(Path(source).name, finding))
         except OSError as error:
-            _say(f"cannot write the sentinel {path}: {error.strerror or error}")
+            _warn(f"cannot write the sentinel {path}: {error.strerror or error}")
 
     return write
 
@@ -135,7 +135,7 @@ def _webhook(given: str) -> Webhook:
     if not re.match(r"https?://[^/\s]", url):
         named = f"the variable {variable[1]}" if variable else "--webhook"
         raise ConfigError(f"{named} must hold an address that begins with http:// or https://")
-    return Webhook(url, warn=_say)
+    return Webhook(url, warn=_warn)
 
 
 def _signal(text: str) -> Reaction:
@@ -151,9 +151,9 @@ def _signal(text: str) -> Reaction:
         try:
             handle.send(number)
         except ProcessLookupError:
-            _say(f"process {pid} is gone already: no signal was sent")
+            _warn(f"process {pid} is gone already: no signal was sent")
         else:
-            _say(f"sent {name} to process {pid}")
+            _warn(f"sent {name} to process {pid}")
 
     return send
 
@@ -182,5 +182,5 @@ def _target(text: str) -> tuple[Handle, int, str]:
     return handle, pid, name
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     warn(f"rlvitals: {text}")

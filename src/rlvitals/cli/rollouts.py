@@ -73,29 +73,29 @@ def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
     elif arguments.tokens is not None:
         if arguments.group is None:
             raise ConfigError("--tokens needs a group: --group G")
-        _say_tokens(*chosen[0], arguments.tokens)
+        _print_tokens(*chosen[0], arguments.tokens)
     elif arguments.group is None and not arguments.verbose:
         show(render_groups(arguments.step, [(number, group, outcomes(group)) for number, group in chosen]))
     else:
         for number, group in chosen:
-            _say(_whole(number, group, transcripts=arguments.group is not None, full=arguments.full))
+            _print(_whole(number, group, transcripts=arguments.group is not None, full=arguments.full))
 
 
-def _say_tokens(number: int, group: Group, overlay: str) -> None:
+def _print_tokens(number: int, group: Group, overlay: str) -> None:
     """Print the rollouts of a group that have recorded tokens."""
     console = standard_output()
     is_plain = console.no_color or console.color_system not in ("256", "truecolor")
-    told = [
+    transcripts = [
         (place, rollout, text)
         for place, rollout in enumerate(group.rollouts, 1)
         if (text := token_transcript(rollout, overlay, marks=is_plain)) is not None
     ]
-    if not told:
+    if not transcripts:
         traced = any(rollout.trace for rollout in group.rollouts)
         why = f"have no {overlay}" if traced else "were recorded without their tokens (docs/tokens.md)"
         raise RunError(f"the rollouts of group {number} {why}")
     show(Text(group_heading(number, group)))
-    for place, rollout, text in told:
+    for place, rollout, text in transcripts:
         show(Text(rollout_heading(place, rollout)))
         show(text)
 
@@ -115,9 +115,9 @@ def _found(source: RolloutSource, arguments: argparse.Namespace) -> None:
         for hit in hits:
             group = source.at(hit.step)[hit.group - 1]
             rollout = group.rollouts[hit.rollout - 1]
-            told = [f"Step {hit.step}, {group_heading(hit.group, group)}", folded(group.prompt, indent="  ")]
-            told += [rollout_heading(hit.rollout, rollout), transcript(rollout, full=arguments.full)]
-            _say("\n".join(told) + "\n")
+            parts = [f"Step {hit.step}, {group_heading(hit.group, group)}", folded(group.prompt, indent="  ")]
+            parts += [rollout_heading(hit.rollout, rollout), transcript(rollout, full=arguments.full)]
+            _print("\n".join(parts) + "\n")
     else:
         show(render_hits(hits))
 
@@ -127,8 +127,8 @@ def _difference(source: RolloutSource, arguments: argparse.Namespace) -> None:
     if arguments.group is None:
         found = changes(before, after)
         if arguments.json:
-            told = [{"key": key, "before": _brief(old), "after": _brief(new)} for key, old, new in found]
-            print_json({"from": arguments.diff, "to": arguments.step, "prompts": told})
+            prompts = [{"key": key, "before": _brief(old), "after": _brief(new)} for key, old, new in found]
+            print_json({"from": arguments.diff, "to": arguments.step, "prompts": prompts})
         else:
             show(render_changes(arguments.diff, arguments.step, found, outcomes))
         return
@@ -139,7 +139,7 @@ def _difference(source: RolloutSource, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"before": _facts(before.index(old) + 1, old), "after": _facts(number, group)})
     else:
-        _say(text_changes(arguments.diff, old, arguments.step, group, full=arguments.full))
+        _print(text_changes(arguments.diff, old, arguments.step, group, full=arguments.full))
 
 
 def _groups(source: RolloutSource, step: int) -> list[Group]:
@@ -166,8 +166,8 @@ def _whole(number: int, group: Group, *, transcripts: bool, full: bool) -> str:
 
 
 def _facts(number: int, group: Group) -> dict[str, Any]:
-    told: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(group)}
-    return told | {"early": len(group.early_rollouts)}
+    facts: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(group)}
+    return facts | {"early": len(group.early_rollouts)}
 
 
 def _brief(group: Group | None) -> dict[str, Any] | None:
@@ -181,9 +181,9 @@ def _hit(source: RolloutSource, hit: RolloutHit) -> dict[str, Any]:
     return hit._asdict() | {"turns": plain(rollout).get("turns", [])}
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Print a text with signed numbers in colour. The signs give the same information."""
-    told = Text(text)
-    told.highlight_regex(_SIGNED, "green")
-    told.highlight_regex(_NEGATIVE, "red")
-    show(told)
+    styled = Text(text)
+    styled.highlight_regex(_SIGNED, "green")
+    styled.highlight_regex(_NEGATIVE, "red")
+    show(styled)

@@ -22,31 +22,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     book = rulebook.load(arguments.rules) if arguments.rules else rulebook.shipped()
-    tell(arguments.names, book, as_json=arguments.json)
+    print_rules(arguments.names, book, as_json=arguments.json)
     return 0
 
 
-def tell(names: list[str], book: rulebook.Rulebook, *, as_json: bool) -> None:
+def print_rules(names: list[str], book: rulebook.Rulebook, *, as_json: bool) -> None:
     """Print the rules of these names and kinds in full, or one line for every rule."""
     chosen = [rule for name in names for rule in rules_named(name, book)] or list(book.rules.values())
     if as_json:
         print_json([rule_facts(rule, book) for rule in chosen])
     elif names:
         is_drawn = not standard_output().options.ascii_only  # charts use braille characters
-        told = []
+        lines = []
         for rule in chosen:
-            told += [_spoken("\n".join(rule_lines(rule, book))), *example_lines(rule, is_drawn=is_drawn)]
-        show(render_markdown("\n".join(told)))
+            lines += [_with_names("\n".join(rule_lines(rule, book))), *example_lines(rule, is_drawn=is_drawn)]
+        show(render_markdown("\n".join(lines)))
         for page in filter(None, (rule_address(rule.rule) for rule in chosen)):
             say(page)
     else:
-        show(render_rules([{**rule_facts(rule, book), "says": _spoken(rule.words.title)} for rule in chosen]))
+        show(render_rules([{**rule_facts(rule, book), "says": _with_names(rule.words.title)} for rule in chosen]))
 
 
-def _spoken(template: str) -> str:
+def _with_names(template: str) -> str:
     """A sentence with the names of its numbers in place of the values.
 
-    >>> _spoken("{share:.0%} of the tool calls fail")
+    >>> _with_names("{share:.0%} of the tool calls fail")
     '(share) of the tool calls fail'
     """
     return re.sub(r"\{(\w+)[^{}]*\}", r"(\1)", template)

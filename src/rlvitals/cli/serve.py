@@ -112,10 +112,12 @@ def _mirrored(url: str) -> Path:
     mirror.refresh()
     once = Once(warn)
 
-    def told(error: Exception) -> None:
+    def report(error: Exception) -> None:
         once(str(error))
 
-    threading.Thread(target=mirror.keep_fresh, args=(lambda: False, told), name="rlvitals-mirror", daemon=True).start()
+    threading.Thread(
+        target=mirror.keep_fresh, args=(lambda: False, report), name="rlvitals-mirror", daemon=True
+    ).start()
     return mirror.folder
 
 

@@ -87,9 +87,9 @@ def _runs_at(path: str) -> list[Path]:
 class _Progress:
     """One line on a terminal; nothing elsewhere."""
 
-    def show(self, said: str) -> None:
+    def show(self, text: str) -> None:
         if sys.stderr.isatty():
-            put_status(said, shutil.get_terminal_size().columns - 1)
+            put_status(text, shutil.get_terminal_size().columns - 1)
 
     def clear(self) -> None:
         if sys.stderr.isatty():

@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _machine(sample: dict[str, Any]) -> Text:
     seen = {name: value for name, value in sample.items() if "/" in name and not isinstance(value, str)}
-    told = [f"{name.removeprefix('System/')} {number(value)}" for name, value in seen.items()]
+    readings = [f"{name.removeprefix('System/')} {number(value)}" for name, value in seen.items()]
     lines = Text("\nThe machine", style="bold")
-    return lines.append(f"  at {moment(sample['timestamp'])}: {', '.join(told)}", style="not bold")
+    return lines.append(f"  at {moment(sample['timestamp'])}: {', '.join(readings)}", style="not bold")
 
 
 SEVERITY_STYLE = {"critical": "bold red", "warning": "yellow"}
@@ -62,8 +62,8 @@ SEVERITY_STYLE = {"critical": "bold red", "warning": "yellow"}
 def _findings(findings: list[dict[str, Any]]) -> Text:
     lines = Text("\nLast findings", style="bold")
     for finding in findings:
-        said = f"\n  {finding['severity']} at step {finding['step']}: {finding['title']}"
-        lines.append(said, style=f"not bold {SEVERITY_STYLE.get(finding['severity'], '')}".strip())
+        text = f"\n  {finding['severity']} at step {finding['step']}: {finding['title']}"
+        lines.append(text, style=f"not bold {SEVERITY_STYLE.get(finding['severity'], '')}".strip())
     return lines
 
 

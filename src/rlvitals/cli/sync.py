@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(trackers)
     else:
         for tracker in trackers:
-            said = f"{tracker['behind']} rows behind: {tracker['error']}" if tracker["behind"] else "up to date"
-            say(f"{tracker['name']}: {tracker['rows']} rows, {said}")
+            state = f"{tracker['behind']} rows behind: {tracker['error']}" if tracker["behind"] else "up to date"
+            say(f"{tracker['name']}: {tracker['rows']} rows, {state}")
     return 0 if done else EXIT_BEHIND
 
 
@@ -84,8 +84,8 @@ class _Progress:
             return
         self._next = time.monotonic() + 1.0
         trackers = [tracker for tracker in self._view.trackers if tracker["name"] in self._names]
-        said = ", ".join(f"{tracker['name']}: {tracker['behind']} rows to go" for tracker in trackers)
-        put_status(said, shutil.get_terminal_size().columns - 1)
+        status = ", ".join(f"{tracker['name']}: {tracker['behind']} rows to go" for tracker in trackers)
+        put_status(status, shutil.get_terminal_size().columns - 1)
         self._is_shown = True
 
     def clear(self) -> None:

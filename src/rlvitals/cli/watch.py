@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _in_lines(place: Path, arguments: argparse.Namespace) -> int:
-    tell: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
+    print_event: Callable[[Event], None] = print_json_line if arguments.json else lambda event: say(line(event))
     try:
         watched = _watched(one_place(place, "watch", dumps=True), arguments)
     except ConfigError:
@@ -74,7 +74,7 @@ def _in_lines(place: Path, arguments: argparse.Namespace) -> int:
         warn(f"{place} holds {len(lines)} runs and logs: name one of them to follow it. {listed.note}".rstrip())
         return 0
     with contextlib.suppress(KeyboardInterrupt):
-        follow(watched, tell, interval=arguments.interval, until_idle=arguments.until_idle)
+        follow(watched, print_event, interval=arguments.interval, until_idle=arguments.until_idle)
     return 0
 
 
