@@ -85,7 +85,7 @@ def run_path(tmp_path):
     return path
 
 
-def told(path, capsys):
+def outputs(path, capsys):
     """What the verbs say of a run."""
     answers = []
     for words in (["show", str(path), "--json"], ["export", str(path), "--to", "csv", "--output", "-"]):
@@ -96,14 +96,14 @@ def told(path, capsys):
 
 def test_every_verb_reads_a_compacted_run_and_undo_brings_the_log_back(run_path, capsys):
     log = run_path / "logs" / "training_metrics.jsonl"
-    original, before = log.read_bytes(), told(run_path, capsys)
+    original, before = log.read_bytes(), outputs(run_path, capsys)
     assert main(["compact", str(run_path), "--json"]) == 0
     sizes = json.loads(capsys.readouterr().out)
     assert not log.exists()
     assert not (run_path / "index").exists()
     assert archive_of(log).stat().st_size < sizes["bytes_after"] <= sizes["bytes_before"] / 3
-    assert told(run_path, capsys) == before
-    assert told(run_path, capsys) == before  # now from a warm index
+    assert outputs(run_path, capsys) == before
+    assert outputs(run_path, capsys) == before  # now from a warm index
     view = rlvitals.open_run(run_path)
     assert view.series("actor/metric_0/mean").values[-1] == 9.0
     assert view.rows == 1402
@@ -111,7 +111,7 @@ def test_every_verb_reads_a_compacted_run_and_undo_brings_the_log_back(run_path,
     assert "2 logs are back" in capsys.readouterr().out
     assert log.read_bytes() == original
     assert not archive_of(log).exists()
-    assert told(run_path, capsys) == before
+    assert outputs(run_path, capsys) == before
 
 
 def test_random_doubles_take_at_most_eight_bytes_a_value(tmp_path):
@@ -224,7 +224,7 @@ def test_an_archive_is_read_from_any_place_like_the_log(run_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_damaged_archive_is_told_and_never_read_as_something_else(run_path, damage):
+def test_a_damaged_archive_is_reported_and_never_read_as_something_else(run_path, damage):
     log = run_path / "logs" / "training_metrics.jsonl"
     compact(log)
     data = bytearray(archive_of(log).read_bytes())

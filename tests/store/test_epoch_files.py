@@ -30,7 +30,7 @@ def opened(folder, **settings) -> EpochStore:
     return store
 
 
-def say(store, epoch, **metrics) -> None:
+def append(store, epoch, **metrics) -> None:
     store.append(Word(epoch, 1000.0 + epoch, store.attempt, metrics))
 
 
@@ -47,9 +47,9 @@ def history(folder) -> list[dict]:
 
 def test_late_scores_go_into_the_one_row_of_their_epoch(folder):
     store = opened(folder)
-    say(store, 1, loss=2.0, reward=0.1)
-    say(store, 2, loss=1.5, reward=0.2)
-    say(store, 1, bertscore=0.5)
+    append(store, 1, loss=2.0, reward=0.1)
+    append(store, 2, loss=1.5, reward=0.2)
+    append(store, 1, bertscore=0.5)
     store.save()
     frame = table(folder)
     assert list(frame["epoch"]) == [1, 2]
@@ -62,28 +62,28 @@ def test_late_scores_go_into_the_one_row_of_their_epoch(folder):
 
 def test_the_last_word_on_a_value_wins_also_after_a_reload(folder):
     store = opened(folder)
-    say(store, 1, loss=2.0, reward=0.1)
-    say(store, 1, loss=1.0)
+    append(store, 1, loss=2.0, reward=0.1)
+    append(store, 1, loss=1.0)
     assert store.epochs[1].metrics == {"loss": 1.0, "reward": 0.1}
     assert opened(folder).epochs[1].metrics == {"loss": 1.0, "reward": 0.1}
 
 
 def test_columns_are_the_documents_and_then_in_order_of_appearance(folder):
     store = opened(folder)
-    say(store, 1, zebra=1.0, loss=2.0)
-    say(store, 2, apple=1.0, eval_loss=0.3)
+    append(store, 1, zebra=1.0, loss=2.0)
+    append(store, 2, apple=1.0, eval_loss=0.3)
     store.save()
     assert list(table(folder).columns) == [*FIXED, "zebra", "apple", "eval_loss"]
     assert list(history(folder)[0]) == [*FIXED, "zebra", "apple", "eval_loss"]
     again = opened(folder)
-    say(again, 3, loss=1.0)
+    append(again, 3, loss=1.0)
     again.save()
     assert list(table(folder).columns) == [*FIXED, "zebra", "apple", "eval_loss"]
 
 
 def test_numbers_that_are_none_survive_in_strict_json_and_pandas(folder):
     store = opened(folder)
-    say(store, 1, loss=math.nan, reward=math.inf, kl_divergence=-math.inf, entropy=2.0)
+    append(store, 1, loss=math.nan, reward=math.inf, kl_divergence=-math.inf, entropy=2.0)
     store.save()
     line = json.loads((folder / "epochs.jsonl").read_text())
     assert line["_nonfinite"] == "loss=nan reward=inf kl_divergence=-inf"
@@ -98,8 +98,8 @@ def test_numbers_that_are_none_survive_in_strict_json_and_pandas(folder):
 
 def test_names_and_texts_with_commas_quotes_and_line_ends_stay_one_cell(folder):
     store = opened(folder)
-    say(store, 1, loss=1.0, **{'reward, "shaped"': 0.5, "note": 'first,\n"second"'})
-    say(store, 2, loss=0.5)
+    append(store, 1, loss=1.0, **{'reward, "shaped"': 0.5, "note": 'first,\n"second"'})
+    append(store, 2, loss=0.5)
     store.save()
     frame = table(folder)
     assert frame['reward, "shaped"'][0] == 0.5
@@ -108,12 +108,12 @@ def test_names_and_texts_with_commas_quotes_and_line_ends_stay_one_cell(folder):
 
 
 def test_a_torn_line_is_left_out_and_does_not_swallow_the_next(folder):
-    say(opened(folder), 1, loss=2.0)
+    append(opened(folder), 1, loss=2.0)
     with open(folder / "epochs.jsonl", "ab") as file:
         file.write(b'{"epoch":2,"timestamp":5.0,"lo')
     store = opened(folder)
     assert list(store.epochs) == [1]
-    say(store, 2, loss=1.0)
+    append(store, 2, loss=1.0)
     assert {number: epoch.metrics for number, epoch in opened(folder).epochs.items()} == {
         1: {"loss": 2.0},
         2: {"loss": 1.0},
@@ -123,18 +123,18 @@ def test_a_torn_line_is_left_out_and_does_not_swallow_the_next(folder):
 @pytest.mark.parametrize(
     "line", [b"", b"nonsense", b"[1]", b'{"loss":1}', b'{"epoch":1.5}', b'{"epoch":true}', b'{"epoch":"1"}', b"\xff"]
 )
-def test_a_line_that_is_no_epoch_is_passed_over(line):
+def test_a_line_that_is_no_epoch_is_skipped(line):
     assert decode(line) is None
 
 
 def test_two_processes_in_turn_lose_nothing_of_each_other(folder):
     trainer, evaluator = opened(folder), opened(folder)
-    say(trainer, 1, loss=2.0)
+    append(trainer, 1, loss=2.0)
     trainer.save()
     evaluator.read()
-    say(evaluator, 1, bertscore=0.5)
+    append(evaluator, 1, bertscore=0.5)
     evaluator.save()
-    say(trainer, 2, loss=1.0)
+    append(trainer, 2, loss=1.0)
     trainer.save()
     frame = table(folder)
     assert list(frame["loss"]) == [2.0, 1.0]
@@ -161,21 +161,21 @@ def test_processes_that_write_at_once_keep_every_word(folder, child_environment)
 
 def test_an_epoch_that_is_trained_again_loses_the_scores_of_the_old_weights(folder):
     first = opened(folder)
-    say(first, 1, loss=2.0, reward=0.1)
-    say(first, 1, bertscore=0.5)
+    append(first, 1, loss=2.0, reward=0.1)
+    append(first, 1, bertscore=0.5)
     resumed = opened(folder)
-    say(resumed, 1, loss=1.9, reward=0.2)
+    append(resumed, 1, loss=1.9, reward=0.2)
     assert resumed.epochs[1].metrics == {"loss": 1.9, "reward": 0.2}
     assert opened(folder).epochs[1].metrics == {"loss": 1.9, "reward": 0.2}
 
 
 def test_a_correction_by_a_later_tracker_keeps_the_rest(folder):
     first = opened(folder)
-    say(first, 1, loss=2.0, reward=0.1)
-    say(first, 1, bertscore=0.5)
+    append(first, 1, loss=2.0, reward=0.1)
+    append(first, 1, bertscore=0.5)
     later = opened(folder)
-    say(later, 1, loss=1.9)
-    say(later, 1, bleu=0.3)
+    append(later, 1, loss=1.9)
+    append(later, 1, bleu=0.3)
     assert later.epochs[1].metrics == {"loss": 1.9, "reward": 0.1, "bertscore": 0.5, "bleu": 0.3}
 
 
@@ -185,7 +185,7 @@ def test_a_history_another_tracker_left_is_taken_over(folder):
     (folder / "training_metrics.json").write_text(json.dumps(old))
     store = opened(folder)
     assert not store.is_stale  # who only reads changes nothing
-    say(store, 3, loss=1.0)
+    append(store, 3, loss=1.0)
     store.save()
     assert list(table(folder)["loss"]) == [2.0, 1.5, 1.0]
     assert list(opened(folder).epochs) == [1, 2, 3]
@@ -193,12 +193,12 @@ def test_a_history_another_tracker_left_is_taken_over(folder):
 
 def test_a_deleted_folder_is_made_again_with_every_epoch(folder):
     store = opened(folder)
-    say(store, 1, loss=2.0)
+    append(store, 1, loss=2.0)
     store.save()
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
-    say(store, 2, loss=1.0)
+    append(store, 2, loss=1.0)
     store.save()
     assert list(table(folder)["loss"]) == [2.0, 1.0]
     assert list(opened(folder).epochs) == [1, 2]
@@ -207,12 +207,12 @@ def test_a_deleted_folder_is_made_again_with_every_epoch(folder):
 def test_a_full_disk_costs_no_epoch(small_disk):
     folder = small_disk / "metrics"
     store = opened(folder)
-    say(store, 1, loss=2.0)
+    append(store, 1, loss=2.0)
     store.save()
     filler = fill(small_disk)
     for epoch in range(2, 120):  # the page already begun takes a few more
         try:
-            say(store, epoch, loss=1.0, reward=0.123456789)
+            append(store, epoch, loss=1.0, reward=0.123456789)
         except OSError:
             break
     else:
@@ -230,7 +230,7 @@ def test_a_full_disk_costs_no_epoch(small_disk):
 
 def test_a_reader_never_sees_half_a_file(folder):
     store = opened(folder)
-    say(store, 1, loss=2.0)
+    append(store, 1, loss=2.0)
     store.save()
     is_done = threading.Event()
     problems = []
@@ -246,7 +246,7 @@ def test_a_reader_never_sees_half_a_file(folder):
     reader = threading.Thread(target=read)
     reader.start()
     for epoch in range(2, 100):
-        say(store, epoch, loss=1.0)
+        append(store, epoch, loss=1.0)
         store.save()
     is_done.set()
     reader.join()
@@ -256,7 +256,7 @@ def test_a_reader_never_sees_half_a_file(folder):
 def test_only_the_last_epochs_are_kept_in_the_files(folder):
     store = opened(folder)
     for epoch in range(1, 8):
-        say(store, epoch, loss=float(epoch))
+        append(store, epoch, loss=float(epoch))
     store.save(keep_last=3)
     assert list(table(folder)["epoch"]) == [5, 6, 7]
     assert [row["epoch"] for row in history(folder)] == [5, 6, 7]
@@ -295,7 +295,7 @@ def test_after_any_sequence_pandas_reads_one_row_an_epoch(tmp_path_factory, word
     for epoch, metrics, is_reopened in words:
         if is_reopened:
             store = opened(folder)
-        say(store, epoch, **metrics)
+        append(store, epoch, **metrics)
         store.save()
     frame = table(folder)
     assert list(frame["epoch"]) == sorted({epoch for epoch, _, _ in words})

@@ -84,8 +84,8 @@ def test_a_huge_text_is_cut_and_named():
 
 def test_many_wrong_fields_are_one_sentence():
     assert damage_in("run.json", []) == []
-    (said,) = damage_in("run.json", [f"field {place}" for place in range(20)])
-    assert "'field 4' and 15 more do not hold" in said
+    (sentence,) = damage_in("run.json", [f"field {place}" for place in range(20)])
+    assert "'field 4' and 15 more do not hold" in sentence
 
 
 def is_declared(value, name):

@@ -63,13 +63,13 @@ def test_folders_are_made_with_those_above_unless_that_is_not_wanted(tmp_path):
         make_folder(tmp_path / "file" / "below")
 
 
-@pytest.mark.parametrize(("code", "is_told"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
-def test_a_disk_that_cannot_sync_a_folder_is_no_disk_that_fails_at_it(tmp_path, monkeypatch, code, is_told):
+@pytest.mark.parametrize(("code", "is_raised"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_disk_that_cannot_sync_a_folder_is_no_disk_that_fails_at_it(tmp_path, monkeypatch, code, is_raised):
     def fail(descriptor):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", fail)
-    if is_told:
+    if is_raised:
         with pytest.raises(OSError, match=os.strerror(code)):
             sync_folder(tmp_path)
     else:

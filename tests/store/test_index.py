@@ -186,7 +186,7 @@ def test_a_torn_last_line_is_not_taken_into_the_index(log, folder, small_chunks)
         assert_from_scratch(open_columns(log, folder), log)
 
 
-def test_a_cell_that_was_not_logged_is_told_from_one_that_was_nan(log, folder):
+def test_a_cell_that_was_not_logged_is_distinguished_from_nan(log, folder):
     lines = [plain(step) for step in range(600)]
     lines[3] = plain(3, _nonfinite="kl=nan")
     lines[4] = plain(4, kl=0.0)

@@ -62,7 +62,7 @@ def test_a_resume_that_goes_on_after_the_last_row_abandons_nothing(tmp_path):
     assert view.ghost_rows == 0
 
 
-def test_a_resume_from_an_earlier_step_abandons_what_lay_beyond(tmp_path):
+def test_a_resume_from_an_earlier_step_abandons_later_rows(tmp_path):
     record(tmp_path, range(1, 11))
     record(tmp_path, range(6, 9), resume=5)
     view = open_run(tmp_path)
@@ -118,7 +118,7 @@ def test_the_row_of_the_very_step_a_resume_starts_from_stays(tmp_path):
     assert story(open_run(tmp_path)) == of(1, 10, 20) + of(2, 30)
 
 
-def test_an_attempt_that_logs_an_earlier_step_than_it_said_is_believed_by_its_rows(tmp_path):
+def test_an_attempt_that_logs_an_earlier_step_than_it_recorded_is_placed_by_its_rows(tmp_path):
     record(tmp_path, range(1, 11))
     record(tmp_path, [3, 4], resume=8)
     view = open_run(tmp_path)
@@ -236,7 +236,7 @@ def test_evaluations_follow_the_first_training_row_of_resume_true(tmp_path):
     assert story(view, "accuracy", ghosts=True) == of(1, 10)
 
 
-def test_an_attempt_that_has_only_evaluated_takes_over_what_lay_beyond_its_step(tmp_path):
+def test_an_attempt_that_has_only_evaluated_abandons_rows_after_its_step(tmp_path):
     record(tmp_path, range(1, 11), evals=[10])
     record(tmp_path, [], resume=5, evals=[5])
     view = open_run(tmp_path)
@@ -245,7 +245,7 @@ def test_an_attempt_that_has_only_evaluated_takes_over_what_lay_beyond_its_step(
     assert story(view, "accuracy", ghosts=True) == of(1, 10)
 
 
-def test_an_attempt_that_has_only_evaluated_and_did_not_say_from_where_is_placed_by_its_evaluation(tmp_path):
+def test_an_attempt_that_has_only_evaluated_and_recorded_no_step_is_placed_by_its_evaluation(tmp_path):
     record(tmp_path, range(1, 11), evals=[4, 10])
     record(tmp_path, [], resume=True, evals=[5])
     view = open_run(tmp_path)
@@ -315,24 +315,24 @@ def histories(draw):
     for number in range(1, draw(st.integers(1, 6)) + 1):
         origin = 0 if number == 1 else draw(st.integers(0, end))
         logged = [step for step in range(origin + 1, origin + draw(st.integers(0, 40)) + 1) if step % every == 0]
-        said = number > 1 and draw(st.booleans())
-        plan.append((number, origin if said else None, origin, logged))
+        is_recorded = number > 1 and draw(st.booleans())
+        plan.append((number, origin if is_recorded else None, origin, logged))
         end = logged[-1] if logged else end
     return plan
 
 
 @given(histories())
-def test_the_line_that_lives_is_what_was_told_step_by_step(plan):
+def test_the_living_line_matches_a_step_by_step_model(plan):
     """Against a story told the plain way: each attempt rubs out what lies beyond and goes on writing."""
     line: list[tuple[int, int]] = []
-    for number, said, _, logged in plan:
+    for number, from_step, _, logged in plan:
         if not logged:
             continue  # it never came to a row, so it took nothing over
-        first = logged[0] if said is None else min(logged[0], said + 1)
+        first = logged[0] if from_step is None else min(logged[0], from_step + 1)
         line = [(attempt, step) for attempt, step in line if step < first]
         line += [(number, step) for step in logged]
     rows = arrays(*((number, step) for number, _, _, logged in plan for step in logged))
-    known = [Attempt(number, 0.0, from_step=said) for number, said, _, _ in plan]
+    known = [Attempt(number, 0.0, from_step=from_step) for number, from_step, _, _ in plan]
     lineage = trace(known, rows, NOTHING)
     ghosts = lineage.is_ghost(*rows)
     living = [(int(a), int(s)) for a, s, ghost in zip(*rows, ghosts, strict=True) if not ghost]

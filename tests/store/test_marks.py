@@ -36,7 +36,7 @@ def test_marks_are_kept_merged_and_taken_away(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"colour": "red"}, "no such mark: 'colour'"),
         ({"name": 5}, "'name'"),
@@ -51,8 +51,8 @@ def test_marks_are_kept_merged_and_taken_away(tmp_path):
         ({"note": "x" * 10_001}, "too long"),
     ],
 )
-def test_what_is_no_mark_is_refused_and_nothing_is_written(tmp_path, changes, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_no_mark_is_refused_and_nothing_is_written(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
         FolderMarks(tmp_path).mark("a", changes)
     assert not (tmp_path / FILE).exists()
 
@@ -79,7 +79,7 @@ def test_numbers_and_sizes_are_limited(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"runs": 5}', "\0\0", "[" * 300])
-def test_a_damaged_file_is_said_and_never_overwritten(tmp_path, text):
+def test_a_damaged_file_is_reported_and_never_overwritten(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(RunUnreadable, match="backup"):
         FolderMarks(tmp_path).read()
@@ -88,9 +88,9 @@ def test_a_damaged_file_is_said_and_never_overwritten(tmp_path, text):
     assert (tmp_path / FILE).read_text() == text
 
 
-def test_wrong_parts_of_the_file_are_passed_over(tmp_path):
-    told = {"runs": {"a": {"name": 5, "tags": ["x", 7], "note": "n"}, "b": 3}, "boards": {"one": [], "two": {}}}
-    (tmp_path / FILE).write_text(json.dumps(told))
+def test_wrong_parts_of_the_file_are_skipped(tmp_path):
+    content = {"runs": {"a": {"name": 5, "tags": ["x", 7], "note": "n"}, "b": 3}, "boards": {"one": [], "two": {}}}
+    (tmp_path / FILE).write_text(json.dumps(content))
     assert FolderMarks(tmp_path).read() == {"runs": {"a": {"tags": ["x"], "note": "n"}}, "boards": {"two": {}}}
 
 
@@ -100,9 +100,9 @@ def test_a_link_is_not_followed(tmp_path):
     served = tmp_path / "served"
     served.mkdir()
     (served / FILE).symlink_to(secret)
-    with pytest.raises(RunUnreadable) as told:
+    with pytest.raises(RunUnreadable) as raised:
         FolderMarks(served).read()
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(raised.value)
 
 
 WRITER = """

@@ -33,7 +33,7 @@ def write_attempts(run_dir, *from_steps):
         append_attempt(run_dir, Attempt(number, 0.0, from_step=step))
 
 
-def told(run_dir, attempt, step, stream="train"):
+def past_rows(run_dir, attempt, step, stream="train"):
     past = past_before(run_dir, attempt, stream, step)
     return [(log, row.attempt, row.step) for log, row in in_order(past.rows("train"), past.rows("eval"))]
 
@@ -46,7 +46,7 @@ def run_dir(tmp_path):
 def test_training_and_evaluation_rows_come_in_the_order_of_their_times(run_dir):
     write_log(run_dir.log("train"), [(1, 1, 10), (1, 2, 20), (1, 3, 30), (1, 4, 40)])
     write_log(run_dir.log("eval"), [(1, 2, 25), (1, 4, 40), (1, 4, 45)])
-    assert told(run_dir, 2, 5) == [
+    assert past_rows(run_dir, 2, 5) == [
         ("train", 1, 1), ("train", 1, 2), ("eval", 1, 2), ("train", 1, 3),
         ("train", 1, 4), ("eval", 1, 4), ("eval", 1, 4),
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_training_and_evaluation_rows_come_in_the_order_of_their_times(run_dir):
 def test_rows_whose_clock_was_set_back_or_that_have_no_time_stay_where_they_were_logged(run_dir):
     write_log(run_dir.log("train"), [(1, 1, 100), (1, 2, 50), (1, 3, None), (1, 4, 110)])
     write_log(run_dir.log("eval"), [(1, 3, 105)])
-    assert told(run_dir, 2, 5) == [
+    assert past_rows(run_dir, 2, 5) == [
         ("train", 1, 1), ("train", 1, 2), ("train", 1, 3), ("eval", 1, 3), ("train", 1, 4),
     ]  # fmt: skip
 
@@ -63,16 +63,16 @@ def test_rows_whose_clock_was_set_back_or_that_have_no_time_stay_where_they_were
 def test_what_the_attempt_itself_and_later_ones_logged_is_not_its_past(run_dir):
     write_log(run_dir.log("train"), [(1, 1, 1), (1, 2, 2), (2, 3, 3), (2, 4, 4), (3, 5, 5)])
     write_log(run_dir.log("eval"), [(1, 2, 2.5), (2, 4, 4.5), (3, 5, 5.5)])
-    assert told(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
-    assert len(told(run_dir, 3, 5)) == 6
+    assert past_rows(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
+    assert len(past_rows(run_dir, 3, 5)) == 6
 
 
 @pytest.mark.parametrize("from_steps", [(None, None), (None, 2)], ids=["its first row decides", "it said from where"])
-def test_what_the_attempt_goes_back_behind_is_not_told(run_dir, from_steps):
+def test_rows_after_the_step_the_attempt_resumes_from_are_left_out(run_dir, from_steps):
     write_attempts(run_dir, *from_steps)
     write_log(run_dir.log("train"), [*((1, step, step) for step in range(1, 6))])
     write_log(run_dir.log("eval"), [(1, 2, 2.5), (1, 4, 4.5)])
-    assert told(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
+    assert past_rows(run_dir, 2, 3) == [("train", 1, 1), ("train", 1, 2), ("eval", 1, 2)]
     is_abandoned = past_before(run_dir, 2, "train", 3).lineage.is_abandoned
     assert [is_abandoned(1, step) for step in (2, 3, 4)] == [False, True, True]
     assert not is_abandoned(2, 3)
@@ -80,16 +80,16 @@ def test_what_the_attempt_goes_back_behind_is_not_told(run_dir, from_steps):
 
 def test_an_attempt_that_begins_with_an_evaluation_keeps_the_row_it_evaluates(run_dir):
     write_log(run_dir.log("train"), [*((1, step, step) for step in range(1, 6))])
-    assert [step for _, _, step in told(run_dir, 2, 3, "eval")] == [1, 2, 3]
+    assert [step for _, _, step in past_rows(run_dir, 2, 3, "eval")] == [1, 2, 3]
 
 
-def test_of_a_chain_of_attempts_only_the_line_that_lives_is_told(run_dir):
+def test_of_a_chain_of_attempts_only_the_living_line_is_read(run_dir):
     write_attempts(run_dir, None, 3, 4)
     write_log(
         run_dir.log("train"),
         [*((1, step, step) for step in range(1, 8)), *((2, step, 10 + step) for step in range(4, 9))],
     )
-    assert told(run_dir, 3, 5) == [
+    assert past_rows(run_dir, 3, 5) == [
         ("train", 1, 1), ("train", 1, 2), ("train", 1, 3), ("train", 2, 4),
     ]  # fmt: skip
 
@@ -101,8 +101,8 @@ def pasts(draw):
     count = draw(st.integers(1, 5))
     for number in range(1, count + 1):
         origin = 0 if number == 1 else draw(st.integers(0, end))
-        said = number > 1 and draw(st.booleans())
-        known.append(Attempt(number, when, from_step=origin if said else None))
+        is_recorded = number > 1 and draw(st.booleans())
+        known.append(Attempt(number, when, from_step=origin if is_recorded else None))
         for step in range(origin + 1, origin + 1 + draw(st.integers(0, 60))):
             when += 1.0
             train.append((number, step, when))
@@ -115,11 +115,11 @@ def pasts(draw):
 
 def read_plainly(train, evals, known, step, attempt):
     """Each attempt rubs out what lies beyond its first row, and the new one does so too."""
-    said = {item.number: item.from_step for item in known}
+    from_steps = {item.number: item.from_step for item in known}
     cuts = {}
     for number in {row[0] for row in [*train, *evals]} - {1}:
         trained = [row[1] for row in train if row[0] == number][:1]
-        promised = [] if said[number] is None else [said[number] + 1]
+        promised = [] if from_steps[number] is None else [from_steps[number] + 1]
         evaluated = [row[1] + 1 for row in evals if row[0] == number][:1]
         cuts[number] = min(trained + promised or evaluated)
     cuts[attempt] = step
@@ -141,13 +141,13 @@ def test_the_past_is_the_one_read_line_by_line(tmp_path_factory, past, noise):
         small.setattr(past_module, "SCAN_BYTES", 100)  # so that these short logs are halved too
         small.setattr(past_module, "LATE_BYTES", 200)
         small.setattr(past_module, "_BLOCK_BYTES", 300)
-        assert told(run_dir, attempt, step) == read_plainly(train, evals, known, step, attempt)
+        assert past_rows(run_dir, attempt, step) == read_plainly(train, evals, known, step, attempt)
 
 
 @given(
     length=st.integers(0, 60), first=st.integers(0, 9), last=st.integers(1, 30), block=st.sampled_from([50, 99, 10**6])
 )
-def test_of_a_long_past_the_first_and_the_last_rows_are_told(tmp_path_factory, length, first, last, block):
+def test_of_a_long_past_the_first_and_the_last_rows_are_read(tmp_path_factory, length, first, last, block):
     run_dir = RunDir(tmp_path_factory.mktemp("run"))
     write_log(run_dir.train_log, [(1 + step // 25, step, float(step)) for step in range(length)])
     with pytest.MonkeyPatch.context() as small:
@@ -161,10 +161,10 @@ def test_of_a_long_past_the_first_and_the_last_rows_are_told(tmp_path_factory, l
     assert past.has_gap is bool(middle)
 
 
-def test_late_rows_of_earlier_steps_are_told_although_a_ghost_comes_before_them(tmp_path):
+def test_late_rows_of_earlier_steps_are_read_although_a_ghost_comes_before_them(tmp_path):
     run_dir = RunDir(tmp_path)
     write_log(run_dir.train_log, [(1, step, 1.0 * place) for place, step in enumerate([1, 2, 3, 4, 5, 2, 3])])
-    assert [step for _, _, step in told(run_dir, 2, 4)] == [1, 2, 3, 2, 3]
+    assert [step for _, _, step in past_rows(run_dir, 2, 4)] == [1, 2, 3, 2, 3]
 
 
 def test_how_much_is_read_does_not_grow_with_the_log(tmp_path, monkeypatch):
@@ -184,7 +184,7 @@ def test_how_much_is_read_does_not_grow_with_the_log(tmp_path, monkeypatch):
         rows += [(2, step, 1.0 * length + step) for step in range(length // 10, length)]
         write_log(run_dir.train_log, rows)
         del decoded[:]
-        steps = [step for _, _, step in told(run_dir, 3, length)]
+        steps = [step for _, _, step in past_rows(run_dir, 3, length)]
         assert steps == [*range(20), *range(length - 80, length)]
         counts.append(len(decoded))
     assert counts[1] < counts[0] + 30, "sixteen times as long: four more halvings for each place"

@@ -211,8 +211,8 @@ def test_a_finished_run_outlives_a_cut(disk, run_outlived, outlived, fsync, monk
             run.log_eval({"accuracy": 0.5}, step=2)
             for step in range(5):  # more files than are kept open
                 run.log_groups([{"id": f"g{step}", "prompt": "p", "rollouts": [{"reward": 1.0}]}], step)
-        told = {fact for fact in facts(disk / "above/run") if fact[0] != "evaluation"}
-        recording.promise(*told)
+        promised = {fact for fact in facts(disk / "above/run") if fact[0] != "evaluation"}
+        recording.promise(*promised)
     run_outlived(recording, facts(disk / "above/run"), "above/run")
 
     def look(folder, state):

@@ -275,7 +275,7 @@ def test_plain_numbers_of_a_run_are_those_of_rank_zero(run_of_three):
     assert open_run(path).series("lr").values.tolist() == [0.1] * 6
 
 
-def test_a_torn_line_in_one_ranks_file_is_told_and_costs_no_other_row(run_of_three):
+def test_a_torn_line_in_one_ranks_file_is_reported_and_costs_no_other_row(run_of_three):
     path, samples = run_of_three
     with open(path / "logs/ranks/rank-1.jsonl", "ab") as file:
         file.write(b'{"step":7,"loss":1,"_m":{"lo')

@@ -355,7 +355,7 @@ def test_the_last_rows_of_a_long_log_with_wide_rows_are_found(tmp_path):
             assert [row.step for row in last_rows(log, count)] == steps[-count:]
 
 
-def test_only_the_first_few_bad_lines_are_told_and_all_are_counted(tmp_path):
+def test_only_the_first_few_bad_lines_are_listed_and_all_are_counted(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_bytes(b"oops\n" * 3 + GOOD[0] + b"\n" + b"[]\n" * 40)
     problems = Problems()
@@ -370,7 +370,7 @@ def test_only_the_first_few_bad_lines_are_told_and_all_are_counted(tmp_path):
     ]
 
 
-def test_problems_are_said_in_sentences_and_only_where_there_are_any(tmp_path):
+def test_problems_are_sentences_and_only_where_there_are_any(tmp_path):
     assert Problems().sentences == []
     log = tmp_path / "log.jsonl"
     log.write_bytes(b'{"step":1,"_gap":{"rows":12}}\noops\n{"step":2')
@@ -383,7 +383,7 @@ def test_problems_are_said_in_sentences_and_only_where_there_are_any(tmp_path):
     assert "12 rows are missing" in gap
 
 
-def test_a_whole_last_row_without_newline_still_tells_the_gap_before_it(tmp_path):
+def test_a_whole_last_row_without_newline_still_reports_the_gap_before_it(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_bytes(GOOD[0] + b'\n{"step":1,"_gap":{"rows":12}}')
     problems = Problems()

@@ -47,7 +47,7 @@ class Counted:
     """Counts the files that a real file system hands out, whole or from some byte on."""
 
     def __init__(self, monkeypatch, url):
-        self.names, self.begun = [], []
+        self.names, self.starts = [], []
         system = type(fsspec.core.url_to_fs(url)[0])
         whole, part = system.get_file, system.cat_file
 
@@ -57,7 +57,7 @@ class Counted:
 
         def cat_file(own, path, start=None, end=None, **options):
             self.names.append(path.rpartition("/")[2])
-            self.begun.append(start)
+            self.starts.append(start)
             return part(own, path, start=start, end=end, **options)
 
         monkeypatch.setattr(system, "get_file", get_file)
@@ -95,7 +95,7 @@ def test_only_what_changed_is_read_again(run_path, url, monkeypatch):
         file.write(b'{"step":10,"timestamp":1.0,"attempt":1,"loss":0.05}\n')
     assert rlvitals.open_run(url).rows == 11
     assert counted.names == ["training_metrics.jsonl"]
-    assert len(counted.begun) == 1  # its end alone: the first rows are here
+    assert len(counted.starts) == 1  # its end alone: the first rows are here
 
 
 def test_a_run_that_is_still_written_reads_as_running(url, tmp_path):

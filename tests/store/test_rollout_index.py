@@ -129,7 +129,7 @@ def test_a_line_that_is_being_written_waits_for_its_end(run_dir):
         assert len(found(run_dir, text="zebra")) == len(found(run_dir)) == 9
 
 
-def test_a_file_that_was_replaced_is_read_anew(run_dir):
+def test_a_file_that_was_replaced_is_read_again(run_dir):
     assert len(found(run_dir, text="zebra")) == 8
     run_dir.rollout_file(2).write_bytes(
         group_line(group_of({"prompt": "c", "rollouts": ["a zebra"]}, pytest.fail), 2, 1, 0.0)
@@ -181,7 +181,7 @@ def test_where_no_index_can_be_written_it_is_made_in_memory(run_dir):
     assert run_dir.index.is_file()
 
 
-def test_torn_and_foreign_lines_are_passed_over_and_counted(run_dir):
+def test_torn_and_foreign_lines_are_skipped_and_counted(run_dir):
     from rlvitals.store.reader import Problems
 
     with run_dir.rollout_file(2).open("ab") as file:

@@ -318,7 +318,7 @@ class Run:
                 return self._leave_out(f"the image {name!r} is left out: {words_of(error)}")
             said = str(caption).encode("utf-8", "replace").decode()[:MOST_LETTERS]
             key = metric_key(str(name).encode("utf-8", "replace").decode())
-            line = encode_row(number, now, self._number, {key: Image(number, self._number, key, png, said).told})
+            line = encode_row(number, now, self._number, {key: Image(number, self._number, key, png, said).fields})
             with self._lock:
                 if not self._takes("an image"):
                     return None

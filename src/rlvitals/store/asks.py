@@ -49,8 +49,8 @@ class Ask:
 def put(run_dir: RunDir, ask: Ask) -> str:
     """Send a request to a run; returns its id. Raises OSError if the folder cannot be written."""
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-    told = asdict(ask) | {"why": ask.why[:MAX_WORDS], "asked_by": ask.asked_by[:MAX_WORDS], "id": name}
-    put_file(run_dir.asks / f"{name}.json", encode({key: value for key, value in told.items() if value is not None}))
+    fields = asdict(ask) | {"why": ask.why[:MAX_WORDS], "asked_by": ask.asked_by[:MAX_WORDS], "id": name}
+    put_file(run_dir.asks / f"{name}.json", encode({key: value for key, value in fields.items() if value is not None}))
     return name
 
 

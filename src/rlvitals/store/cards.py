@@ -135,13 +135,13 @@ def write_attempts(run_dir: RunDir, attempts: Iterable[Attempt]) -> None:
 
 def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[Attempt]:
     """All (re)starts, in order. Damaged lines are skipped, and a sentence about them is added to `problems`."""
-    said: list[str] = []
+    notes: list[str] = []
     try:
         lines = read_whole(run_dir.attempts).splitlines()
     except FileNotFoundError:
         lines = []
     except OSError as error:
-        said.append(f"{run_dir.attempts.name} cannot be read: {error.strerror or error}; restarts are not known")
+        notes.append(f"{run_dir.attempts.name} cannot be read: {error.strerror or error}; restarts are not known")
         lines = []
     found = []
     bad = 0
@@ -152,6 +152,6 @@ def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[At
         except ValueError:
             bad += 1
     if problems is not None:
-        said += [f"{run_dir.attempts.name} is damaged: {bad} of {len(lines)} lines are left out"] if bad else []
-        problems += [*said, *damage_in(run_dir.attempts.name, wrong)]
+        notes += [f"{run_dir.attempts.name} is damaged: {bad} of {len(lines)} lines are left out"] if bad else []
+        problems += [*notes, *damage_in(run_dir.attempts.name, wrong)]
     return found

@@ -56,7 +56,7 @@ def of_this_run(
             changed = path.stat().st_mtime
         except OSError:
             continue
-        is_overtaken = any(step >= cut and changed < begun for cut, begun in cuts)
+        is_overtaken = any(step >= cut and changed < resumed_at for cut, resumed_at in cuts)
         if changed >= strangers_until and not is_overtaken:
             kept[step] = path
     return kept

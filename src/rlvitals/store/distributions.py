@@ -38,8 +38,8 @@ class Sketch:
 
     @property
     def stored(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"count": self.count, "mean": self.mean, "quantiles": list(self.quantiles)}
-        return told | ({"nonfinite": self.nonfinite} if self.nonfinite else {})
+        fields: dict[str, Any] = {"count": self.count, "mean": self.mean, "quantiles": list(self.quantiles)}
+        return fields | ({"nonfinite": self.nonfinite} if self.nonfinite else {})
 
 
 class Logged(NamedTuple):
@@ -122,17 +122,17 @@ def read_distributions(log: Path) -> Iterator[Logged]:
 
 
 def _parsed(line: bytes) -> Iterator[Logged]:
-    step, attempt, told_by_name = read_side_line(line)
-    for name, told in told_by_name.items():
-        if (sketch := _sketch(told)) is not None:
+    step, attempt, raw_by_name = read_side_line(line)
+    for name, raw in raw_by_name.items():
+        if (sketch := _sketch(raw)) is not None:
             yield Logged(step, attempt, name, sketch)
 
 
-def _sketch(told: Any) -> Sketch | None:
-    if not isinstance(told, dict):
+def _sketch(raw: Any) -> Sketch | None:
+    if not isinstance(raw, dict):
         return None
-    count, mean, quantiles = told.get("count"), told.get("mean"), told.get("quantiles")
-    nonfinite = told.get("nonfinite", 0)
+    count, mean, quantiles = raw.get("count"), raw.get("mean"), raw.get("quantiles")
+    nonfinite = raw.get("nonfinite", 0)
     if type(count) is not int or count < 1 or type(nonfinite) is not int or mean is None or not _is_number(mean):
         return None
     if not isinstance(quantiles, list) or len(quantiles) != len(LEVELS) or not all(map(_is_number, quantiles)):

@@ -66,26 +66,26 @@ class EpochRow:
         self.step = word.step
         self.metrics = dict(word.metrics)
         self._attempt = word.attempt
-        self._told = _training_names(word.metrics)
+        self._train_names = _training_names(word.metrics)
 
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics that are numbers."""
         return {name: value for name, value in self.metrics.items() if not isinstance(value, str)}
 
-    def is_told_again(self, word: Word) -> bool:
+    def is_trained_again(self, word: Word) -> bool:
         """Whether a later tracker logged all training metrics of the epoch. The epoch was then trained again, and
         scores of the old weights do not apply to the new ones.
         """
-        return word.attempt > self._attempt and bool(self._told) and self._told <= word.metrics.keys()
+        return word.attempt > self._attempt and bool(self._train_names) and self._train_names <= word.metrics.keys()
 
     def take(self, word: Word) -> None:
         """Apply another line about the epoch. Late scores and corrections change only their own values."""
         self.metrics.update(word.metrics)
         if word.step is not None:
             self.step = word.step
-        if not self._told:
-            self._attempt, self._told = word.attempt, _training_names(word.metrics)
+        if not self._train_names:
+            self._attempt, self._train_names = word.attempt, _training_names(word.metrics)
 
 
 class EpochStore:
@@ -203,7 +203,7 @@ class EpochStore:
         self._latest = max(self._latest, word.attempt)
         self._columns.update(dict.fromkeys(word.metrics))
         epoch = self.epochs.get(word.epoch)
-        if epoch is None or epoch.is_told_again(word):
+        if epoch is None or epoch.is_trained_again(word):
             self.epochs[word.epoch] = EpochRow(word)
         else:
             epoch.take(word)
@@ -270,8 +270,8 @@ def document(epochs: Sequence[EpochRow], columns: Iterable[str]) -> bytes:
 
 
 def _flat(epoch: EpochRow) -> dict[str, Cell]:
-    told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
-    return {"epoch": epoch.number, **told, **epoch.metrics}
+    stamp = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
+    return {"epoch": epoch.number, **stamp, **epoch.metrics}
 
 
 def _training_names(metrics: Mapping[str, Cell]) -> frozenset[str]:

@@ -76,9 +76,9 @@ def event_line(event: HealthEvent) -> bytes:
     head |= {"timestamp": int(event.timestamp * 1000) / 1000, "attempt": event.attempt}
     if event.seen_in != "rows":
         head["seen_in"] = event.seen_in
-    told = event.facts if event.finding is None else asdict(replace(event.finding, recovered_step=None))
-    told = {key: value for key, value in told.items() if value is not None}
-    return encode(head | {key: _strict(value) for key, value in told.items() if key not in head})
+    fields = event.facts if event.finding is None else asdict(replace(event.finding, recovered_step=None))
+    fields = {key: value for key, value in fields.items() if value is not None}
+    return encode(head | {key: _strict(value) for key, value in fields.items() if key not in head})
 
 
 def request_facts(request: Request) -> dict[str, Any]:
@@ -146,8 +146,10 @@ def event_of(line: bytes) -> HealthEvent | None:
 
 def _finding(raw: dict[str, Any], step: int) -> Finding:
     found = record_of(Finding, raw, defaults={"onset_step": step})
-    said = found.evidence.items()
-    return replace(found, recovered_step=None, evidence={key: _NONFINITE.get(str(value), value) for key, value in said})
+    items = found.evidence.items()
+    return replace(
+        found, recovered_step=None, evidence={key: _NONFINITE.get(str(value), value) for key, value in items}
+    )
 
 
 def _strict(value: Any) -> Any:

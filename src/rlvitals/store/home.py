@@ -126,11 +126,11 @@ def _path_of(handle: int) -> Path | None:
         if sys.platform == "darwin":
             import fcntl
 
-            told = os.fsdecode(fcntl.fcntl(handle, 50, bytes(1024)).rstrip(b"\0"))  # F_GETPATH
+            path = os.fsdecode(fcntl.fcntl(handle, 50, bytes(1024)).rstrip(b"\0"))  # F_GETPATH
         else:
-            told = os.readlink(f"/proc/self/fd/{handle}")
-        if _is_same(Path(told), handle):
-            return Path(told)
+            path = os.readlink(f"/proc/self/fd/{handle}")
+        if _is_same(Path(path), handle):
+            return Path(path)
     return None
 
 

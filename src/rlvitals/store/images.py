@@ -63,15 +63,15 @@ class Image(NamedTuple):
     caption: str = ""
 
     @property
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """The value stored under the image's name in a line."""
-        told = {"width": self.png.width, "height": self.png.height, "png": base64.b64encode(self.png.data).decode()}
-        return told | ({"caption": self.caption} if self.caption else {})
+        fields = {"width": self.png.width, "height": self.png.height, "png": base64.b64encode(self.png.data).decode()}
+        return fields | ({"caption": self.caption} if self.caption else {})
 
     @property
     def stored(self) -> dict[str, Any]:
         """The image as a line of the log stores it."""
-        return {"step": self.step, "attempt": self.attempt, self.name: self.told}
+        return {"step": self.step, "attempt": self.attempt, self.name: self.fields}
 
 
 def checked_png(data: bytes) -> Png:
@@ -171,12 +171,12 @@ def read_images(log: Path) -> Iterator[Image]:
 
 
 def _parsed(line: bytes) -> Iterator[Image]:
-    step, attempt, told_by_name = read_side_line(line)
-    for name, told in told_by_name.items():
-        encoded = told.get("png") if isinstance(told, dict) else None
+    step, attempt, raw_by_name = read_side_line(line)
+    for name, raw in raw_by_name.items():
+        encoded = raw.get("png") if isinstance(raw, dict) else None
         if not isinstance(encoded, str):
             continue
-        caption = told.get("caption", "")
+        caption = raw.get("caption", "")
         try:
             png = checked_png(base64.b64decode(encoded, validate=True))
         except (ValueError, binascii.Error):

@@ -54,18 +54,18 @@ def _damaged(run_dir: RunDir, why: str) -> RunUnreadable:
 class ImportLogs:
     """The logs of one import in progress. The caller holds the run's lock.
 
-    With `anew` the whole run is fetched again: the new logs are written to drafts, which `close` puts in place of the
-    old logs.
+    With `is_restart` the whole run is fetched again: the new logs are written to drafts, which `close` puts in place of
+    the old logs.
     """
 
-    def __init__(self, run_dir: RunDir, record: dict[str, Any], *, anew: bool) -> None:
-        self._dir, self._anew = run_dir, anew
+    def __init__(self, run_dir: RunDir, record: dict[str, Any], *, is_restart: bool) -> None:
+        self._dir, self._is_restart = run_dir, is_restart
         self._files: dict[Brought, BinaryIO] = {}
         self._rollouts: dict[int, list[bytes]] = {}
         """Groups of rollouts by step, since the last commit."""
         make_folder(run_dir.logs)
         self._refuse_changed(record)
-        if anew:
+        if is_restart:
             remove_paths(path for log in LOGS if (path := self._draft(log)).exists())
         else:
             self._cut_back(record)
@@ -74,7 +74,7 @@ class ImportLogs:
         """Append a line. The next commit syncs it to disk."""
         file = self._files.get(log)
         if file is None:
-            path = self._draft(log) if self._anew else self._dir.log(log)
+            path = self._draft(log) if self._is_restart else self._dir.log(log)
             file = self._files[log] = os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
         file.write(line)
 
@@ -85,7 +85,7 @@ class ImportLogs:
         self._rollouts.setdefault(step, []).append(line)
 
     def commit(self, record: dict[str, Any]) -> None:
-        """Sync every line to disk, then write `import.json`. With `anew` only `close` writes `import.json`."""
+        """Sync every line to disk, then write `import.json`. With `is_restart` only `close` writes `import.json`."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -93,14 +93,14 @@ class ImportLogs:
             put_file(self._dir.rollout_file(step), b"".join(lines))
         self._rollouts = {}
         sync_folder(self._dir.logs)
-        if not self._anew:
+        if not self._is_restart:
             write_import(self._dir, {**record, "bytes": self._sizes()})
 
     def close(self, record: dict[str, Any]) -> None:
-        """Commit, close the files and, with `anew`, replace the old logs."""
+        """Commit, close the files and, with `is_restart`, replace the old logs."""
         self.commit(record)
         self.release()
-        if self._anew:
+        if self._is_restart:
             for log in LOGS:
                 if self._draft(log).exists():
                     os.replace(self._draft(log), self._dir.log(log))

@@ -46,11 +46,11 @@ def lineage_of(
     If an attempt recorded the step it resumes from, that step is used. If it logged an earlier step first, its first
     row is used instead.
     """
-    said = {attempt.number: attempt.from_step for attempt in known}
+    from_steps = {attempt.number: attempt.from_step for attempt in known}
     cuts = {}
     for number in sorted({*first_trained, *first_evaluated} - {1}):
         first = first_trained.get(number)
-        from_step = said.get(number)
+        from_step = from_steps.get(number)
         if first is None and from_step is None:
             first = first_evaluated[number] + 1  # an evaluation at step s measures the weights after row s
         candidates = [step for step in (first, None if from_step is None else from_step + 1) if step is not None]

@@ -48,7 +48,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _LockFields:
     """The fields of a lock file besides the process."""
 
     token: str
@@ -136,21 +136,21 @@ class RunLock:
     def _create(self, name: Path) -> bool:
         """Create a complete file that names this process; False if the name is taken."""
         if not self._draft.exists():
-            said = {**self._process.to_dict(), "token": self._token, "since": round(time.time(), 3)}
-            self._draft.write_text(json.dumps(said) + "\n", encoding="utf-8")
+            fields = {**self._process.to_dict(), "token": self._token, "since": round(time.time(), 3)}
+            self._draft.write_text(json.dumps(fields) + "\n", encoding="utf-8")
         try:
             os.link(self._draft, name)
         except FileExistsError:
             return False
         except OSError:  # no hard links here (some network and Windows disks)
-            said_again = self._draft.read_text(encoding="utf-8")
+            text = self._draft.read_text(encoding="utf-8")
             try:
                 file = open(name, "x", encoding="utf-8")  # noqa: SIM115 - closed below
             except FileExistsError:
                 return False
             try:
                 with file:
-                    file.write(said_again)
+                    file.write(text)
             except OSError:
                 with contextlib.suppress(OSError):
                     name.unlink()
@@ -234,13 +234,13 @@ def _read(path: Path) -> tuple[ProcessId, str, float] | None:
     """Process, token and time of a lock or claim; None if the file is missing or invalid."""
     try:
         raw = read_json(path)
-        said = record_of(_Said, raw)
+        fields = record_of(_LockFields, raw)
     except (OSError, ValueError):
         return None
     process = ProcessId.from_dict(raw)
-    if process is None or not _TOKEN.fullmatch(said.token):
+    if process is None or not _TOKEN.fullmatch(fields.token):
         return None
-    return process, said.token, said.since
+    return process, fields.token, fields.since
 
 
 def _refusal(run_dir: LockPlace, holder: Holder, own: ProcessId) -> str:

@@ -87,7 +87,7 @@ class FolderMarks:
             runs = self.read()["runs"]
         except RunUnreadable:  # `read` reports it; a list of runs must not fail because of the marks
             return set()
-        return {run for run, said in runs.items() if said.get("archived") or said.get("deleted")}
+        return {run for run, marks in runs.items() if marks.get("archived") or marks.get("deleted")}
 
     def mark(self, run: str, changes: Mapping[str, Any]) -> AllMarks:
         """Change the marks of a run; an empty value removes the mark. Raises ConfigError."""
@@ -154,8 +154,8 @@ class FolderMarks:
         if not isinstance(raw, dict) or not all(isinstance(raw.get(key, {}), dict) for key in ("runs", "boards")):
             raise self._unreadable("it does not hold marks")
         runs: dict[str, RunMarks] = {}
-        for run, said in raw.get("runs", {}).items():
-            if isinstance(said, dict) and (known := checked(RunMarks, said)):
+        for run, marks in raw.get("runs", {}).items():
+            if isinstance(marks, dict) and (known := checked(RunMarks, marks)):
                 runs[run] = known  # type: ignore[assignment]
         boards = {name: board for name, board in raw.get("boards", {}).items() if isinstance(board, dict)}
         return {"runs": runs, "boards": boards}

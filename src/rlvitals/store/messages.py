@@ -65,13 +65,13 @@ class _Open:
     text: str
     calls: list[ToolCall]
     ids: list[Any]
-    said: list[str] = field(default_factory=list)
+    observations: list[str] = field(default_factory=list)
 
     def answer(self, message: Mapping[str, Any]) -> None:
         result, wanted = text_of(message.get("content")), message.get("tool_call_id")
         place = self.ids.index(wanted) if wanted is not None and wanted in self.ids else self._first_open()
         if place is None:
-            self.said.append(result)
+            self.observations.append(result)
         else:
             self.calls[place] = replace(self.calls[place], result=result)
 
@@ -79,7 +79,7 @@ class _Open:
         return next((place for place, call in enumerate(self.calls) if call.result is None), None)
 
     def close(self) -> Turn:
-        return Turn(text=self.text, calls=tuple(self.calls), observation="\n".join(self.said))
+        return Turn(text=self.text, calls=tuple(self.calls), observation="\n".join(self.observations))
 
 
 def conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]]:
@@ -94,7 +94,7 @@ def conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]
     >>> prompt, [(turn.text, turn.calls) for turn in turns]
     ('Who wrote?', [('', (ToolCall(name='find', arguments={}, result='Ann', error=''),)), ('Ann.', ())])
     """
-    begun: list[Mapping[str, Any]] = []
+    prompt_messages: list[Mapping[str, Any]] = []
     opened: list[_Open] = []
     for message in messages:
         role = str(message.get("role"))
@@ -102,12 +102,12 @@ def conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Turn]
             calls, ids = _calls(message)
             opened.append(_Open(text_of(message.get("content")), calls, ids))
         elif not opened:
-            begun.append(message)
+            prompt_messages.append(message)
         elif role in TOOL:
             opened[-1].answer(message)
         else:
-            opened[-1].said.append(text_of(message.get("content")))
-    return _joined(begun), [turn.close() for turn in opened]
+            opened[-1].observations.append(text_of(message.get("content")))
+    return _joined(prompt_messages), [turn.close() for turn in opened]
 
 
 def _calls(message: Mapping[str, Any]) -> tuple[list[ToolCall], list[Any]]:

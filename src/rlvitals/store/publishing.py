@@ -26,7 +26,7 @@ def publish(files: Mapping[str, bytes], to: str, mark: str, *, overwrite: bool =
     """Write files to a folder or URL; returns how many were written. Raises RunExists if it holds something else."""
     if is_url(to):
         there = RemotePlace(to)
-        with there.told("write"):
+        with there.named_errors("write"):
             return _publish(files, there, to, mark, overwrite)
     folder = Path(to).absolute()
     try:
@@ -97,9 +97,9 @@ def _publish(files: Mapping[str, bytes], place: _Local | RemotePlace, to: str, m
 def _known(mark: bytes | None) -> set[str] | None:
     """The files below `KEPT` that a mark refers to; None if rlvitals did not write the mark."""
     try:
-        told = parse_shallow(mark or b"")
+        parsed = parse_shallow(mark or b"")
     except ValueError:
         return None
-    if not isinstance(told, dict) or "addresses" not in told:
+    if not isinstance(parsed, dict) or "addresses" not in parsed:
         return None
-    return {leaf for leaf in leaves(told) if isinstance(leaf, str) and leaf.startswith(KEPT) and ".." not in leaf}
+    return {leaf for leaf in leaves(parsed) if isinstance(leaf, str) and leaf.startswith(KEPT) and ".." not in leaf}

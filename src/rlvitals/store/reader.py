@@ -50,16 +50,16 @@ class Problems:
     @property
     def sentences(self) -> list[str]:
         """The problems as sentences for users."""
-        said = []
+        problems = []
         if self.bad_lines:
             plural = "s" if self.bad_lines > 1 else ""
             examples = "; ".join(f"line {number}: {reason}" for number, reason in self.examples)
-            said.append(f"{self.bad_lines} line{plural} skipped ({examples})")
+            problems.append(f"{self.bad_lines} line{plural} skipped ({examples})")
         if self.torn_bytes:
-            said.append(f"the last line is torn ({self.torn_bytes} bytes of a row that was never acknowledged)")
+            problems.append(f"the last line is torn ({self.torn_bytes} bytes of a row that was never acknowledged)")
         if self.gap_rows:
-            said.append(f"{self.gap_rows} rows are missing: the disk would not take them")
-        return said
+            problems.append(f"{self.gap_rows} rows are missing: the disk would not take them")
+        return problems
 
 
 def read_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[list[bytes], int]]:

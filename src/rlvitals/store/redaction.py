@@ -83,9 +83,9 @@ class Redaction:
         """A redaction that masks the host names, user names and secrets found in a run's metadata."""
         info, settings = read_info(run_dir), read_config(run_dir)
         lowered = tuple(pattern.lower() for pattern in patterns)
-        said = "\n".join([info.command, *map(str, leaves(settings)), str(run_dir.root.absolute())])
+        text = "\n".join([info.command, *map(str, leaves(settings)), str(run_dir.root.absolute())])
         hosts = {platform.node(), info.host, *(attempt.host for attempt in read_attempts(run_dir))}
-        names = {*hosts, *(host.partition(".")[0] for host in hosts), *_USER.findall(said), os.environ.get("USER", "")}
+        names = {*hosts, *(host.partition(".")[0] for host in hosts), *_USER.findall(text), os.environ.get("USER", "")}
         names |= {event.facts.get("asked_by", "") for event in read_events(run_dir)}
         words = {name for name in names if len(name) >= SHORTEST_NAME and name.lower() not in NO_NAMES}
         words |= {value for value in _named(settings, lowered, ()) if len(value) >= SHORTEST_VALUE}
@@ -136,7 +136,7 @@ class Redaction:
                 if key in _ROW or not self.loses(key):
                     kept[self.name(key)] = value
             elif not self.loses(key):
-                kept[self.name(key)] = self.spoken(value, (key,)) if self.texts else self.silenced(value)
+                kept[self.name(key)] = self.masked_texts(value, (key,)) if self.texts else self.silenced(value)
         return kept
 
     def name(self, name: str) -> str:
@@ -151,10 +151,10 @@ class Redaction:
         if any(name in text for name in gone for text in leaves(event) if isinstance(text, str)):
             raise ValueError("of a metric that is left out")
         cited = event.get("cited")
-        told: dict[str, Any] = self.noted({key: value for key, value in event.items() if key != "cited"})
+        fields: dict[str, Any] = self.noted({key: value for key, value in event.items() if key != "cited"})
         if self.texts and isinstance(cited, list):  # text of a model
-            told["cited"] = self.spoken(cited)
-        return told
+            fields["cited"] = self.masked_texts(cited)
+        return fields
 
     def noted(self, tree: Any) -> Any:
         """Data written by rlvitals: findings, phases, system samples."""
@@ -164,16 +164,16 @@ class Redaction:
             return [self.noted(item) for item in tree]
         return self.text(tree) if isinstance(tree, str) else tree
 
-    def spoken(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
+    def masked_texts(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
         """Data with texts of models, users and tools: rollouts and evaluations."""
         if isinstance(tree, Mapping):
             return {
-                str(name): self.spoken(item, (*path, str(name)))
+                str(name): self.masked_texts(item, (*path, str(name)))
                 for name, item in tree.items()
                 if name in _SHAPE or not self.leaves_out(str(name))
             }
         if isinstance(tree, list):
-            return [self.spoken(item, path) for item in tree]
+            return [self.masked_texts(item, path) for item in tree]
         return self.text(tree, is_own=False) if isinstance(tree, str) else tree
 
     def silenced(self, tree: Any) -> Any:
@@ -186,11 +186,11 @@ class Redaction:
 
     def group(self, line: dict[str, Any]) -> dict[str, Any]:
         """A group of rollouts."""
-        told: dict[str, Any] = self.spoken(line)
+        fields: dict[str, Any] = self.masked_texts(line)
         if self.texts:
-            return told
-        told["id"] = ""
-        return _without_words(told)  # type: ignore[no-any-return]
+            return fields
+        fields["id"] = ""
+        return _without_words(fields)  # type: ignore[no-any-return]
 
 
 def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: Iterable[Group], running: str) -> None:
@@ -233,14 +233,14 @@ def redacted_copy(source: RunDir, target: RunDir, redaction: Redaction, groups: 
         _copy_images(source, target, redaction)
     _copy_lines(source.findings, target.findings, redaction.finding)
     _copy_lines(source.epochs.record, target.epochs.record, redaction.row)
-    say = redaction.spoken if redaction.texts else redaction.silenced
+    redact = redaction.masked_texts if redaction.texts else redaction.silenced
     for path in sorted(source.eval_logs.glob("*.json")):
         try:
-            told = say(read_json(path))
+            evaluation = redact(read_json(path))
         except (OSError, ValueError):
             continue
         make_folder(target.eval_logs)
-        replace_file(target.eval_logs / path.name, to_json(told))
+        replace_file(target.eval_logs / path.name, to_json(evaluation))
     for group in groups:
         bare = replace(group, rollouts=tuple(replace(rollout, trace=None) for rollout in group.rollouts))
         line = parse_shallow(group_line(bare, group.step, group.attempt, group.timestamp))

@@ -83,7 +83,7 @@ def fetch(url: str) -> Path:
     """Update the local copy of a run and return its folder. Unchanged files are not read again."""
     place = RemotePlace(url)
     copy = _Copy(place, cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}" / (place.name or "run"))
-    with place.told("read"):
+    with place.named_errors("read"):
         there = dict(place.files_of_run())
         if not there:
             raise RunNotFound(f"there is no run in {place.shown}")
@@ -97,7 +97,7 @@ def fetch_file(url: str, folder: Path, most_bytes: int) -> Path:
     """
     place = RemotePlace(url)
     copy = folder / (PurePosixPath(urlsplit(url).path).name or "log")
-    with place.told("read"), place.open() as source, open(copy, "wb") as target:
+    with place.named_errors("read"), place.open() as source, open(copy, "wb") as target:
         while data := source.read(_PIECE):
             if target.tell() + len(data) > most_bytes:
                 raise RunError(
@@ -130,7 +130,7 @@ def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False, overwrite
     place = RemotePlace(url)
     sent: dict[str, object] = {}
     count = 0
-    with place.told("write"):
+    with place.named_errors("write"):
         there = place.read_card()
         if there is not None and there.get("id") != read_info(run_dir).id and not overwrite:
             raise RunExists(f"{place.shown} holds another run. Choose another place or name, or pass overwrite=True")
@@ -138,7 +138,7 @@ def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False, overwrite
         is_live, is_first = _is_live(run_dir), not sent
         before = run_dir.info.stat().st_mtime_ns if os.path.exists(run_dir.info) else 0
         names = run_files(run_dir.root)
-        with place.told("write"):
+        with place.named_errors("write"):
             for name in sorted(names, key=lambda name: (name == run_dir.info.name, name)):
                 path = run_dir.root / name
                 with contextlib.suppress(FileNotFoundError):
@@ -207,10 +207,10 @@ class _Copy:
             draft.unlink(missing_ok=True)
         if name not in self._marks:  # a new copy gets the time stored in it: an old heartbeat must not look fresh
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                said = read_json(target) if PurePosixPath(name).name in _SIGNS else None
-                said = said["since"] if isinstance(said, dict) else said
-                if said is not None:
-                    os.utime(target, (min(float(said), time.time()),) * 2)
+                stored_time = read_json(target) if PurePosixPath(name).name in _SIGNS else None
+                stored_time = stored_time["since"] if isinstance(stored_time, dict) else stored_time
+                if stored_time is not None:
+                    os.utime(target, (min(float(stored_time), time.time()),) * 2)
 
     def _append(self, name: str, target: Path, size: int) -> bool:
         """Fetch the new end of a log that was copied before; False if it is not the same log."""
@@ -246,14 +246,14 @@ class Mirror:
 
     def refresh(self) -> int:
         """Fetch changed files; returns their number. Raises RunError if the storage cannot be read."""
-        with self._place.told("read"):
+        with self._place.named_errors("read"):
             return self._copy.update(dict(self._place.files_of_runs()))
         return 0
 
-    def keep_fresh(self, is_ending: Callable[[], bool], told: Callable[[Exception], None]) -> None:
+    def keep_fresh(self, is_ending: Callable[[], bool], on_error: Callable[[Exception], None]) -> None:
         """Refresh until `is_ending` returns True. Errors are reported, and the refresh is retried."""
         while not is_ending():
-            with guarded(told):
+            with guarded(on_error):
                 self.refresh()
             time.sleep(MIRROR_SECONDS)
 
@@ -368,14 +368,14 @@ class RemotePlace:
         self._system.rm_file(self._at(name))
 
     @contextlib.contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def named_errors(self, what: str) -> Iterator[None]:
         """Raise errors of the network, the back end or the disk as one error with the URL."""
         met: list[Exception] = []
         with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises its own errors
             yield
         if met:
-            said = str(met[0]) if isinstance(met[0], OSError) else words_of(met[0])
-            raise RunError(f"cannot {what} {self.shown}: {mask_text(said)}") from met[0]
+            message = str(met[0]) if isinstance(met[0], OSError) else words_of(met[0])
+            raise RunError(f"cannot {what} {self.shown}: {mask_text(message)}") from met[0]
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -386,9 +386,9 @@ def _protocols(system: Any) -> tuple[str, ...]:
     return (known,) if isinstance(known, str) else tuple(known)
 
 
-def _facts(told: Mapping[str, Any]) -> _Facts:
-    mark = next((told[key] for key in _VERSION_KEYS if told.get(key) is not None), None)
-    size = int(told.get("size") or 0)
+def _facts(info: Mapping[str, Any]) -> _Facts:
+    mark = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), None)
+    size = int(info.get("size") or 0)
     return None if mark is None else f"{size} {mark}", size
 
 

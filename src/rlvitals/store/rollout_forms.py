@@ -106,12 +106,12 @@ def plain(record: Any) -> Any:
     if kind is tuple or kind is list:
         return [plain(item) for item in record]
     if kind in _FIELDS:
-        told = {}
+        stored = {}
         for name, default in _FIELDS[kind]:
             value = getattr(record, name)
             if value is not default and value != default:
-                told[name] = plain(value)
-        return told
+                stored[name] = plain(value)
+        return stored
     if isinstance(record, Mapping):
         return {str(key): plain(value) for key, value in record.items()}
     if isinstance(record, set | frozenset) or _is_list(record):
@@ -148,8 +148,8 @@ def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
         if not _is_list(listed) and listed is not None:
             raw["num_turns"] = listed
     elif messages is not None or are_messages(completion):
-        begun, turns = conversation(messages if messages is not None else completion)
-        prompt = prompt or begun
+        found_prompt, turns = conversation(messages if messages is not None else completion)
+        prompt = prompt or found_prompt
     else:
         turns = [] if completion is None else [Turn(text=text_of(completion))]
     trace = _trace(raw.pop("trace", None), note)
@@ -208,7 +208,7 @@ def _call(given: Any, note: Note) -> ToolCall | None:
 
 def _filled(record: type[R], raw: Mapping[str, Any], note: Note) -> R:
     """A record from a mapping. Keys without a field are stored in `meta`, if the record has one."""
-    told: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in _READERS[record]:
@@ -216,12 +216,12 @@ def _filled(record: type[R], raw: Mapping[str, Any], note: Note) -> R:
                 rest[key] = plain(value)
         elif value is not None:
             try:
-                told[key] = _READERS[record][key](value)
+                known[key] = _READERS[record][key](value)
             except (TypeError, ValueError, OverflowError):
                 note(f"{record.__name__.lower()}.{key} is left out: {_short(value)} is not what it should be")
     if rest and "meta" in _READERS[record]:
-        told["meta"] = {**rest, **told.get("meta", {})}
-    return record(**told)
+        known["meta"] = {**rest, **known.get("meta", {})}
+    return record(**known)
 
 
 def _renamed(given: Mapping[Any, Any]) -> dict[str, Any]:
@@ -310,5 +310,5 @@ def _kind(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    told = repr(value)
-    return told if len(told) <= 60 else f"{told[:57]}..."
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

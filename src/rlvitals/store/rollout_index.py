@@ -219,10 +219,10 @@ class RolloutIndex:
 
     def steps(self) -> list[dict[str, Any]]:
         """One entry per step and attempt: number of groups and rollouts, how many were kept, the mean reward."""
-        told = "groups.key" if self._source.is_in_parts else "group_id"
+        group_column = "groups.key" if self._source.is_in_parts else "group_id"
         rows = self._base.execute(
             f"""
-            SELECT rollouts.step, rollouts.attempt, COUNT(DISTINCT {told}), COUNT(*), AVG(reward), SUM(early)
+            SELECT rollouts.step, rollouts.attempt, COUNT(DISTINCT {group_column}), COUNT(*), AVG(reward), SUM(early)
             FROM rollouts JOIN groups ON groups.id = group_id
             GROUP BY rollouts.step, rollouts.attempt ORDER BY rollouts.step, rollouts.attempt
             """

@@ -33,11 +33,11 @@ _FILE = re.compile(r"step-(-?\d+)(?:-rank-(\d+))?\.jsonl")
 
 def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes:
     """One group as its file stores it."""
-    told = {key: value for key, value in plain(group).items() if key not in RESERVED}
+    fields = {key: value for key, value in plain(group).items() if key not in RESERVED}
     try:
-        return encode_row(step, timestamp, attempt, told)
+        return encode_row(step, timestamp, attempt, fields)
     except (TypeError, ValueError):  # a lone surrogate, or an integer beyond 64 bits
-        return encode_row(step, timestamp, attempt, _encodable(told))
+        return encode_row(step, timestamp, attempt, _encodable(fields))
 
 
 class RolloutWriter:

@@ -503,14 +503,14 @@ def _copy(old: int, new: int) -> None:
     """Append to `new` the bytes of `old` that it lacks. On an error `new` keeps its old size. Raises _Unreadable if
     `old` cannot be read, and OSError if `new` cannot be written.
     """
-    begun = os.fstat(new).st_size
+    size_before = os.fstat(new).st_size
     try:
-        for piece in _pieces(old, _held(new, begun, old)):
+        for piece in _pieces(old, _held(new, size_before, old)):
             rest = piece
             while rest:
                 rest = rest[os.write(new, rest) :]
     except (_Unreadable, OSError):
-        os.ftruncate(new, begun)
+        os.ftruncate(new, size_before)
         raise
 
 

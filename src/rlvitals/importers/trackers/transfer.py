@@ -83,7 +83,7 @@ def bring(
     version: str,
     refuse: Callable[[RunDir], None],
     name: str | None = None,
-    tell: Callable[[str], None] = lambda said: None,
+    tell: Callable[[str], None] = lambda message: None,
 ) -> list[Brought]:
     """Import the run of an address into the directory `to`, or the runs of a project into folders below it.
 
@@ -105,7 +105,7 @@ def bring(
         for place, parts in enumerate(groups):
             first = parts[0]
             root = known.get(first.identity) or _new_folder(to, first)
-            how = _How(version, refuse, partial(_tell_of, tell, f"{place + 1} of {len(groups)} runs"))
+            how = _How(version, refuse, partial(_tell_with_place, tell, f"{place + 1} of {len(groups)} runs"))
             try:
                 done.append(_Import(source, parts, RunDir(root), how).run())
             except (SourceError, RunExists, RunLocked, RunUnreadable) as error:
@@ -146,8 +146,8 @@ def folder_name(name: str, run_id: str) -> str:
     return f"{shown}-{run_id if is_plain else hashlib.sha256(run_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def _tell_of(tell: Callable[[str], None], place: str, said: str) -> None:
-    tell(f"{place}: {said}")
+def _tell_with_place(tell: Callable[[str], None], place: str, message: str) -> None:
+    tell(f"{place}: {message}")
 
 
 def _new_folder(folder: Path, run: RemoteRun) -> Path:
@@ -199,7 +199,7 @@ class _Import:
     def run(self) -> Brought:
         known = self._known_record()
         if known is not None and not known.get("is_open") and self._is_unchanged(known):
-            return self._told("unchanged", known, 0)
+            return self._brought("unchanged", known, 0)
         make_folder(self._dir.root)
         lock = RunLock(self._dir)
         lock.acquire()
@@ -238,7 +238,7 @@ class _Import:
             "run_id": run_id,
             "is_open": True,
         }
-        logs = ImportLogs(self._dir, known or {"is_open": True}, anew=not self._source.goes_on)
+        logs = ImportLogs(self._dir, known or {"is_open": True}, is_restart=not self._source.goes_on)
         try:
             write_import(self._dir, {**(known or {}), **self._record})
             card = self._source.card(self._parts[0])
@@ -268,16 +268,16 @@ class _Import:
         if known is None:
             self._mark(card)
         added = max(0, sum(self._counts.values()) - before)
-        return self._told("new" if known is None else "continued", self._record, added)
+        return self._brought("new" if known is None else "continued", self._record, added)
 
     def _recall(self) -> None:
-        said = self._record.get("memory")
-        if said:
-            self._watch.recall(said["watch"])
-            self._attempts = [Attempt(**one) for one in said["attempts"]]
-            self._counts = dict(said["counts"])
-            self._notes = dict.fromkeys(said["notes"])
-            self._last = math.nan if said["last"] is None else said["last"]
+        memory = self._record.get("memory")
+        if memory:
+            self._watch.recall(memory["watch"])
+            self._attempts = [Attempt(**one) for one in memory["attempts"]]
+            self._counts = dict(memory["counts"])
+            self._notes = dict.fromkeys(memory["notes"])
+            self._last = math.nan if memory["last"] is None else memory["last"]
 
     def _remember(self) -> None:
         attempts = [
@@ -318,8 +318,8 @@ class _Import:
             number = len(self._attempts) + is_restart if self._attempts else 1
             from_step = None
         if not self._attempts or self._attempts[-1].number < number:
-            begun = moment if math.isfinite(moment) else part.created or time.time()
-            self._attempts.append(Attempt(number=number, started=begun, from_step=from_step))
+            started = moment if math.isfinite(moment) else part.created or time.time()
+            self._attempts.append(Attempt(number=number, started=started, from_step=from_step))
         return number
 
     def _write_cards(self, card: RunCard, run_id: str, status: Status) -> None:
@@ -370,9 +370,9 @@ class _Import:
             with contextlib.suppress(ConfigError, RunLocked, RunUnreadable, OSError):  # the settings hold them, too
                 FolderMarks(self._dir.root.absolute().parent).mark(self._dir.root.absolute().name, wanted)
 
-    def _told(self, outcome: Outcome, record: dict[str, Any], added: int) -> Brought:
-        said = record.get("memory", {})
-        counts = said.get("counts", {})
+    def _brought(self, outcome: Outcome, record: dict[str, Any], added: int) -> Brought:
+        memory = record.get("memory", {})
+        counts = memory.get("counts", {})
         return Brought(
             name=self._parts[0].name,
             id=self._parts[0].id,
@@ -382,7 +382,7 @@ class _Import:
             eval_rows=counts.get("eval", 0),
             samples=counts.get("system", 0),
             added=added,
-            attempts=len(said.get("attempts", [])),
+            attempts=len(memory.get("attempts", [])),
             state=self._parts[-1].status,
-            notes=list(said.get("notes", [])),
+            notes=list(memory.get("notes", [])),
         )
