@@ -218,7 +218,7 @@ def test_turn_credit_follows_the_documents_table(outcome, of_good, of_bad):
     assert turn_advantage(-1.0, outcome) == pytest.approx(of_bad)
 
 
-def test_what_does_not_fit_is_said():
+def test_what_does_not_fit_is_reported():
     with pytest.raises(ConfigError, match="nothing to measure"):
         advantage.stats()
     with pytest.raises(ConfigError, match="needs old_values"):

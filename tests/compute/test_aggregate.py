@@ -107,7 +107,7 @@ def test_infinite_padding_on_both_sides_is_no_warning(of_sequences):
     assert found.tolist() == [1.0]
 
 
-def test_an_unknown_mode_and_missing_groups_are_said():
+def test_an_unknown_mode_and_missing_groups_are_reported():
     with pytest.raises(ConfigError, match="Did you mean 'token-mean'"):
         aggregate([[1.0]], [[1]], "token_mean")
     with pytest.raises(ConfigError, match="needs group_ids"):

@@ -53,7 +53,7 @@ def test_distinct_answers_are_counted_without_case_and_spacing():
     assert diversity.distinct_answers(group("", "")) is None
 
 
-def test_an_answer_is_what_was_told_or_the_last_call_or_the_last_text():
+def test_an_answer_is_what_was_recorded_or_the_last_call_or_the_last_text():
     call = ToolCall("answer", {"text": "Paris", "sources": ["a"]})
     assert diversity.answer_of(rollout("so", meta={"answer": "PARIS"})) == "paris"
     ended = Rollout(turns=(Turn("think"), Turn("now", calls=(call,))))
@@ -63,18 +63,18 @@ def test_an_answer_is_what_was_told_or_the_last_call_or_the_last_text():
 
 
 def test_a_steps_numbers():
-    told = groups.stats([group(CAT, CAT, DOG, CAT), group(SUM, SUM, SUM, SUM)], names="canonical")
-    assert told["group.distinct_answers.mean"].number == pytest.approx((0.5 + 0.25) / 2)
+    row = groups.stats([group(CAT, CAT, DOG, CAT), group(SUM, SUM, SUM, SUM)], names="canonical")
+    assert row["group.distinct_answers.mean"].number == pytest.approx((0.5 + 0.25) / 2)
     within = [(3 * 1.0 + 3 * alike(CAT, DOG)) / 6, 1.0]
-    assert told["group.self_similarity.mean"].number == pytest.approx(sum(within) / 2)
+    assert row["group.self_similarity.mean"].number == pytest.approx(sum(within) / 2)
     # The two groups have no piece in common.
-    assert told["group.prompt_contrast.mean"].number == pytest.approx(sum(within) / 2)
+    assert row["group.prompt_contrast.mean"].number == pytest.approx(sum(within) / 2)
 
 
 def test_a_template_for_every_prompt_has_no_contrast():
-    told = groups.stats([group(CAT, DOG, CAT), group(CAT, DOG, CAT), group(CAT, DOG, CAT)], names="canonical")
+    row = groups.stats([group(CAT, DOG, CAT), group(CAT, DOG, CAT), group(CAT, DOG, CAT)], names="canonical")
     within = (1.0 + 2 * alike(CAT, DOG)) / 3
-    assert told["group.prompt_contrast.mean"].number == pytest.approx(within - 1.0)
+    assert row["group.prompt_contrast.mean"].number == pytest.approx(within - 1.0)
 
 
 def test_numbers_merge_over_ranks():

@@ -15,37 +15,39 @@ def numbers(found):
     return {name: value.number for name, value in found.items()}
 
 
-def calibration_by_bins(said, right, bins):
+def calibration_by_bins(stated, right, bins):
     found = 0.0
     for number in range(bins):
-        inside = [i for i, c in enumerate(said) if number == min(int(c * bins), bins - 1)]
+        inside = [i for i, c in enumerate(stated) if number == min(int(c * bins), bins - 1)]
         if inside:
-            gap = mean([said[i] for i in inside]) - mean([float(right[i]) for i in inside])
-            found += len(inside) / len(said) * abs(gap)
+            gap = mean([stated[i] for i in inside]) - mean([float(right[i]) for i in inside])
+            found += len(inside) / len(stated) * abs(gap)
     return found
 
 
 @pytest.mark.parametrize("bins", [1, 5, 10])
 def test_calibration_is_the_gap_of_each_bin_weighted_by_its_answers(bins):
     draw = np.random.default_rng(bins)
-    said = [0.0, 1.0, *draw.random(60)]
+    stated = [0.0, 1.0, *draw.random(60)]
     right = [bool(x) for x in draw.random(62) < 0.5]
-    found = numbers(evaluation.calibration(said, right, bins=bins))
-    assert found["eval.calibration_error"] == pytest.approx(calibration_by_bins(said, right, bins))
-    wrong = [c for c, r in zip(said, right, strict=True) if not r]
+    found = numbers(evaluation.calibration(stated, right, bins=bins))
+    assert found["eval.calibration_error"] == pytest.approx(calibration_by_bins(stated, right, bins))
+    wrong = [c for c, r in zip(stated, right, strict=True) if not r]
     assert found["eval.confidence_when_wrong"] == pytest.approx(mean(wrong))
-    assert found["eval.overconfidence"] == pytest.approx(mean(said) - mean([float(r) for r in right]))
+    assert found["eval.overconfidence"] == pytest.approx(mean(stated) - mean([float(r) for r in right]))
     assert found["eval.confidence_when_right"] == pytest.approx(
-        mean([c for c, r in zip(said, right, strict=True) if r])
+        mean([c for c, r in zip(stated, right, strict=True) if r])
     )
 
 
 def test_calibration_of_parts_merges_to_that_of_the_whole_and_torch_agrees():
     torch = pytest.importorskip("torch")
     draw = np.random.default_rng(1)
-    said, right = draw.random(40), draw.random(40) < 0.7
-    whole = evaluation.calibration(said, right)
-    parts = [evaluation.calibration(torch.tensor(said[at]), torch.tensor(right[at])) for at in (slice(9), slice(9, 40))]
+    stated, right = draw.random(40), draw.random(40) < 0.7
+    whole = evaluation.calibration(stated, right)
+    parts = [
+        evaluation.calibration(torch.tensor(stated[at]), torch.tensor(right[at])) for at in (slice(9), slice(9, 40))
+    ]
     assert numbers(merge(parts)) == pytest.approx(numbers(whole))
     with pytest.raises(ConfigError, match="2 confidences came with 1"):
         evaluation.calibration([0.5, 0.5], [True])

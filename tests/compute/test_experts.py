@@ -89,7 +89,7 @@ def test_where_no_token_counts_nothing_is_defined(routes):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "give train_experts"),
         ({"train_experts": [[0, 1]]}, r"\[\.\.\., layers, k\]"),
@@ -97,6 +97,6 @@ def test_where_no_token_counts_nothing_is_defined(routes):
         ({"train_experts": np.zeros((4, 2, 2)), "rollout_experts": np.zeros((4, 2, 1))}, "must be alike"),
     ],
 )
-def test_what_does_not_fit_is_said(given, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_does_not_fit_is_reported(given, message):
+    with pytest.raises(ConfigError, match=message):
         experts.stats(**given)

@@ -34,7 +34,7 @@ from rlvitals.records import Group, Rollout, ToolCall, Turn
         (Rollout(error="tool", meta={"failure_origin": "the moon"}), "tool"),
     ],
 )
-def test_the_origin_is_told_by_what_was_recorded(rollout, origin):
+def test_the_origin_follows_from_what_was_recorded(rollout, origin):
     assert failures.origin(rollout) == origin
 
 

@@ -56,32 +56,32 @@ def test_hommel_is_closed_testing_with_simes():
 
 
 def test_the_spread_is_the_weighted_mean_of_both():
-    # By hand: the squares around 11 are 2, with 2 degrees of freedom; 4 more foretell a variance of 0.25.
-    found = moderated([10.0, 11.0, 12.0], foretold=0.5, worth=4.0)
+    # By hand: the squares around 11 are 2, with 2 degrees of freedom; 4 more predict a variance of 0.25.
+    found = moderated([10.0, 11.0, 12.0], predicted=0.5, worth=4.0)
     assert found.deviation == pytest.approx(math.sqrt((2.0 + 4 * 0.25) / 6))
     assert found.freedom == 6.0
     assert prediction_error(found, 3) == pytest.approx(found.deviation * math.sqrt(4 / 3))
 
 
-def test_one_run_alone_goes_by_what_is_foretold():
-    assert moderated([3.0], foretold=0.2, worth=5.0) == (0.2, 5.0)
+def test_one_run_alone_goes_by_what_is_predicted():
+    assert moderated([3.0], predicted=0.2, worth=5.0) == (0.2, 5.0)
 
 
-def test_runs_far_apart_are_believed_over_what_is_foretold():
-    found = moderated([0.0, 10.0, 20.0], foretold=0.1, worth=5.0)
+def test_runs_far_apart_are_believed_over_what_is_predicted():
+    found = moderated([0.0, 10.0, 20.0], predicted=0.1, worth=5.0)
     assert found.deviation == pytest.approx(10.0)
     assert found.freedom == 2.0
 
 
 @pytest.mark.parametrize("runs", [1, 3, 8])
 def test_a_run_of_the_same_kind_fails_as_often_as_it_says(runs):
-    """Kinds of runs differ in how their spread relates to what is foretold, as the prior says they do."""
+    """Kinds of runs differ in how their spread relates to what is predicted, as the prior says they do."""
     rng = np.random.default_rng(runs)
     worth, alpha, count, hits = 5.0, 0.05, 6000, 0
     for _ in range(count):
         deviation = math.sqrt(worth / rng.chisquare(worth))
         values = rng.normal(0.0, deviation, runs)
-        spread = moderated(values.tolist(), foretold=1.0, worth=worth)
+        spread = moderated(values.tolist(), predicted=1.0, worth=worth)
         worse = rng.normal(0.0, deviation) - values.mean()
         hits += tail(worse / prediction_error(spread, runs), spread.freedom) <= alpha
     assert abs(hits / count - alpha) < 3 * math.sqrt(alpha * (1 - alpha) / count) + 0.004

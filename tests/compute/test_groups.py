@@ -194,7 +194,7 @@ def test_rules_are_data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         ({"outcome": {}}, "Did you mean 'outcomes'"),
         ({"outcomes": {"search_hit": {"shfit": 1}}}, "Did you mean 'shift'"),
@@ -203,8 +203,8 @@ def test_rules_are_data(tmp_path):
         ({"tools": {"write": ["x"]}}, "unknown 'write'"),
     ],
 )
-def test_wrong_rules_are_told_with_the_fix(rules, said):
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_rules_are_reported_with_the_fix(rules, message):
+    with pytest.raises(ConfigError, match=message):
         read_rules(rules)
 
 
@@ -221,11 +221,11 @@ def test_counts_stay_true_when_every_group_is_filtered():
 
 
 def test_groups_that_nobody_has_filtered_are_neither_kept_nor_dropped():
-    told = [Group("a", (Rollout(reward=1.0), Rollout(reward=0.0)), kept=kept) for kept in (None, None, True, False)]
-    row = numbers(groups.stats(told, names="canonical"))
+    tried = [Group("a", (Rollout(reward=1.0), Rollout(reward=0.0)), kept=kept) for kept in (None, None, True, False)]
+    row = numbers(groups.stats(tried, names="canonical"))
     assert (row["group.kept_count"], row["group.dropped_count"], row["group.filter_pass_rate"]) == (1, 1, 0.5)
     assert row["group.total_count"] == 4
-    unfiltered = groups.stats(told[:2], names="canonical")
+    unfiltered = groups.stats(tried[:2], names="canonical")
     assert (unfiltered["group.kept_count"].count, unfiltered["group.filter_pass_rate"].count) == (0, 0)  # missing
 
 

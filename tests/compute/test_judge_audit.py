@@ -13,7 +13,7 @@ from rlvitals.compute.judge_audit import HeldAnswer, HeldPair, audit, audit_pair
 
 
 def held(rows):
-    return [HeldAnswer(gold, (said,)) for gold, said, times in rows for _ in range(times)]
+    return [HeldAnswer(gold, (verdict,)) for gold, verdict, times in rows for _ in range(times)]
 
 
 def test_errors_and_their_intervals_are_those_of_scipy():
@@ -69,7 +69,7 @@ def test_length_bias_is_found_within_the_gold_label_alone():
     strata = {
         gold: [(math.log(one.length), one.verdicts[0]) for one in biased if one.gold == gold] for gold in (True, False)
     }
-    sums = [[size for size, said in rows if said] for rows in strata.values()]
+    sums = [[size for size, verdict in rows if verdict] for rows in strata.values()]
     moves = [
         (sum(kept) - len(kept) * np.mean([size for size, _ in rows]),
          len(kept) * (len(rows) - len(kept)) / len(rows) * np.var([size for size, _ in rows], ddof=1))
@@ -97,8 +97,8 @@ def test_a_judge_that_prefers_the_first_is_found_and_an_even_one_is_not():
         for _ in range(200):
             gold = dice.choice("ab")
             right = 0.75 if gold == "a" else 0.25
-            said = ["a" if dice.random() < right + shift else "b" for shift in (lean, -lean)]
-            found.append(HeldPair(gold, (said[0],), (said[1],)))
+            verdicts = ["a" if dice.random() < right + shift else "b" for shift in (lean, -lean)]
+            found.append(HeldPair(gold, (verdicts[0],), (verdicts[1],)))
         return found
 
     assert audit_pairs(pairs(0.2)).position.p < 0.001
@@ -116,7 +116,7 @@ def test_the_length_bias_of_pairs_looks_at_errors():
     assert ungolden.agreement.share is None
 
 
-def test_drift_of_false_positives_is_told_apart():
+def test_drift_of_false_positives_is_distinguished():
     dice = random.Random(2)
     rows = []
     for step in range(100):

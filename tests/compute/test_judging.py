@@ -63,7 +63,7 @@ def test_appeals_count_only_what_was_checked_again_and_merge():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"gold": [True]}, "1 gold labels need as many verdicts"),
         ({"verdicts": [True], "gold": [True, False]}, "2 gold labels"),
@@ -73,6 +73,6 @@ def test_appeals_count_only_what_was_checked_again_and_merge():
         ({"preferred": ["first"], "preferred_swapped": ["a"]}, "not 'first'"),
     ],
 )
-def test_what_does_not_fit_is_said(given, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_does_not_fit_is_reported(given, message):
+    with pytest.raises(ConfigError, match=message):
         judging.stats(**given)

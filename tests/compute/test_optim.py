@@ -28,7 +28,7 @@ def test_a_real_optimiser_and_its_scheduler_tell_the_rate_after_the_last_step():
     assert found["critic/grad_norm"].number == 2.0
 
 
-def test_what_is_no_optimiser_or_has_no_gradient_is_said():
+def test_what_is_no_optimiser_or_has_no_gradient_is_reported():
     with pytest.raises(ConfigError, match="found a int"):
         optim.stats(optimizer=3)
     with pytest.raises(ConfigError, match="after backward"):
@@ -60,7 +60,7 @@ def test_pure_noise_has_no_ratio_and_equal_parts_have_no_noise():
     assert optim.stats(grad_norm=5.0, part_grad_norms=[5.0, 5.0])["optim.noise_to_signal"].number == 0.0
 
 
-def test_a_noise_that_cannot_be_told_is_refused():
+def test_a_noise_that_cannot_be_estimated_is_refused():
     with pytest.raises(ConfigError, match="two parts"):
         optim.stats(grad_norm=1.0, part_grad_norms=[1.0])
     with pytest.raises(ConfigError, match="need grad_norm"):

@@ -375,6 +375,6 @@ def test_one_sequence_may_come_without_a_batch_dimension():
         ({"names": "rol"}, "Did you mean 'roll'"),
     ],
 )
-def test_what_does_not_fit_is_said(arguments, message):
+def test_what_does_not_fit_is_reported(arguments, message):
     with pytest.raises(ConfigError, match=message):
         policy.stats(logprobs=[[-1.0, -2.0]], **arguments)

@@ -180,7 +180,7 @@ def test_extreme_margins_do_not_overflow():
     assert preference.kto_loss([5000.0, -5000.0], [True, True]).tolist() == [0.0, 1.0]
 
 
-def test_what_does_not_fit_is_said():
+def test_what_does_not_fit_is_reported():
     with pytest.raises(ConfigError, match="as many of both"):
         preference.stats(
             chosen_logprobs=[-1.0], ref_chosen_logprobs=[-1.0], rejected_logprobs=[-1.0, -2.0],

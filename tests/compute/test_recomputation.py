@@ -168,7 +168,7 @@ def test_unknown_clip_bounds_leave_out_what_depends_on_them():
     )
 
 
-def test_a_difference_is_told_in_the_sign_of_its_name():
+def test_a_difference_has_the_sign_of_its_name():
     """ROLL's policykl is minus the catalogue's k1."""
     update = Update(has_kl=False)
     used = update.mask > 0

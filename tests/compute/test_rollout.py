@@ -45,7 +45,7 @@ def test_the_mean_reward_of_groups_counts_every_group_once():
     assert found["reward.total.mean"] == pytest.approx(2 / 5)
 
 
-def test_truncation_is_told_by_the_finish_reason_and_not_by_the_length():
+def test_truncation_is_known_by_the_finish_reason_and_not_by_the_length():
     found = numbers(response_lengths=[8, 8, 3], finish_reasons=["length", "stop", "stop"], max_response_length=8)
     assert found["length.truncated_fraction"] == pytest.approx(1 / 3)
     assert found["length.terminated.mean"] == 5.5
@@ -210,7 +210,7 @@ def test_nothing_is_undefined():
     assert set(numbers(response_lengths=[], scores=[]).values()) == {None}
 
 
-def test_what_does_not_fit_is_said():
+def test_what_does_not_fit_is_reported():
     with pytest.raises(ConfigError, match="needs success and group_ids"):
         rollout.stats(success=[1], pass_k=[1])
     with pytest.raises(ConfigError, match="needs success"):

@@ -16,9 +16,9 @@ def numbers(**given):
     return {name.removeprefix("staleness."): value.number for name, value in staleness.stats(**given).items()}
 
 
-def by_loop(train, begun, ended):
+def by_loop(train, started, ended):
     """As prime-rl splits an age: what passed while it was generated, and the rest."""
-    known = [(b, e) for b, e in zip(begun, ended, strict=True) if b is not None and e is not None]
+    known = [(b, e) for b, e in zip(started, ended, strict=True) if b is not None and e is not None]
     ages = [train - b for b, _ in known]
     flown = [min(train - b, e - b) for b, e in known]
     waited = [age - part for age, part in zip(ages, flown, strict=True)]
@@ -26,13 +26,13 @@ def by_loop(train, begun, ended):
         "mean": mean(ages), "max": max(ages), "min": min(ages), "stale_fraction": mean([float(a > 0) for a in ages]),
         "in_flight.mean": mean(flown), "in_flight.max": max(flown), "in_queue.mean": mean(waited),
         "in_queue.max": max(waited), "version_span": mean([e - b + 1 for b, e in known]),
-        "coverage": len(known) / len(begun),
+        "coverage": len(known) / len(started),
     }  # fmt: skip
 
 
-def test_samples_begun_and_ended_by_known_versions():
-    begun, ended = [10, 7, 9, None, 4, 10], [10, 9, 9, None, 6, 10]
-    assert numbers(train_version=10, versions=begun, end_versions=ended) == pytest.approx(by_loop(10, begun, ended))
+def test_samples_started_and_ended_by_known_versions():
+    started, ended = [10, 7, 9, None, 4, 10], [10, 9, 9, None, 6, 10]
+    assert numbers(train_version=10, versions=started, end_versions=ended) == pytest.approx(by_loop(10, started, ended))
 
 
 def test_a_sample_that_outlasted_the_batchs_version_gained_no_more_age_than_it_has():
@@ -59,10 +59,10 @@ def test_ages_of_tokens_and_of_the_sequences_they_make():
 
 def test_micro_batches_merge_and_torch_agrees():
     torch = pytest.importorskip("torch")
-    begun, ended = np.array([4.0, 1.0, -1.0, 3.0]), np.array([5.0, 2.0, -1.0, 3.0])
-    whole = staleness.stats(train_version=6, versions=begun, end_versions=ended)
+    started, ended = np.array([4.0, 1.0, -1.0, 3.0]), np.array([5.0, 2.0, -1.0, 3.0])
+    whole = staleness.stats(train_version=6, versions=started, end_versions=ended)
     parts = [
-        staleness.stats(train_version=6, versions=torch.tensor(begun[at]), end_versions=torch.tensor(ended[at]))
+        staleness.stats(train_version=6, versions=torch.tensor(started[at]), end_versions=torch.tensor(ended[at]))
         for at in (slice(0, 1), slice(1, 4))
     ]
     merged = merge(parts)

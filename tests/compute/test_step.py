@@ -99,7 +99,7 @@ def test_a_nan_among_the_tokens_shows_and_is_counted():
     assert error(got["policy.kl_old.k1"], "policy.kl_old.k1", reference(make_step())) < 5e-6
 
 
-def test_only_what_was_given_is_told():
+def test_only_what_was_given_is_reported():
     data = make_step()
     got = statistics()(logprobs=torch.from_numpy(data["logprobs"]), mask=torch.from_numpy(data["mask"])).values()
     assert not [name for name in got if name.startswith(("kl_ref", "mismatch", "value", "advantage", "reward"))]
@@ -140,7 +140,7 @@ def test_tensors_that_need_a_gradient_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"ref_logprobs": (3, 3)}, "ref_logprobs must be of shape"),
         ({"rewards": (3,)}, "rewards must be of shape"),
@@ -148,19 +148,19 @@ def test_tensors_that_need_a_gradient_are_left_alone():
         ({"logprobs": (12,)}, "must be \\[sequences, tokens\\]"),
     ],
 )
-def test_a_shape_that_does_not_fit_is_said(change, said):
+def test_a_shape_that_does_not_fit_is_reported(change, message):
     tensors = as_torch(make_step()) | {name: torch.zeros(shape) for name, shape in change.items()}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         statistics()(**tensors)
 
 
-def test_an_unknown_input_is_said():
+def test_an_unknown_input_is_reported():
     with pytest.raises(TypeError, match="no input is called 'old_logprob'"):
         statistics().enqueue(logprobs=torch.zeros(2, 2), old_logprob=torch.zeros(2, 2))
     with pytest.raises(TypeError, match="logprobs are needed"):
         statistics().enqueue(mask=torch.zeros(2, 2))
 
 
-def test_reading_before_anything_was_queued_is_said():
+def test_reading_before_anything_was_queued_is_reported():
     with pytest.raises(RuntimeError, match="nothing was queued"):
         statistics().arrival()

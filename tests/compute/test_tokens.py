@@ -87,7 +87,7 @@ def test_the_exact_kl_is_zero_to_itself_and_infinite_to_what_cannot_happen():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"ids": torch.zeros(2, 3, dtype=torch.long)}, "ids must be of shape"),
         ({"mask": torch.ones(3)}, "mask must be of shape"),
@@ -95,13 +95,13 @@ def test_the_exact_kl_is_zero_to_itself_and_infinite_to_what_cannot_happen():
         ({"temperature": 0.0}, "temperature must be above 0"),
     ],
 )
-def test_what_does_not_fit_is_said(change, said):
+def test_what_does_not_fit_is_reported(change, message):
     given = {"logits": torch.zeros(2, 4, 8), "ids": torch.zeros(2, 4, dtype=torch.long)} | change
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         tokens.stats(**given)
 
 
-def test_a_head_that_does_not_fit_is_said():
+def test_a_head_that_does_not_fit_is_reported():
     ids = torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="hidden states end in 8"):
         tokens.from_hidden(torch.zeros(2, 4, 8), torch.zeros(50, 9), ids)

@@ -47,13 +47,13 @@ def test_without_a_fresh_token_the_gap_is_undefined():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"before": {"a": np.zeros(2)}, "after": {"b": np.zeros(2)}}, "only one has 'a'"),
         ({"before": {"a": np.zeros(2)}, "after": {"a": np.zeros(3)}}, r"a had the shape \(2,\) and now has \(3,\)"),
         ({"ages": [[0]], "logprobs": [[0.0]]}, "needs logprobs, rollout_logprobs and ages"),
     ],
 )
-def test_what_does_not_fit_is_said(given, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_does_not_fit_is_reported(given, message):
+    with pytest.raises(ConfigError, match=message):
         weights.stats(**given)

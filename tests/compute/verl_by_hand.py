@@ -158,17 +158,17 @@ def compute_data_metrics(batch: Any, use_critic: bool) -> dict[str, float]:
     kept = given["response_mask"]
     found = {}
 
-    def tell(name: str, x: list[float]) -> None:
+    def record(name: str, x: list[float]) -> None:
         found[f"{name}/mean"], found[f"{name}/max"], found[f"{name}/min"] = mean(x), max(x), min(x)
 
-    tell("critic/rewards", [math.fsum(given["token_level_rewards"][i].tolist()) for i in there])
+    record("critic/rewards", [math.fsum(given["token_level_rewards"][i].tolist()) for i in there])
     for name in ("advantages", "returns", "values"):
-        tell(f"critic/{name}", [x for (x,) in _tokens(kept, given[name])])
+        record(f"critic/{name}", [x for (x,) in _tokens(kept, given[name])])
     pairs = _tokens(kept, given["returns"], given["values"])
     missed = variance([target - v for target, v in pairs], 1)
     found["critic/vf_explained_var"] = 1 - missed / (variance([target for target, _ in pairs], 1) + 1e-5)
-    tell("response_length", lengths)
-    tell("response_length_non_aborted", [lengths[i] for i in there])
+    record("response_length", lengths)
+    record("response_length_non_aborted", [lengths[i] for i in there])
     found["response/aborted_ratio"] = 1 - len(there) / len(lengths)
     return found
 

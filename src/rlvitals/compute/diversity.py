@@ -2,8 +2,8 @@
 where answers should differ because the prompts do.
 
 >>> from rlvitals.records import Group, Rollout, Turn
->>> said = [Rollout(turns=(Turn(text),)) for text in ("It is 4", "it is  4", "It is 5", "It is 4")]
->>> distinct_answers(Group(rollouts=tuple(said)))
+>>> tried = [Rollout(turns=(Turn(text),)) for text in ("It is 4", "it is  4", "It is 5", "It is 4")]
+>>> distinct_answers(Group(rollouts=tuple(tried)))
 0.5
 """
 
@@ -43,13 +43,13 @@ def answer_of(rollout: Rollout) -> str:
     >>> answer_of(Rollout(meta={"answer": "  Paris "})), answer_of(Rollout())
     ('paris', '')
     """
-    told: Any = rollout.meta.get("answer")
-    if told is None and rollout.turns:
+    answer: Any = rollout.meta.get("answer")
+    if answer is None and rollout.turns:
         last = rollout.turns[-1]
-        told = last.calls[-1].arguments if last.calls else last.text
-    if not isinstance(told, str):
-        told = json.dumps(told, sort_keys=True, default=str) if told is not None else ""
-    return " ".join(told.casefold().split())
+        answer = last.calls[-1].arguments if last.calls else last.text
+    if not isinstance(answer, str):
+        answer = json.dumps(answer, sort_keys=True, default=str) if answer is not None else ""
+    return " ".join(answer.casefold().split())
 
 
 def similarity(one: frozenset[tuple[str, ...]], other: frozenset[tuple[str, ...]]) -> float:

@@ -26,18 +26,18 @@ def calibration(confidence: Array, correct: Array, *, bins: int = 10) -> dict[st
     >>> round(seen["eval.calibration_error"].number, 6), seen["eval.confidence_when_wrong"].number
     (0.4, 0.65)
     """
-    said, right = gather(confidence, correct)
-    if said.shape != right.shape:
-        raise ConfigError(f"{len(said)} confidences came with {len(right)} answers; give one for each")
-    xp = library(said)
+    stated, right = gather(confidence, correct)
+    if stated.shape != right.shape:
+        raise ConfigError(f"{len(stated)} confidences came with {len(right)} answers; give one for each")
+    xp = library(stated)
     right = real(right > 0)
     sheet = StatisticSheet(naming("canonical", "policy"))
-    sheet.moments(said - right, mean="eval.overconfidence")
-    sheet.moments(said, right, mean="eval.confidence_when_right")
-    sheet.moments(said, 1.0 - right, mean="eval.confidence_when_wrong")
-    place = xp.clip(xp.floor(said * bins), 0, bins - 1)
+    sheet.moments(stated - right, mean="eval.overconfidence")
+    sheet.moments(stated, right, mean="eval.confidence_when_right")
+    sheet.moments(stated, 1.0 - right, mean="eval.confidence_when_wrong")
+    place = xp.clip(xp.floor(stated * bins), 0, bins - 1)
     # Each mean is over all answers, with 0 outside the bin: it is the bin's gap times its share, and 0 for empty bins.
-    rows = [sheet.moments((said - right) * (place == number)) for number in range(bins)]
+    rows = [sheet.moments((stated - right) * (place == number)) for number in range(bins)]
     sheet.derive("eval.calibration_error", _sum_of_sizes, *rows)
     return sheet.pack().values()
 

@@ -42,9 +42,9 @@ def origin(rollout: Rollout) -> str | None:
     `meta["failure_origin"]` decides if it is present. Otherwise the words of the error and the stop reason decide. A
     turn limit counts as a failure of the policy.
     """
-    told = rollout.meta.get("failure_origin")
-    if told in ORIGINS:
-        return str(told)
+    recorded = rollout.meta.get("failure_origin")
+    if recorded in ORIGINS:
+        return str(recorded)
     if rollout.error:
         return _by_words(rollout.error, _BY_ERROR) or _by_words(rollout.stop, _BY_STOP) or "other"
     return "policy" if rollout.stop in TURN_LIMIT else _by_words(rollout.stop, _BY_STOP)

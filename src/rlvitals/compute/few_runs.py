@@ -7,7 +7,7 @@ samples (Smyth 2004). The combined variance is a weighted mean of two variances:
 degree of freedom less than there are runs, and the one predicted from the noise within them, with a number of degrees
 of freedom that was estimated on other runs.
 
->>> spread = moderated([1.0, 1.2, 1.1], foretold=0.1, worth=4.0)
+>>> spread = moderated([1.0, 1.2, 1.1], predicted=0.1, worth=4.0)
 >>> round(spread.deviation, 3), spread.freedom
 (0.1, 6.0)
 >>> round(tail(2.0, 6.0), 4), round(quantile(0.975, 6.0), 3)
@@ -38,9 +38,9 @@ class Spread(NamedTuple):
     """The degrees of freedom of this estimate."""
 
 
-def moderated(values: Sequence[float], foretold: float, worth: float) -> Spread:
-    """The standard deviation between runs: the spread of `values`, combined with the standard deviation `foretold` from
-    the noise within the runs, which counts as `worth` degrees of freedom. If the runs differ by far more than
+def moderated(values: Sequence[float], predicted: float, worth: float) -> Spread:
+    """The standard deviation between runs: the spread of `values`, combined with the standard deviation `predicted`
+    from the noise within the runs, which counts as `worth` degrees of freedom. If the runs differ by far more than
     predicted, the noise within them is not informative, and only the observed spread counts.
     """
     own = len(values) - 1
@@ -49,9 +49,9 @@ def moderated(values: Sequence[float], foretold: float, worth: float) -> Spread:
     freedom = own + worth
     if freedom <= 0:
         return Spread(math.inf, 0.0)
-    if own > 0 and worth > 0 and ratio_tail(squares, own, worth * foretold * foretold, worth) < UNLIKELY:
+    if own > 0 and worth > 0 and ratio_tail(squares, own, worth * predicted * predicted, worth) < UNLIKELY:
         return Spread(math.sqrt(squares / own), float(own))
-    return Spread(math.sqrt((squares + worth * foretold * foretold) / freedom), freedom)
+    return Spread(math.sqrt((squares + worth * predicted * predicted) / freedom), freedom)
 
 
 def ratio_tail(squares: float, freedom: float, others: float, other_freedom: float) -> float:

@@ -154,8 +154,8 @@ def audit(held: Sequence[HeldAnswer]) -> Audit:
     """Audit a judge on a held-out set of answers."""
     flat = [(verdict, item.gold) for item in held for verdict in item.verdicts]
     read = [(item, [verdict for verdict in item.verdicts if verdict is not None]) for item in held]
-    read = [(item, said) for item, said in read if said]
-    errors = [(item, sum(verdict != item.gold for verdict in said) / len(said)) for item, said in read]
+    read = [(item, verdicts) for item, verdicts in read if verdicts]
+    errors = [(item, sum(verdict != item.gold for verdict in verdicts) / len(verdicts)) for item, verdicts in read]
     return Audit(
         kind="answers",
         items=len(held),
@@ -168,18 +168,18 @@ def audit(held: Sequence[HeldAnswer]) -> Audit:
         flips=NONE,
         position=Bias(None, None, 0, "sign test"),
         length=_length_of_answers(read),
-        self_agreement=estimate([_agreeing(said) for _, said in read if len(said) > 1]),
+        self_agreement=estimate([_agreeing(verdicts) for _, verdicts in read if len(verdicts) > 1]),
         drift=_drift([
-            _Placed(item.step, error, sum(said) / len(said), item.gold)
-            for (item, error), (_, said) in zip(errors, read, strict=True)
+            _Placed(item.step, error, sum(verdicts) / len(verdicts), item.gold)
+            for (item, error), (_, verdicts) in zip(errors, read, strict=True)
         ]),
     )  # fmt: skip
 
 
 def audit_pairs(held: Sequence[HeldPair]) -> Audit:
     """Audit a judge on a held-out set of pairs. Pairs whose gold preference is a tie are not used for errors."""
-    said = [[one for one in (*pair.preferred, *pair.swapped) if one is not None] for pair in held]
-    judged = [(pair, [one for one in each if one is not None]) for pair, each in zip(held, said, strict=True)]
+    verdicts = [[one for one in (*pair.preferred, *pair.swapped) if one is not None] for pair in held]
+    judged = [(pair, [one for one in each if one is not None]) for pair, each in zip(held, verdicts, strict=True)]
     decided = [(pair, each) for pair, each in judged if pair.gold in ("a", "b") and each]
     errors = [(pair, sum(one != pair.gold for one in each) / len(each)) for pair, each in decided]
     both = [(pair.preferred[0], pair.swapped[0]) for pair in held if pair.preferred and pair.swapped]
@@ -195,7 +195,7 @@ def audit_pairs(held: Sequence[HeldPair]) -> Audit:
         verdicts=sum(len(pair.preferred) + len(pair.swapped) for pair in held),
         unread=estimate([
             1 - len(each) / (len(pair.preferred) + len(pair.swapped))
-            for pair, each in zip(held, said, strict=True)
+            for pair, each in zip(held, verdicts, strict=True)
             if pair.preferred or pair.swapped
         ]),
         agreement=estimate([1 - error for _, error in errors]),
@@ -218,18 +218,18 @@ def audit_pairs(held: Sequence[HeldPair]) -> Audit:
     )  # fmt: skip
 
 
-def _read(said: Sequence[str | None]) -> list[str]:
-    return [one for one in said if one is not None]
+def _read(verdicts: Sequence[str | None]) -> list[str]:
+    return [one for one in verdicts if one is not None]
 
 
-def _agreeing(said: Sequence[object]) -> float:
+def _agreeing(verdicts: Sequence[object]) -> float:
     """The share of pairs of verdicts that agree.
 
     >>> _agreeing([True, True, False])
     0.3333333333333333
     """
-    n = len(said)
-    same = sum(one == other for place, one in enumerate(said) for other in said[place + 1 :])
+    n = len(verdicts)
+    same = sum(one == other for place, one in enumerate(verdicts) for other in verdicts[place + 1 :])
     return same / (n * (n - 1) / 2)
 
 
@@ -242,10 +242,10 @@ def _kappa(read: Sequence[tuple[object, object]]) -> float | None:
     if not read:
         return None
     n = len(read)
-    agreed = sum(said == gold for said, gold in read) / n
+    agreed = sum(verdict == gold for verdict, gold in read) / n
     labels = {label for pair in read for label in pair}
     chance = sum(
-        sum(said == label for said, _ in read) * sum(gold == label for _, gold in read) for label in labels
+        sum(verdict == label for verdict, _ in read) * sum(gold == label for _, gold in read) for label in labels
     ) / (n * n)
     return None if chance == 1 else (agreed - chance) / (1 - chance)
 
@@ -257,8 +257,8 @@ def _length_of_answers(read: Sequence[tuple[HeldAnswer, list[bool]]]) -> Bias:
     gain, count = Gain(), 0
     for gold in (True, False):
         rows = [
-            (math.log(item.length), sum(said) * 2 > len(said))
-            for item, said in read
+            (math.log(item.length), sum(verdicts) * 2 > len(verdicts))
+            for item, verdicts in read
             if item.gold == gold and item.length is not None and item.length > 0
         ]
         count += len(rows)
@@ -274,10 +274,10 @@ def _length_of_pairs(judged: Sequence[tuple[HeldPair, list[str]]]) -> Bias:
     test over pairs, using the majority of each pair's verdicts.
     """
     longer = shorter = 0
-    for pair, said in judged:
+    for pair, verdicts in judged:
         if pair.lengths is None or pair.lengths[0] == pair.lengths[1] or pair.gold == "tie":
             continue
-        votes = said.count("a") - said.count("b")
+        votes = verdicts.count("a") - verdicts.count("b")
         chosen = "a" if votes > 0 else "b" if votes < 0 else ""
         if not chosen or chosen == pair.gold:
             continue

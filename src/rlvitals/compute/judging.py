@@ -53,11 +53,11 @@ def stats(
 def _against_gold(verdicts: Sequence[bool | None] | None, gold: Sequence[bool]) -> dict[str, Value]:
     if verdicts is None or len(verdicts) != len(gold):
         raise ConfigError(f"{len(gold)} gold labels need as many verdicts")
-    read = [(bool(said), bool(right)) for said, right in zip(verdicts, gold, strict=True) if said is not None]
+    read = [(bool(verdict), bool(right)) for verdict, right in zip(verdicts, gold, strict=True) if verdict is not None]
     return {
-        "judge.gold_agreement": _share(said == right for said, right in read),
-        "judge.false_positive_fraction": _share(said for said, right in read if not right),
-        "judge.false_negative_fraction": _share(not said for said, right in read if right),
+        "judge.gold_agreement": _share(verdict == right for verdict, right in read),
+        "judge.false_positive_fraction": _share(verdict for verdict, right in read if not right),
+        "judge.false_negative_fraction": _share(not verdict for verdict, right in read if right),
     }
 
 
@@ -76,12 +76,14 @@ def _ranked(scores: Sequence[float | None], gold: Sequence[bool] | None) -> dict
 def _in_both_orders(one: Sequence[str | None] | None, other: Sequence[str | None] | None) -> dict[str, Value]:
     if one is None or other is None or len(one) != len(other):
         raise ConfigError("preferred and preferred_swapped are the verdicts on the same pairs, one for each in both")
-    if strange := {said for said in (*one, *other) if said is not None} - set(PREFERENCES):
+    if strange := {verdict for verdict in (*one, *other) if verdict is not None} - set(PREFERENCES):
         raise ConfigError(f"a preference is 'a', 'b' or 'tie', not {sorted(map(str, strange))[0]!r}")
-    pairs = [(said, again) for said, again in zip(one, other, strict=True) if said is not None and again is not None]
-    firsts = [said == shown for pair in pairs for said, shown in zip(pair, "ab", strict=True) if said != "tie"]
+    pairs = [
+        (verdict, again) for verdict, again in zip(one, other, strict=True) if verdict is not None and again is not None
+    ]
+    firsts = [verdict == shown for pair in pairs for verdict, shown in zip(pair, "ab", strict=True) if verdict != "tie"]
     return {
-        "judge.order_flip_fraction": _share(said != again for said, again in pairs),
+        "judge.order_flip_fraction": _share(verdict != again for verdict, again in pairs),
         "judge.first_position_share": _share(firsts),
     }
 

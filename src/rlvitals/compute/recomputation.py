@@ -159,8 +159,8 @@ def recheck(
     step = groups[0].step
     wrong_sign = _opposite_advantages(groups)
     tokens = _Tokens.of([trace for _, trace in rollouts], settings)
-    told = next((group.meta.get(TRAINED_ROLLOUTS) for group in groups if TRAINED_ROLLOUTS in group.meta), None)
-    is_whole = told == len(rollouts)
+    trained_count = next((group.meta.get(TRAINED_ROLLOUTS) for group in groups if TRAINED_ROLLOUTS in group.meta), None)
+    is_whole = trained_count == len(rollouts)
     row = _concepts(logged, framework, algorithm)
     compared = _whole(tokens, row) if is_whole else [*_beyond(tokens, row), *_means_apart(tokens, row)]
     names = tuple(pair.entry.name for pair in compared)
@@ -338,7 +338,7 @@ class _Tokens:
         has_kl = settings.kl_coef is not None and self.reference is not None
         has_bonus = settings.entropy_coef is not None and self.entropies is not None
         rows = len(self.mask)
-        told = policy.stats(
+        stats = policy.stats(
             logprobs=self.logprobs, old_logprobs=self.old, ref_logprobs=self.reference,
             rollout_logprobs=self.engine, advantages=self.advantages, mask=self.mask, entropy=self.entropies,
             clip_low=0.2 if low is None else low, clip_high=0.2 if high is None else high,
@@ -347,7 +347,7 @@ class _Tokens:
             kl_coef=settings.kl_coef if has_kl else None,
             entropy_coef=settings.entropy_coef if has_bonus else None,
         )  # fmt: skip
-        found = _values(told)
+        found = _values(stats)
         if self.advantages is not None and "train.loss" not in found and not settings.kl_coef:
             found["train.loss"] = found["policy.loss"]
         if not has_clip:  # without the bounds, numbers that depend on them are unknown, unless nothing is clipped
@@ -516,9 +516,9 @@ def _microbatches(tokens: _Tokens, rollouts: Sequence[tuple[Rollout, TokenTrace]
     """Ways in which the update may have been split into micro-batches: as recorded, by the setting, or evenly in the
     order of the rollouts.
     """
-    told = [rollout.meta.get("microbatch") for rollout, _ in rollouts]
-    if all(type(number) is int for number in told):
-        numbers = np.array(told)
+    recorded = [rollout.meta.get("microbatch") for rollout, _ in rollouts]
+    if all(type(number) is int for number in recorded):
+        numbers = np.array(recorded)
         parts = [np.flatnonzero(numbers == number) for number in sorted(set(numbers.tolist()))]
         if len(parts) > 1:
             yield max(map(len, parts)), parts

@@ -32,16 +32,16 @@ def pack(
         raise ConfigError(f"versions must be [samples] or [sequences, tokens], not of shape {tuple(written.shape)}")
     sheet = StatisticSheet(naming(names, "policy"))
     if written.ndim == 2:
-        begun, ended, exists = _by_token(sheet, written, kept, train_version)
+        started, ended, exists = _by_token(sheet, written, kept, train_version)
     else:
-        begun, exists = written, library(written).ones_like(written)
-    is_known = exists * _known(begun) * (1.0 if ended is None else _known(ended))
+        started, exists = written, library(written).ones_like(written)
+    is_known = exists * _known(started) * (1.0 if ended is None else _known(ended))
     sheet.moments(is_known, exists, mean="staleness.coverage")
-    age = train_version - begun
+    age = train_version - started
     sheet.moments(age, is_known, mean="staleness.mean", max="staleness.max", min="staleness.min")
     sheet.moments(real(age > 0), is_known, mean="staleness.stale_fraction")
     if ended is not None:
-        _show_parts(sheet, age, ended - begun, is_known)
+        _show_parts(sheet, age, ended - started, is_known)
     return sheet.pack()
 
 
