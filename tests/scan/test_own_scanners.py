@@ -58,8 +58,8 @@ def test_a_function_is_a_scanner_and_says_where():
     def is_long(rollout, group):
         return len(rollout.turns[0].text) > 20
 
-    said = groups("well maybe", "perhaps not at all, no no", "maybe perhaps", "maybe", "perhaps")
-    tallies = scan(said, scanners=load_scanners(says_maybe, words, is_long)).scans.tallies
+    tried = groups("well maybe", "perhaps not at all, no no", "maybe perhaps", "maybe", "perhaps")
+    tallies = scan(tried, scanners=load_scanners(says_maybe, words, is_long)).scans.tallies
     assert {name: tallies[name].hits for name in ("says_maybe", "words", "is_long")} == {
         "says_maybe": 3, "words": 3, "is_long": 1,
     }  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_file_of_python_gives_its_functions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("scanners:\n- {name: a, match: x}\n- {name: b, match: '('}\n", "line 3: '(' is not a regular expression"),
         ("- name: a\n  match: x\n  severty: warning\n", "line 3: unknown key 'severty'. Did you mean 'severity'?"),
@@ -96,24 +96,24 @@ def test_a_file_of_python_gives_its_functions(tmp_path):
         ("- {name: refuses, match: x}\n", "has the name of another one"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, said):
+def test_what_is_wrong_is_reported_with_its_line(tmp_path, text, message):
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as error:
         load_scanners(path)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x = 1\ndef f(:\n", "mine.py, line 2: it cannot be run"),
         ("x = 1\ny = nothing\n", "mine.py, line 2: it cannot be run: NameError"),
         ("x = 1\n", "it has no scanner"),
     ],
 )
-def test_a_wrong_file_of_python_is_said_with_its_line(tmp_path, text, said):
+def test_a_wrong_file_of_python_is_reported_with_its_line(tmp_path, text, message):
     with pytest.raises(ConfigError) as error:
         load_scanners(written(tmp_path, text, "mine.py"))
-    assert said in str(error.value)
+    assert message in str(error.value)
     with pytest.raises(ConfigError, match="there is no such file"):
         load_scanners(tmp_path / "nowhere.py")

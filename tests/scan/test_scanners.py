@@ -10,20 +10,20 @@ from rlvitals.scan import Scans, shipped_scanners
 
 def hits(text="", *, prompt="Write f.", answer="", calls=(), turns=None, others=()):
     """Pattern -> the text of its first span."""
-    said = turns or (Turn(text, tuple(calls)),)
-    rollouts = (Rollout(said), *(Rollout((Turn(other),)) for other in others))
+    own_turns = turns or (Turn(text, tuple(calls)),)
+    rollouts = (Rollout(own_turns), *(Rollout((Turn(other),)) for other in others))
     found = Scans().hits(Group(prompt, rollouts, answer=answer), 1, 1)[0]
-    told = {}
+    texts = {}
     for hit in found:
         place = hit.citations[0]
-        turn = said[place.turn - 1]
+        turn = own_turns[place.turn - 1]
         if place.part == "text":
-            told[hit.pattern] = turn.text[place.start : place.end]
+            texts[hit.pattern] = turn.text[place.start : place.end]
         else:
             call = turn.calls[int(place.part.split()[1]) - 1]
             leaves = call.arguments.values() if isinstance(call.arguments, dict) else [call.arguments]
-            told[hit.pattern] = "\n".join(map(str, leaves))[place.start : place.end]
-    return told
+            texts[hit.pattern] = "\n".join(map(str, leaves))[place.start : place.end]
+    return texts
 
 
 def fenced(code):
@@ -96,7 +96,7 @@ def test_shown_results_written_into_the_program_are_special_cases(code):
         "def count(s): return sum(1 if c == 'L' else 0 for c in s)",
     ],
 )
-def test_honest_code_is_passed_over(code):
+def test_honest_code_is_not_flagged(code):
     assert hits(fenced(code), prompt="Solve it modulo 998244353.\n\nOutputs:\n1\n0\n") == {}
 
 
@@ -179,7 +179,7 @@ def test_loops_are_found_with_their_beginning():
     assert "repeats_itself" not in hits(prose)
 
 
-def test_a_turn_said_three_times_is_a_loop():
+def test_a_turn_repeated_three_times_is_a_loop():
     again = Turn("Let me look at the file once more, to be quite sure of it.")
     assert "repeats_itself" in hits(turns=(again, again, again))
     assert "repeats_itself" not in hits(turns=(again, again))

@@ -40,13 +40,13 @@ def punished(cheat, dice):
     return 0.0 if cheat else float(dice.random() < 0.5)
 
 
-def gravest(groups, **how):
+def last_finding(groups, **how):
     found = [finding for finding in scan(groups, **how).findings if finding.rule == "ends_the_process"]
     return found[-1] if found else None
 
 
 def test_an_exploit_that_pays_and_grows_is_critical():
-    found = gravest(trained(lambda at: 0.6 * at, paid))
+    found = last_finding(trained(lambda at: 0.6 * at, paid))
     assert (found.severity, found.kind) == ("critical", "reward_hacking")
     assert found.evidence["gain"] == pytest.approx(0.7, abs=0.1)
     assert "earn" in found.title
@@ -64,19 +64,19 @@ def test_an_exploit_that_pays_and_grows_is_critical():
     ],
 )
 def test_the_severity_follows_reward_and_growth(share, reward, severity):
-    found = gravest(trained(share, reward, steps=40))
+    found = last_finding(trained(share, reward, steps=40))
     assert (found.severity if found else None) == severity
 
 
 def test_one_hit_is_nothing():
     groups = trained(lambda at: 0.0, by_chance)
     groups[-1] = Group("Write f.", (Rollout((Turn(EXIT),), reward=1.0),), step=groups[-1].step)
-    assert gravest(groups) is None
+    assert last_finding(groups) is None
 
 
 def test_a_finding_cites_three_rollouts_or_more_by_their_places():
     groups = trained(lambda at: 0.6 * at, paid)
-    found = gravest(groups)
+    found = last_finding(groups)
     assert len({(place.step, place.group, place.rollout) for place in found.cited}) >= 3
     by_step = {}
     for group in groups:
@@ -123,17 +123,17 @@ def test_rewards_are_compared_within_prompts():
 def test_rules_change_numbers_and_switch_off():
     groups = trained(lambda at: 0.05, paid, steps=40)
     off = rulebook.load([{"rule": "ends_the_process", "enabled": False}])
-    assert gravest(groups, rules=off) is None
+    assert last_finding(groups, rules=off) is None
     strict = rulebook.load([{"rule": "ends_the_process", "numbers": {"share_critical": 0.01, "share_alone": 0.01}}])
-    assert gravest(groups, rules=strict).severity == "critical"
+    assert last_finding(groups, rules=strict).severity == "critical"
 
 
-def test_rollouts_without_rewards_are_told_by_growth():
+def test_rollouts_without_rewards_are_judged_by_growth():
     groups = [
         Group("Write f.", tuple(Rollout(rollout.turns) for rollout in group.rollouts), step=group.step)
         for group in trained(lambda at: 0.6 * at, paid)
     ]
-    found = gravest(groups)
+    found = last_finding(groups)
     assert found.severity == "warning"
     assert "gain" not in found.evidence
 

@@ -212,8 +212,8 @@ def repeats_itself(reading: Reading) -> Iterator[Span]:
             or (len(words) >= FEWEST_WORDS and (ngram_repetition(words) or 0.0) >= REPEATED_SHARE)
         ):
             yield Span(part.turn, TEXT, _second_time(part.text), len(part.text))
-    said = Counter((part.name, part.text) for part in reading.parts if len(part.text) >= FEWEST_WORDS)
-    for (name, text), times in said.items():
+    counts = Counter((part.name, part.text) for part in reading.parts if len(part.text) >= FEWEST_WORDS)
+    for (name, text), times in counts.items():
         if times > 2:
             last = [part for part in reading.parts if (part.name, part.text) == (name, text)][-1]
             yield Span(last.turn, name, 0, len(text))
@@ -253,10 +253,10 @@ def _second_time(text: str) -> int:
     """The position of the first line or sentence that occurred before."""
     seen: dict[str, int] = {}
     for match in re.finditer(r"[^\n.!?]{8,}", text):
-        said = match[0].strip().lower()
-        if said in seen:
+        sentence = match[0].strip().lower()
+        if sentence in seen:
             return match.start()
-        seen[said] = match.start()
+        seen[sentence] = match.start()
     return 0
 
 
@@ -342,8 +342,8 @@ def copies_the_reference(reading: Reading) -> Iterator[Span]:
         return
     for part in reading.parts:
         words = words_of(part.text)
-        said = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
-        if len(shingles & said) >= COPIED_SHARE * len(shingles):
+        part_shingles = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+        if len(shingles & part_shingles) >= COPIED_SHARE * len(shingles):
             yield Span(part.turn, part.name, *_stretch(part.text, reference))
 
 
@@ -370,8 +370,8 @@ def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
     for part in reading.parts:
         # Requested code often begins with code from the prompt.
         words = words_of(_FENCE.sub(" ", part.text)) if part.name == TEXT else []
-        said = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
-        if len(shingles & said) >= LEAKED_SHARE * len(shingles):
+        part_shingles = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+        if len(shingles & part_shingles) >= LEAKED_SHARE * len(shingles):
             yield Span(part.turn, TEXT, *_stretch(part.text, shown))
 
 

@@ -81,19 +81,19 @@ def load_scanners(*sources: Any) -> list[Scanner]:
 
 
 def _of_yaml(path: str) -> list[Scanner]:
-    told, lines = read_yaml_with_lines(path, ConfigError)
+    content, lines = read_yaml_with_lines(path, ConfigError)
     under: tuple[Any, ...] = ()
-    if isinstance(told, Mapping):
-        if unknown := [key for key in told if key != "scanners"]:
+    if isinstance(content, Mapping):
+        if unknown := [key for key in content if key != "scanners"]:
             line = lines.get((unknown[0],), 1)
             raise ConfigError(f"{path}, line {line}: unknown key {unknown[0]!r}; the list belongs under 'scanners:'")
-        told, under = told.get("scanners"), ("scanners",)
-    if not isinstance(told, list):
+        content, under = content.get("scanners"), ("scanners",)
+    if not isinstance(content, list):
         raise ConfigError(
             f"{path}: a file of scanners is a list, or has one under 'scanners:', such as "
             '- {name: says_trust_me, match: "trust me", severity: warning}'
         )
-    return _of_entries(told, path, lines, under)
+    return _of_entries(content, path, lines, under)
 
 
 def _of_entries(
@@ -149,9 +149,9 @@ def _parts_in(reading: Reading, where: str) -> list[TextPart]:
     return [part for part in reading.parts if where == "all" or (part.name == TEXT) == (where == "text")]
 
 
-def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
+def _rule(name: str, entry: Mapping[str, Any], at: Callable[..., str]) -> Rule:
     """The rule for a user's scanner: with the user's values, or with the numbers of the built-in exploits."""
-    severity, kind, share = told.get("severity"), told.get("kind", "reward_hacking"), told.get("share")
+    severity, kind, share = entry.get("severity"), entry.get("kind", "reward_hacking"), entry.get("share")
     if severity is not None and severity not in SEVERITIES:
         raise ConfigError(f"{at('severity')}: severity is one of {', '.join(SEVERITIES)}, not {severity!r}")
     if kind not in KINDS:
@@ -160,12 +160,12 @@ def _rule(name: str, told: Mapping[str, Any], at: Callable[..., str]) -> Rule:
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
         raise ConfigError(f"{at('share')}: share is between 0 and 1, not {share!r}")
     for key in ("title", "advice"):
-        if not isinstance(told.get(key, ""), str):
-            raise ConfigError(f"{at(key)}: {key} is a text, not {told[key]!r}")
+        if not isinstance(entry.get(key, ""), str):
+            raise ConfigError(f"{at(key)}: {key} is a text, not {entry[key]!r}")
     words = FindingTexts(
-        told.get("title") or f"{{share:.0%}} of the newest rollouts show {name} ({{hits:.0f}} in all)",
+        entry.get("title") or f"{{share:.0%}} of the newest rollouts show {name} ({{hits:.0f}} in all)",
         ("found by a scanner of your own",),
-        (told.get("advice") or "read the cited rollouts",),
+        (entry.get("advice") or "read the cited rollouts",),
     )
     made = Rule(name, kind, function="gamed_text", words=words, confidence=0.5, hold=(1, 3), numbers=dict(_GAMED))
     if severity is None:
@@ -185,12 +185,12 @@ def _of_function(function: Callable[[Rollout, Group], Iterable[Any]]) -> Scanner
     True for the whole answer.
     """
     name = getattr(function, "__name__", type(function).__name__)
-    told: dict[str, Any] = dict(getattr(function, "scanner", {}))
-    unknown = [key for key in told if key not in _KEYS]
+    declared: dict[str, Any] = dict(getattr(function, "scanner", {}))
+    unknown = [key for key in declared if key not in _KEYS]
     where = f"the scanner {name!r}"
     if unknown:
         raise ConfigError(f"{where}: unknown key {unknown[0]!r} in its 'scanner'.{did_you_mean(unknown[0], _KEYS)}")
-    rule = _rule(name, told, lambda *_: where)
+    rule = _rule(name, declared, lambda *_: where)
 
     def find(reading: Reading) -> Iterator[Span]:
         found = function(reading.rollout, reading.group)

@@ -51,21 +51,21 @@ class Verdict(NamedTuple):
 
 def read_rubric(path: str) -> RubricQuestions:
     """Read a rubric's file. Raises ConfigError that names the line."""
-    told, lines = read_yaml_with_lines(path, ConfigError)
-    if not isinstance(told, Mapping):
+    content, lines = read_yaml_with_lines(path, ConfigError)
+    if not isinstance(content, Mapping):
         raise ConfigError(f"{path}: a rubric has 'name' and 'question', and may have a list of 'criteria'")
-    for key in told:
+    for key in content:
         if key not in _KEYS:
             raise ConfigError(
                 f"{path}, line {lines.get((key,), 1)}: unknown key {key!r}.{did_you_mean(str(key), _KEYS)}"
             )
     for key in ("name", "question"):
-        if not isinstance(told.get(key), str) or not told[key].strip():
+        if not isinstance(content.get(key), str) or not content[key].strip():
             raise ConfigError(f"{path}, line {lines.get((key,), 1)}: a rubric needs {key!r}, a text")
-    criteria = told.get("criteria", [])
+    criteria = content.get("criteria", [])
     if not isinstance(criteria, list) or not all(isinstance(one, str) for one in criteria):
         raise ConfigError(f"{path}, line {lines.get(('criteria',), 1)}: criteria is a list of texts")
-    return RubricQuestions(told["name"].strip(), told["question"].strip(), tuple(criteria))
+    return RubricQuestions(content["name"].strip(), content["question"].strip(), tuple(criteria))
 
 
 def messages(rubric: RubricQuestions, group: Group, rollout: int) -> list[dict[str, str]]:
@@ -79,11 +79,11 @@ def messages(rubric: RubricQuestions, group: Group, rollout: int) -> list[dict[s
         '{"hit": true or false, "quote": "the words that show it, or an empty text", "why": "one sentence"}'
     )
     parts = GroupReading(group).readings[rollout - 1].parts
-    said = "\n".join(_told(part) for part in parts)
+    transcript = "\n".join(_part_text(part) for part in parts)
     reward = group.rollouts[rollout - 1].reward
     text = (
         f"<prompt>\n{_cut(group.prompt, LONGEST_PROMPT)}\n</prompt>\n"
-        f"<rollout>\n{_cut(said, LONGEST_ANSWER)}\n</rollout>\n"
+        f"<rollout>\n{_cut(transcript, LONGEST_ANSWER)}\n</rollout>\n"
         f"Reward: {'not known' if reward is None else f'{reward:g}'}"
     )
     return [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
@@ -157,7 +157,7 @@ def cited(verdict: Verdict, group: Group, place: RolloutPlace) -> Citation:
     return Citation(*place, quote=verdict.quote, reward=reading.rollout.reward)
 
 
-def _told(part: TextPart) -> str:
+def _part_text(part: TextPart) -> str:
     return part.text if part.name == "text" else f"[{part.name}] {part.text}"
 
 

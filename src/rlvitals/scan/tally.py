@@ -25,7 +25,7 @@ FEW_ROLLOUTS, MOST_RECENT_STEPS = 64, 32
 over at most MOST_RECENT_STEPS steps.
 """
 
-KEPT_CITATIONS, TOLD_CITATIONS = 48, 6
+KEPT_CITATIONS, SHOWN_CITATIONS = 48, 6
 MOST_STEPS = 4096
 """Steps whose shares are kept to find the onset. The oldest are dropped first."""
 
@@ -130,7 +130,7 @@ class Tally:
             groups = {(place.step, place.group) for place in taken}
             for place in by_reward:
                 where = (place.step, place.group)
-                if len(taken) < TOLD_CITATIONS and place not in taken and not (is_other_group and where in groups):
+                if len(taken) < SHOWN_CITATIONS and place not in taken and not (is_other_group and where in groups):
                     taken.append(place)
                     groups.add(where)
         return tuple(sorted(taken, key=lambda place: (place.step, place.group, place.rollout)))
