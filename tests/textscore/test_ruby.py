@@ -121,14 +121,14 @@ def test_the_score_is_the_same_in_every_process():
         "import sys\nfrom rlvitals.textscore import ruby\n"
         "print(repr(ruby(sys.argv[1], sys.argv[2]).score), repr(ruby('x = = 1', 'y = 1').score))"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code, PROGRAMS[3], PROGRAMS[4]],
             env={**os.environ, "PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, check=True,
         ).stdout
         for seed in range(3)
     }  # fmt: skip
-    assert len(said) == 1
+    assert len(outputs) == 1
 
 
 def test_a_long_program_is_compared_at_the_next_level_and_the_note_says_so():

@@ -122,9 +122,9 @@ def evaluate(
         raise BadText("there are no pairs to score.")
     if set(metrics) & set(CODE_SCORES):
         _check_sizes(pairs)
-    tell = progress or (lambda name, done: None)
+    report = progress or (lambda name, done: None)
     with _pool(workers) as pool:
-        return {name: _evaluate_one(name, pairs, options, pool, tell) for name in metrics}
+        return {name: _evaluate_one(name, pairs, options, pool, report) for name in metrics}
 
 
 def _check_sizes(pairs: list[Texts]) -> None:
@@ -138,15 +138,15 @@ def _check_sizes(pairs: list[Texts]) -> None:
 
 
 def _evaluate_one(
-    name: str, pairs: list[Texts], options: ScoreOptions, pool: ProcessPoolExecutor | None, tell: Progress
+    name: str, pairs: list[Texts], options: ScoreOptions, pool: ProcessPoolExecutor | None, report: Progress
 ) -> Corpus:
     if name == "corpus_bleu":
         result: Score | Corpus = textscore.corpus_bleu(*_columns(pairs))
-        tell(name, len(pairs))
+        report(name, len(pairs))
     elif name == "bertscore":
         model, device = options.model, options.device
         result = textscore.bertscore(
-            *_columns(pairs), model=model, device=device, progress=lambda done: tell(name, done)
+            *_columns(pairs), model=model, device=device, progress=lambda done: report(name, done)
         )
     else:
         chunks = []
@@ -154,7 +154,7 @@ def _evaluate_one(
         for chunk in _scored_chunks(name, pairs, options, pool):
             chunks.append(chunk)
             done += len(chunk.items)
-            tell(name, done)
+            report(name, done)
         result = _joined(name, chunks)
     assert isinstance(result, Corpus)
     return result
