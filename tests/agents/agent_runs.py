@@ -168,5 +168,5 @@ def make_folder(root: Path) -> None:
         table = csv.writer(file)
         table.writerow(["step", "reward", "kl", "loss"])
         for step in range(1, 3001):
-            told = row(step // 10, 9 + step % 10)
-            table.writerow([step, told["reward"], 7.75 if step == 1733 else told["kl"], told["loss"]])
+            values = row(step // 10, 9 + step % 10)
+            table.writerow([step, values["reward"], 7.75 if step == 1733 else values["kl"], values["loss"]])

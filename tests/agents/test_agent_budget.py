@@ -69,10 +69,10 @@ def test_every_metric_is_listed_once(folder):
     assert sorted(names) == sorted([*row(1, 1), *(f"part_{number}/mean" for number in range(300))])
 
 
-def test_every_setting_is_told_once(folder):
-    told = all_of(folder, "run_summary", "settings", run="wide", part="settings")
-    assert {one["name"] for one in told} >= {f"setting_{number}" for number in range(400)}
-    assert len({one["name"] for one in told}) == len(told)
+def test_every_setting_is_listed_once(folder):
+    settings = all_of(folder, "run_summary", "settings", run="wide", part="settings")
+    assert {one["name"] for one in settings} >= {f"setting_{number}" for number in range(400)}
+    assert len({one["name"] for one in settings}) == len(settings)
 
 
 def test_a_long_answer_is_read_to_its_end(folder):
@@ -130,7 +130,7 @@ def anything(draw: random.Random, depth: int = 2):
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_whatever_is_to_be_told_fits(seed):
+def test_whatever_is_asked_for_fits(seed):
     draw = random.Random(seed)
     head = {name: anything(draw) for name in "abc"[: draw.randrange(4)]}
     items = [anything(draw) for _ in range(draw.choice([0, 1, 10, 30]))]
@@ -146,7 +146,7 @@ def test_what_can_never_fit_does_not_stop_the_list():
     assert answer["more"] == {"cursor": "1", "left": 1}
 
 
-def test_what_is_cut_is_said():
+def test_what_is_cut_is_reported():
     answer = fit(Draft({"text": Own("y" * 50_000)}))
     assert answer["cut"]
     assert "…" in answer["text"]

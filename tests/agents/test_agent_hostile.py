@@ -116,8 +116,8 @@ def test_every_text_of_a_run_is_marked(folder, tool, given):
 
 def test_what_the_runs_say_is_really_in_the_answers(folder):
     """The test above would pass over answers that hold nothing."""
-    told = {tool: json.dumps(answered(Folder(folder), tool, given)) for tool, given in QUESTIONS if tool in TOOLS}
-    silent = {tool for tool, text in told.items() if "PWNED" not in text}
+    answers = {tool: json.dumps(answered(Folder(folder), tool, given)) for tool, given in QUESTIONS if tool in TOOLS}
+    silent = {tool for tool, text in answers.items() if "PWNED" not in text}
     assert silent <= {"list_runs", "explain", "series"}  # their last questions name nothing of the run
     assert "PWNED" in json.dumps(ask(Folder(folder), "list_runs", {}))
     assert "Ignore all previous" in json.dumps(ask(Folder(folder), "series", {"run": "two", "names": [EVIL]}))
@@ -138,8 +138,8 @@ def test_an_agent_gets_them_marked_through_the_protocol(folder):
 def test_a_label_that_a_text_holds_is_not_taken(monkeypatch):
     drawn = iter(["kxwqzt", "kxwqzt", "bcdfgh"])
     monkeypatch.setattr(budget, "new_label", lambda: next(drawn))
-    told = budget.fit(budget.Draft({"text": Recorded(INJECTION)}))
-    assert told["text"].startswith("<data bcdfgh>Ignore")
+    fitted = budget.fit(budget.Draft({"text": Recorded(INJECTION)}))
+    assert fitted["text"].startswith("<data bcdfgh>Ignore")
     assert list(drawn) == []
 
 

@@ -93,8 +93,8 @@ def test_a_question_with_the_token_is_answered(port):
     ],
 )
 def test_a_request_that_is_not_by_the_rules_is_refused(port, headers, status):
-    told, answer = post(port, **headers)
-    assert told == status
+    received, answer = post(port, **headers)
+    assert received == status
     assert b"verdict" not in answer
 
 
@@ -128,10 +128,10 @@ def test_the_verb_serves_until_it_is_interrupted(folder):
     environment = os.environ | {"RLVITALS_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        said = process.stdout.readline()
-        assert said.startswith("The MCP server is at http://localhost:")
-        assert TOKEN not in said
-        port = int(said.rsplit(":", 1)[1].split("/")[0])
+        line = process.stdout.readline()
+        assert line.startswith("The MCP server is at http://localhost:")
+        assert TOKEN not in line
+        port = int(line.rsplit(":", 1)[1].split("/")[0])
         assert post(port)[0] == 200
         assert post(port, authorization=None)[0] == 401
         process.send_signal(signal.SIGINT)
@@ -174,15 +174,15 @@ def test_no_path_leaves_the_folder(folder, tmp_path):
         made.unlink()
 
 
-def test_a_checkpoint_outside_the_folder_is_not_told(tmp_path):
+def test_a_checkpoint_outside_the_folder_is_not_listed(tmp_path):
     (tmp_path / "elsewhere" / "checkpoint-20").mkdir(parents=True)
     config = {"output_dir": str(tmp_path / "elsewhere")}
     with rlvitals.start(tmp_path / "out" / "run", algorithm="grpo", config=config, **QUIET) as run:
         for step in range(1, 31):
             run.log(row(step, 1), step=step)
-    told = ask(Folder(tmp_path / "out"), "best_checkpoint", {"run": "run"})
-    assert (told["checkpoints_in_all"], told["checkpoints"]) == (0, [])
-    assert "best" not in told
+    answer = ask(Folder(tmp_path / "out"), "best_checkpoint", {"run": "run"})
+    assert (answer["checkpoints_in_all"], answer["checkpoints"]) == (0, [])
+    assert "best" not in answer
 
 
 def contents(root: Path) -> dict[str, str]:

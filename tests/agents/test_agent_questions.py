@@ -35,34 +35,34 @@ def http(folder):
 
 
 def which_runs_need_attention(ask):
-    told = ask("list_runs", verdict="act")
-    assert {line["run"] for line in told["runs"]} == {
+    answer = ask("list_runs", verdict="act")
+    assert {line["run"] for line in answer["runs"]} == {
         "collapsed", "sweep/diverged", "killed", "other/trainer_log.jsonl",
     }  # fmt: skip
-    assert (told["runs_in_folder"], told["matching"], told["more"]) == (11, 4, None)
+    assert (answer["runs_in_folder"], answer["matching"], answer["more"]) == (11, 4, None)
 
 
 def which_run_is_live_and_how_far_is_it(ask):
     (line,) = [line for line in ask("list_runs", status="running")["runs"] if line["run"] == "live"]
-    told = ask("run_summary", run=line["run"])
-    assert (told["name"], told["status"], told["step"], told["total_steps"]) == ("live one", "running", 30, 400)
+    answer = ask("run_summary", run=line["run"])
+    assert (answer["name"], answer["status"], answer["step"], answer["total_steps"]) == ("live one", "running", 30, 400)
 
 
 def which_run_has_the_best_reward(ask):
-    told = ask("list_runs")["runs"]
-    trained = {line["run"]: line["reward"] for line in told if line.get("algorithm") == "grpo" and "reward" in line}
+    runs = ask("list_runs")["runs"]
+    trained = {line["run"]: line["reward"] for line in runs if line.get("algorithm") == "grpo" and "reward" in line}
     assert max(trained, key=trained.get) == "sweep/plateau"
     assert trained["sweep/plateau"] == pytest.approx(0.7, abs=0.06)
     assert trained["collapsed"] < 0.1
 
 
 def why_did_the_run_collapse_and_since_when(ask):
-    told = ask("run_findings", run="collapsed", standing=True)
-    assert told["verdict"] == "act"
-    first = told["findings"][0]
+    answer = ask("run_findings", run="collapsed", standing=True)
+    assert answer["verdict"] == "act"
+    first = answer["findings"][0]
     assert (first["kind"], first["severity"], first["stands"]) == ("reward_collapse", "critical", True)
     assert 115 <= first["onset_step"] <= 122  # it was made to fall from step 120 on
-    kl = next(found for found in told["findings"] if found["kind"] == "kl_explosion")
+    kl = next(found for found in answer["findings"] if found["kind"] == "kl_explosion")
     assert kl["metrics"] == ["kl"]
     assert kl["evidence"]["level"] > 0.5
     assert kl["evidence"]["base"] < 0.01
@@ -71,17 +71,17 @@ def why_did_the_run_collapse_and_since_when(ask):
 def what_should_be_done_about_it(ask):
     found = ask("run_findings", run="collapsed", standing=True)["findings"]
     rule = next(one["rule"] for one in found if one["kind"] == "kl_explosion")
-    told = ask("explain", name=rule)
-    assert (told["kind"], [one["rule"] for one in told["rules"]]) == ("kl_explosion", ["kl_explosion"])
-    assert "beta" in told["rules"][0]["told"]
+    answer = ask("explain", name=rule)
+    assert (answer["kind"], [one["rule"] for one in answer["rules"]]) == ("kl_explosion", ["kl_explosion"])
+    assert "beta" in answer["rules"][0]["told"]
 
 
 def where_to_go_back_to(ask):
-    told = ask("best_checkpoint", run="collapsed")
-    assert told["best"]["step"] == 80  # of 40, 80, 120 and 160, the reward rises up to 120, and the fall begins there
-    assert told["best"]["path"] == "collapsed/checkpoint-80"
-    assert told["onset"]["step"] < 120
-    assert [one["step"] for one in told["checkpoints"]] == [40, 80, 120, 160]
+    answer = ask("best_checkpoint", run="collapsed")
+    assert answer["best"]["step"] == 80  # of 40, 80, 120 and 160, the reward rises up to 120, and the fall begins there
+    assert answer["best"]["path"] == "collapsed/checkpoint-80"
+    assert answer["onset"]["step"] < 120
+    assert [one["step"] for one in answer["checkpoints"]] == [40, 80, 120, 160]
 
 
 def which_checkpoint_of_a_healthy_run_is_best(ask):
@@ -90,34 +90,39 @@ def which_checkpoint_of_a_healthy_run_is_best(ask):
 
 
 def should_the_plateau_be_stopped(ask):
-    told = ask("run_findings", run="sweep/plateau")
-    assert told["verdict"] == "healthy"
-    assert {found["severity"] for found in told["findings"]} <= {"info"}
+    answer = ask("run_findings", run="sweep/plateau")
+    assert answer["verdict"] == "healthy"
+    assert {found["severity"] for found in answer["findings"]} <= {"info"}
     (line,) = ask("series", run="sweep/plateau", names=["reward"], points=8)["lines"]
     assert line["mean"][0] < 0.45
     assert min(line["mean"][2:]) > 0.65  # from step 60 on it stays where it came to
 
 
 def why_did_the_run_fail(ask):
-    told = ask("run_findings", run="diverged")  # by its name: the path is sweep/diverged
-    assert (told["run"], told["verdict"]) == ("sweep/diverged", "act")
-    assert [(found["rule"], found["onset_step"]) for found in told["findings"]] == [("nonfinite_core", 61)]
+    answer = ask("run_findings", run="diverged")  # by its name: the path is sweep/diverged
+    assert (answer["run"], answer["verdict"]) == ("sweep/diverged", "act")
+    assert [(found["rule"], found["onset_step"]) for found in answer["findings"]] == [("nonfinite_core", 61)]
     summary = ask("run_summary", run="sweep/diverged")
     assert (summary["status"], summary["status_note"]) == ("failed", "FloatingPointError: loss is nan")
 
 
 def was_the_run_killed_and_where(ask):
-    told = ask("run_summary", run="killed")
-    assert (told["status"], told["verdict"], told["step"], told["total_steps"]) == ("interrupted", "act", 36, 60)
+    answer = ask("run_summary", run="killed")
+    assert (answer["status"], answer["verdict"], answer["step"], answer["total_steps"]) == (
+        "interrupted",
+        "act",
+        36,
+        60,
+    )
     assert ask("run_findings", run="killed")["findings"][0]["rule"] == "process_gone"
 
 
 def how_often_was_the_run_resumed(ask):
-    told = ask("run_summary", run="resumed", part="attempts")
-    assert [attempt["attempt"] for attempt in told["attempts"]] == [1, 2]
-    assert told["attempts"][1]["from_step"] == 40
-    assert told["rows_abandoned"] == 20  # steps 41 to 60 of the first attempt
-    assert told["rows"] == 100
+    answer = ask("run_summary", run="resumed", part="attempts")
+    assert [attempt["attempt"] for attempt in answer["attempts"]] == [1, 2]
+    assert answer["attempts"][1]["from_step"] == 40
+    assert answer["rows_abandoned"] == 20  # steps 41 to 60 of the first attempt
+    assert answer["rows"] == 100
 
 
 def what_is_the_highest_kl_and_when(ask):
@@ -132,53 +137,53 @@ def what_is_the_highest_kl_and_when(ask):
 
 
 def what_is_wrong_with_this_log_of_another_tool(ask):
-    told = ask("check_log", path="other/trainer_log.jsonl")
-    assert (told["format"], told["verdict"], told["rows"]) == ("jsonl", "act", 180)
-    assert {"reward_collapse", "kl_explosion"} <= {found["kind"] for found in told["findings"]}
+    answer = ask("check_log", path="other/trainer_log.jsonl")
+    assert (answer["format"], answer["verdict"], answer["rows"]) == ("jsonl", "act", 180)
+    assert {"reward_collapse", "kl_explosion"} <= {found["kind"] for found in answer["findings"]}
 
 
 def which_logs_are_in_a_folder(ask):
-    told = ask("check_log", path="other")
-    assert told["places"] == ["other/spike.csv", "other/trainer_log.jsonl"]
-    assert ask("check_log", path=told["places"][0])["metrics_in_all"] == 3
+    answer = ask("check_log", path="other")
+    assert answer["places"] == ["other/spike.csv", "other/trainer_log.jsonl"]
+    assert ask("check_log", path=answer["places"][0])["metrics_in_all"] == 3
 
 
 def what_differs_between_two_runs(ask):
-    told = ask("compare", runs=["healthy", "collapsed"], names=["reward"])
-    assert {one["name"]: one["values"] for one in told["settings_that_differ"]} == {"learning_rate": [1e-6, 1e-4]}
-    assert [run["verdict"] for run in told["runs"]] == ["healthy", "act"]
-    (row,) = told["metrics"]
+    answer = ask("compare", runs=["healthy", "collapsed"], names=["reward"])
+    assert {one["name"]: one["values"] for one in answer["settings_that_differ"]} == {"learning_rate": [1e-6, 1e-4]}
+    assert [run["verdict"] for run in answer["runs"]] == ["healthy", "act"]
+    (row,) = answer["metrics"]
     assert row["last"][0] > 0.6
     assert row["last"][1] < 0.1
     assert 100 <= row["parts_at"][1] <= 150
 
 
 def what_does_this_metric_mean(ask):
-    told = ask("explain", name="kl", run="healthy")
-    assert told["id"] == "kl_ref.k3"
-    assert told["what"]
-    assert told["formula"]
-    assert {"part": "called", "framework": "verl", "names": ["actor/kl_loss"]} in told["parts"]
-    assert any(part["part"] == "typical range" and part["high"] == 0.72 for part in told["parts"])
+    answer = ask("explain", name="kl", run="healthy")
+    assert answer["id"] == "kl_ref.k3"
+    assert answer["what"]
+    assert answer["formula"]
+    assert {"part": "called", "framework": "verl", "names": ["actor/kl_loss"]} in answer["parts"]
+    assert any(part["part"] == "typical range" and part["high"] == 0.72 for part in answer["parts"])
 
 
 def which_settings_has_the_run(ask):
-    told = ask("run_summary", run="healthy", part="settings")
-    settings = {one["name"]: one["value"] for one in told["settings"]}
+    answer = ask("run_summary", run="healthy", part="settings")
+    settings = {one["name"]: one["value"] for one in answer["settings"]}
     assert (settings["beta"], settings["num_generations"]) == (0.04, 8)
 
 
 def which_metrics_are_there(ask):
-    told = ask("list_metrics", run="dpo")
-    assert told["metrics_in_all"] == 6
-    assert told["metrics"][0]["name"] == "rewards/margins"  # the vital sign of DPO
+    answer = ask("list_metrics", run="dpo")
+    assert answer["metrics_in_all"] == 6
+    assert answer["metrics"][0]["name"] == "rewards/margins"  # the vital sign of DPO
     (margin,) = ask("list_metrics", run="dpo", search="margin")["metrics"]
     assert margin["last"] == pytest.approx(2.0, abs=0.3)
 
 
 def what_are_the_worst_answers(ask):
-    told = ask("rollouts", run="rollouts", worst=True)
-    worst = told["hits"][0]
+    answer = ask("rollouts", run="rollouts", worst=True)
+    worst = answer["hits"][0]
     assert (worst["reward"], worst["outcome"], worst["group"], worst["rollout"]) == (-3.0, "error", 2, 1)
     text = ask("rollout_text", run="rollouts", step=worst["step"], group="haiku", rollout=1)
     assert text["pieces"][0] == {"part": "prompt", "text": "Write a haiku about the sea."}
@@ -186,8 +191,8 @@ def what_are_the_worst_answers(ask):
 
 
 def has_the_model_learned_the_sum(ask):
-    told = ask("rollout_diff", run="rollouts", before=10, after=20)
-    (change,) = [one for one in told["prompts"] if "17 + 25" in one["prompt"] or one["prompt"] == "sum"]
+    answer = ask("rollout_diff", run="rollouts", before=10, after=20)
+    (change,) = [one for one in answer["prompts"] if "17 + 25" in one["prompt"] or one["prompt"] == "sum"]
     assert (change["before"]["outcomes"], change["after"]["outcomes"]) == ({"wrong": 2}, {"correct": 2})
     assert change["after"]["mean"] - change["before"]["mean"] == pytest.approx(1.0)
     lines = "".join(ask("rollout_diff", run="rollouts", before=10, after=20, group="sum")["pieces"])
@@ -229,7 +234,7 @@ def answered_in_few_calls(ask, question):
     assert max(ask.sizes) < 3 * MOST_TOKENS  # bytes; tokens are counted in test_agent_budget
 
 
-def test_a_client_is_told_what_the_tools_are_for_and_that_they_only_read(stdio):
+def test_a_client_learns_what_the_tools_are_for_and_that_they_only_read(stdio):
     tools = stdio.tools()
     assert len(tools) == 12
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)

@@ -30,21 +30,21 @@ def rollouts(folder: Folder, given: Given) -> dict[str, Any]:
     asked = [("run", run), ("page", str(start // api.PAGE_SIZE))]
     asked += [(key, str(given[key])) for key in ("step", "outcome", "search") if key in given]
     asked += [("worst", "1")] if given.get("worst") else []
-    told = cast(dict[str, Any], api.rollouts(folder, Query(asked)))
+    answer = cast(dict[str, Any], api.rollouts(folder, Query(asked)))
     within = start % api.PAGE_SIZE
     head: dict[str, Any]
-    if "hits" in told:
-        hits = told["hits"][within:]
+    if "hits" in answer:
+        hits = answer["hits"][within:]
         head = {"run": run, "sorted_by": "reward" if given.get("worst") else "step"}
-        return fit(Draft(head, "hits", _hits(folder, run, hits), start, None if told["more"] else 0))
-    if "groups" in told:
-        groups = [_group(group) for group in told["groups"][within:]]
-        after = told["total"] - (start - within) - len(told["groups"])
-        head = {"run": run, "step": told["step"], "groups_in_all": told["total"]}
+        return fit(Draft(head, "hits", _hits(folder, run, hits), start, None if answer["more"] else 0))
+    if "groups" in answer:
+        groups = [_group(group) for group in answer["groups"][within:]]
+        after = answer["total"] - (start - within) - len(answer["groups"])
+        head = {"run": run, "step": answer["step"], "groups_in_all": answer["total"]}
         return fit(Draft(head, "groups", groups, start, max(0, after)))
-    head = {"run": run, "steps_in_all": len(told["steps"]), "problems": told["problems"][:PROBLEMS]}
+    head = {"run": run, "steps_in_all": len(answer["steps"]), "problems": answer["problems"][:PROBLEMS]}
     keys = ("step", "groups", "kept", "filtered", "rollouts", "mean", "early")
-    steps = [picked(step, *keys) for step in told["steps"]]
+    steps = [picked(step, *keys) for step in answer["steps"]]
     return fit(listed(without_nothing(head), "steps", steps, given))
 
 
@@ -52,19 +52,19 @@ def _hits(folder: Folder, run: str, hits: Sequence[HitFacts]) -> list[dict[str, 
     """Hits with the end of the model's text. The groups of a step are read once for consecutive hits."""
     log = folder.view(run).rollout_log
     read_steps: dict[int, list[Group]] = {}
-    told = []
+    entries = []
     for hit in hits:
         if hit["step"] not in read_steps:
             read_steps = {hit["step"]: log.at(hit["step"])}
         rollout = read_steps[hit["step"]][hit["group"] - 1].rollouts[hit["rollout"] - 1]
         end = next((turn.text for turn in reversed(rollout.turns) if turn.text), "")
-        told.append(
+        entries.append(
             picked(
                 hit, "step", "group", "rollout", "reward", "outcome", "stop", "turns", prompt=excerpt(hit["prompt"]),
                 end_of_answer=Recorded(end[-EXCERPT:]) if end else "",
             )
         )  # fmt: skip
-    return told
+    return entries
 
 
 def _group(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def rollout_text(folder: Folder, given: Given) -> dict[str, Any]:
     for place, turn in enumerate(rollout.get("turns", ()), 1):
         parts.append(("text", place, turn.get("text", "")))
         for number_of_call, call in enumerate(turn.get("calls", ()), 1):
-            said = f"{call.get('name', '')}({call.get('arguments', '')})"
-            parts.append((f"call {number_of_call}", place, said))
+            call_text = f"{call.get('name', '')}({call.get('arguments', '')})"
+            parts.append((f"call {number_of_call}", place, call_text))
             parts.append((f"result {number_of_call}", place, call.get("error") or call.get("result") or ""))
         parts.append(("observation", place, turn.get("observation", "")))
     pieces = [
@@ -136,9 +136,9 @@ def rollout_diff(folder: Folder, given: Given) -> dict[str, Any]:
     earlier = next((one for one in old if one.key == group.key), None)
     if earlier is None:
         raise RunNotFound(f"the prompt of group {number} was not tried at step {given['before']}")
-    told = text_changes(given["before"], earlier, given["after"], group, full=True)
+    diff = text_changes(given["before"], earlier, given["after"], group, full=True)
     head |= {"group": number, "before_rewards": _brief(earlier), "after_rewards": _brief(group)}
-    return fit(listed(head, "pieces", [Recorded(piece) for piece in _pieces(told)], given))
+    return fit(listed(head, "pieces", [Recorded(piece) for piece in _pieces(diff)], given))
 
 
 def _brief(group: Group | None) -> dict[str, Any] | None:

@@ -67,9 +67,9 @@ def settled(question: Callable[[], T]) -> T:
     """The answer once the rows are judged, or the current one after PATIENCE seconds. Each call waits a little."""
     until = time.monotonic() + PATIENCE
     while True:
-        told = question()
-        if not told.get("judging") or time.monotonic() > until:
-            return told
+        answer = question()
+        if not answer.get("judging") or time.monotonic() > until:
+            return answer
 
 
 def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,10 @@ def ask(folder: Folder, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     except RlvitalsError as error:
         raise Refused(fit(Draft({"error": _kind_of(error), "message": str(error)}))) from error
     except OSError as error:  # for example a file that was deleted during the read
-        told = error.strerror or type(error).__name__
-        raise Refused(fit(Draft({"error": "unreadable", "message": f"the run cannot be read now: {told}"}))) from error
+        reason = error.strerror or type(error).__name__
+        raise Refused(
+            fit(Draft({"error": "unreadable", "message": f"the run cannot be read now: {reason}"}))
+        ) from error
 
 
 _ERRORS: tuple[tuple[type[RlvitalsError], str], ...] = (
