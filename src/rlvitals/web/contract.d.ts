@@ -346,7 +346,7 @@ export interface Explained {
   page: string;
 }
 
-/** A typical range with its source, and what it holds for. Information: the doctor judges, not a band. */
+/** A typical range with its source and scope. It is information only: rules judge a run, bands do not. */
 export interface Band {
   low: number | null;
   high: number | null;
@@ -359,7 +359,7 @@ export interface Band {
   note: string;
 }
 
-/** One way of being off: what is seen, what it means, what to do. */
+/** One problem: what is seen, what it means, what to do. */
 export interface Symptom {
   when: string;
   means: string;
