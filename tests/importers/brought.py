@@ -90,8 +90,8 @@ class Proxy:
                     (left.pop(0) for pattern, left in proxy.faults.items() if left and re.search(pattern, asked)), None
                 )
                 if status is not None:
-                    said = b"You are not authenticated." if status == 401 else b"try later"
-                    return self.send(status, said, {"content-type": "text/plain"})
+                    refusal = b"You are not authenticated." if status == 401 else b"try later"
+                    return self.send(status, refusal, {"content-type": "text/plain"})
                 proxy.wait_at(asked)
                 with contextlib.closing(
                     http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
@@ -120,15 +120,15 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def wait_at(self, said: str) -> None:
-        if self.hold is not None and re.search(self.hold[0], said):
+    def wait_at(self, request: str) -> None:
+        if self.hold is not None and re.search(self.hold[0], request):
             self._matched += 1
             if self._matched >= self.hold[1]:
                 self.holding.set()
                 self.released.wait(100)
 
     def count(self, pattern: str) -> int:
-        return sum(re.search(pattern, said) is not None for said in self.seen)
+        return sum(re.search(pattern, request) is not None for request in self.seen)
 
     def close(self) -> None:
         self.released.set()

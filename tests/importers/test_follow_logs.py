@@ -213,7 +213,7 @@ def test_another_log_in_a_log_s_place_is_read_from_its_beginning(tmp_path, old, 
     assert repr(with_growth(rows, tail.finish())) == repr(rows_in(path))
 
 
-def test_rows_that_no_longer_count_are_judged_anew(tmp_path):
+def test_rows_that_no_longer_count_are_judged_again(tmp_path):
     """As `check --follow` and `watch` see it."""
     path = tmp_path / "log"
     path.write_text("step 1: loss=0.9\nstep 2: loss=0.8\n")
@@ -377,8 +377,8 @@ def test_polling_costs_what_was_added(tmp_path):
     add(path, *range(100_000))
     tail = LogTail(path)
     assert len(tail.poll().rows) == 100_000
-    begun = time.thread_time()
+    start = time.thread_time()
     for step in range(50):
         add(path, 100_000 + step)
         assert steps(tail) == [100_000 + step]
-    assert time.thread_time() - begun < 1.0
+    assert time.thread_time() - start < 1.0

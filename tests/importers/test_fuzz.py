@@ -251,12 +251,12 @@ def is_rows(rows):
 
 def rows_or_none(read):
     """What reading gives, where it gives rows; nothing but NotALog may say that there are none."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         rows = read()
     except (NotALog, MissingDependency):
         rows = None
-    assert time.perf_counter() - begun < PATIENCE
+    assert time.perf_counter() - start < PATIENCE
     assert rows is None or (rows and is_rows(rows))
     return rows
 

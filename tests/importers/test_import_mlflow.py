@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),
 ]
 
-BEGUN = 1_763_190_000_000
+START = 1_763_190_000_000
 LONG = 26_000
 """Points of one metric: more than MLflow gives in one page."""
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
@@ -56,7 +56,7 @@ def store(folder):
     experiment = client.create_experiment("team/grpo", artifact_location=str(folder / "artifacts"))
 
     def begin(name, **tags):
-        moment = BEGUN + ["long", "mixed", "../../evil/run", "again"].index(name)
+        moment = START + ["long", "mixed", "../../evil/run", "again"].index(name)
         return client.create_run(experiment, start_time=moment, run_name=name, tags=tags).info.run_id
 
     def log(run, metrics):
@@ -64,22 +64,22 @@ def store(folder):
             client.log_batch(run, metrics=metrics[place : place + 1000])
 
     long = begin("long", **{"mlflow.note.content": "the long one", "team": "rl", "starred": "true"})
-    log(long, [Metric("loss", i / 7, BEGUN + 10 * i, i) for i in range(LONG)])
+    log(long, [Metric("loss", i / 7, START + 10 * i, i) for i in range(LONG)])
     odd = {3: math.nan, 4: math.inf, 5: -math.inf}
     mixed = begin("mixed")
     for i in range(20):  # log_metrics gives one time to a row; an evaluation comes later
-        moment = BEGUN + 1000 * i
+        moment = START + 1000 * i
         both = [Metric("reward", odd.get(i, i / 3), moment, i), Metric("kl", -i / 9, moment, i)]
         later = [Metric("eval/accuracy", i / 20, moment + 500, i)] if i % 5 == 0 else []
         log(mixed, both + later + [Metric("system/cpu", i / 2, moment + 100, i)])
     client.log_batch(mixed, params=[Param("lr", "1e-5"), Param("hf_token", SECRET), Param("name", "a b")])
-    client.set_terminated(mixed, "FAILED", BEGUN + 60_000)
+    client.set_terminated(mixed, "FAILED", START + 60_000)
     hostile = begin("../../evil/run")
-    log(hostile, [Metric("loss", i, BEGUN + i, 0) for i in range(5)])  # nobody gave a step
+    log(hostile, [Metric("loss", i, START + i, 0) for i in range(5)])  # nobody gave a step
     client.set_terminated(hostile)
     again = begin("again")
     for i, step in enumerate([0, 10, 20, 30, 10, 20]):  # restarted from a checkpoint
-        log(again, [Metric("loss", i, BEGUN + i, step), Metric("lr", i / 2, BEGUN + i, step)])
+        log(again, [Metric("loss", i, START + i, step), Metric("lr", i / 2, START + i, step)])
     client.set_terminated(again)
     return uri, client, {"long": long, "mixed": mixed, "hostile": hostile, "again": again}
 
@@ -90,8 +90,10 @@ def server(folder, store, environment):
     words = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store[0], "--host", "127.0.0.1"]
     words += ["--port", str(port), "--workers", "1", "--artifacts-destination", str(folder / "artifacts")]
     given = {**environment, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with open(folder / "server.log", "wb") as said:
-        process = subprocess.Popen(words, env=given, stdout=said, stderr=said, cwd=folder, start_new_session=True)
+    with open(folder / "server.log", "wb") as log_file:
+        process = subprocess.Popen(
+            words, env=given, stdout=log_file, stderr=log_file, cwd=folder, start_new_session=True
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         until = time.monotonic() + 120
@@ -126,9 +128,9 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     assert os.listdir(tmp_path) == ["runs"]
     assert found["../../evil/run"].parent == tmp_path / "runs"
 
-    assert points(found["long"], "loss") == [(i, (BEGUN + 10 * i) / 1000, repr(i / 7)) for i in range(LONG)]
+    assert points(found["long"], "loss") == [(i, (START + 10 * i) / 1000, repr(i / 7)) for i in range(LONG)]
     odd = {3: "nan", 4: "inf", 5: "-inf"}
-    moments = [(BEGUN + 1000 * i) / 1000 for i in range(20)]
+    moments = [(START + 1000 * i) / 1000 for i in range(20)]
     assert points(found["mixed"], "reward") == [(i, moments[i], odd.get(i, repr(i / 3))) for i in range(20)]
     assert points(found["mixed"], "kl") == [(i, moments[i], repr(-i / 9)) for i in range(20)]
     assert points(found["mixed"], "eval/accuracy", "eval") == [
@@ -136,7 +138,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     ]
     assert [row.numbers for row in rows(found["mixed"], "system")] == [{"system/cpu": i / 2} for i in range(20)]
     view = open_run(found["mixed"])
-    assert (view.info.status, view.info.ended) == ("failed", (BEGUN + 60_000) / 1000)
+    assert (view.info.status, view.info.ended) == ("failed", (START + 60_000) / 1000)
     assert {name: view.config[name] for name in ("lr", "hf_token", "name")} == {
         "lr": 1e-5,
         "hf_token": "***",
@@ -146,7 +148,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
         "tags": ["team=rl", "starred"], "note": "the long one",
     }  # fmt: skip
     assert open_run(found["long"]).info.status == "interrupted"  # MLflow says that it runs; nothing here writes it
-    assert points(found["../../evil/run"], "loss") == [(i + 1, (BEGUN + i) / 1000, repr(float(i))) for i in range(5)]
+    assert points(found["../../evil/run"], "loss") == [(i + 1, (START + i) / 1000, repr(float(i))) for i in range(5)]
     assert "numbered from 1" in facts["../../evil/run"]["notes"][0]
     assert [(row.step, row.attempt) for row in rows(found["again"])] == [
         (0, 1), (10, 1), (20, 1), (30, 1), (10, 2), (20, 2),
@@ -156,7 +158,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     again = imported(environment, address, "--to", tmp_path / "runs")
     assert "4 unchanged" in again.stdout
     assert proxy.count("metrics/get-history") == 0
-    client.log_batch(ids["long"], metrics=[Metric("loss", 0.5, BEGUN + 10 * LONG, LONG)])
+    client.log_batch(ids["long"], metrics=[Metric("loss", 0.5, START + 10 * LONG, LONG)])
     proxy.seen.clear()
     more = imported(environment, address, "--to", tmp_path / "runs", "--json")
     facts = {one["name"]: one for one in json.loads(more.stdout)["runs"]}
@@ -168,7 +170,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     assert facts["long"]["added"] == 1
     assert proxy.count("metrics/get-history") == 2  # the pages of the one metric of the one run that changed
     assert points(found["long"], "loss")[-2:] == [
-        (LONG - 1, (BEGUN + 10 * (LONG - 1)) / 1000, repr((LONG - 1) / 7)), (LONG, (BEGUN + 10 * LONG) / 1000, "0.5"),
+        (LONG - 1, (START + 10 * (LONG - 1)) / 1000, repr((LONG - 1) / 7)), (LONG, (START + 10 * LONG) / 1000, "0.5"),
     ]  # fmt: skip
     for path in (tmp_path / "runs").rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
@@ -190,9 +192,9 @@ def test_a_project_that_is_killed_goes_on_without_doubles(store, server, environ
     child.wait(30)
     proxy.hold = None
     proxy.released.set()
-    begun = folders(tmp_path / "runs")
-    assert set(begun) == {"long", "mixed"}
-    assert rows(begun["mixed"]) == []
+    started = folders(tmp_path / "runs")
+    assert set(started) == {"long", "mixed"}
+    assert rows(started["mixed"]) == []
     proxy.seen.clear()
     done = imported(environment, address, "--to", tmp_path / "runs", "--json")
     assert done.returncode == 0, done.stderr
@@ -201,7 +203,7 @@ def test_a_project_that_is_killed_goes_on_without_doubles(store, server, environ
     assert results["mixed"] == ("continued", 20)
     assert proxy.count(f"get-history.*{store[2]['long']}") == 0
     assert len(list((tmp_path / "runs").glob("*/run.json"))) == 4
-    assert len(points(begun["mixed"], "reward")) == 20
+    assert len(points(started["mixed"], "reward")) == 20
     proxy.close()
 
 

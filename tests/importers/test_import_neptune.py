@@ -22,7 +22,7 @@ from rlvitals.views.run import open_run
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402 - where it is installed
 
-BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 ODD = {3: math.nan, 4: math.inf, 5: -math.inf}
 
 SCHEMA = pyarrow.schema(
@@ -64,7 +64,7 @@ def setting(path, kind, **value):
 
 
 def series(path, step, value, seconds=None, kind="float_series", **more):
-    moment = BEGUN + timedelta(seconds=float(step) if seconds is None else seconds)
+    moment = START + timedelta(seconds=float(step) if seconds is None else seconds)
     given = {"float_value": value} if kind == "float_series" else {}
     return {
         "attribute_path": path,
@@ -83,7 +83,7 @@ def exported(tmp_path):
         setting("sys/name", "string", string_value="grpo 7b"),
         setting("sys/tags", "string_set", string_set_value=["rl", "try"]),
         setting("sys/description", "string", string_value="a note"),
-        setting("sys/creation_time", "datetime", datetime_value=BEGUN),
+        setting("sys/creation_time", "datetime", datetime_value=START),
         setting("sys/failed", "bool", bool_value=True),
         setting("params/lr", "float", float_value=1e-5),
         setting("params/layers", "int", int_value=2),
@@ -108,18 +108,18 @@ def test_an_export_comes_with_every_point(exported, tmp_path, capsys):
     }  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["exports", "runs"]
     found = folders(tmp_path / "runs")
-    begun = BEGUN.timestamp()
+    start = START.timestamp()
     assert points(found["grpo 7b"], "train/loss") == [
-        (i, begun + i, repr(float(ODD.get(i, 1 / (1 + i))))) for i in range(50)
+        (i, start + i, repr(float(ODD.get(i, 1 / (1 + i))))) for i in range(50)
     ]
     assert points(found["grpo 7b"], "eval/accuracy", "eval") == [
-        (i, begun + i + 0.5, repr(i / 50)) for i in range(0, 50, 10)
+        (i, start + i + 0.5, repr(i / 50)) for i in range(0, 50, 10)
     ]
     assert [row.numbers for row in rows(found["grpo 7b"], "system")] == [{"monitoring/cpu": i / 2} for i in range(3)]
     assert [(row.step, row.texts) for row in rows(found["grpo 7b"]) if row.texts] == [(7, {"said": "hello"})]
     assert [one.step for one in read_distributions(RunDir(found["grpo 7b"]).log("distributions"))] == [7]
     view = open_run(found["grpo 7b"])
-    assert (view.info.status, view.info.created) == ("failed", begun)
+    assert (view.info.status, view.info.created) == ("failed", start)
     assert view.config["params/lr"] == 1e-5
     assert view.config["params/hf_token"] == "***"
     assert view.config["rlvitals"]["tracker"]["tags"] == ["rl", "try"]
@@ -140,9 +140,9 @@ def test_one_run_of_an_export_and_one_that_is_not_whole(exported, tmp_path, caps
     next(exported.glob("*/RUN-1*_part_0.parquet")).unlink()
     capsys.readouterr()
     assert main(["import", f"neptune:{exported}", "--to", str(tmp_path / "runs")]) == 1
-    said = capsys.readouterr()
-    assert "the export of RUN-1 is not whole (its part_0 is missing). Run neptune-exporter again" in said.err
-    assert "1 new, 1 failed" in said.out
+    output = capsys.readouterr()
+    assert "the export of RUN-1 is not whole (its part_0 is missing). Run neptune-exporter again" in output.err
+    assert "1 new, 1 failed" in output.out
     assert main(["import", f"neptune:{tmp_path}/none", "--to", str(tmp_path / "no")]) == 64
     assert "there is no folder" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()

@@ -23,7 +23,7 @@ pytest.importorskip("swanlab", reason="swanlab is not installed: pip install 'rl
 pytestmark = pytest.mark.slow
 
 KEY = "swanlabkey0123456789"
-BEGUN = 1_763_190_000_000
+START = 1_763_190_000_000
 ODD = {3: math.nan, 4: math.inf, 5: -math.inf}
 
 
@@ -42,10 +42,10 @@ class SwanLab:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                said = json.loads(body) if body else {}
+                sent = json.loads(body) if body else {}
                 path = self.path.removeprefix("/api")
                 served.asked.append(path)
-                status, answer = served.answer(path, said, self.headers.get("authorization"))
+                status, answer = served.answer(path, sent, self.headers.get("authorization"))
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
@@ -76,7 +76,7 @@ class SwanLab:
         )  # fmt: skip
         self.histories[run_id] = histories
 
-    def answer(self, path: str, said: dict[str, Any], key: str | None) -> tuple[int, Any]:
+    def answer(self, path: str, sent: dict[str, Any], key: str | None) -> tuple[int, Any]:
         if path == "/login/api_key":
             if key != KEY or self.refuses:
                 return 401, {"code": "Unauthorized", "message": "no such key"}
@@ -106,21 +106,21 @@ class SwanLab:
                 else (404, {"code": "Not_Found", "message": "no"})
             )
         if path == "/house/metrics/scalar/keys":
-            keys = sorted(self.histories[said["experiments"][0]["experimentId"]])
-            begin = int(said["cursor"] or 0)
+            keys = sorted(self.histories[sent["experiments"][0]["experimentId"]])
+            begin = int(sent["cursor"] or 0)
             return 200, {
                 "keys": keys[begin : begin + 10],
                 "hasMore": begin + 10 < len(keys),
                 "nextCursor": str(begin + 10),
             }
         if path == "/house/metrics/scalar/value":
-            return 200, [{"key": column["key"]} for column in said["columns"]]
+            return 200, [{"key": column["key"]} for column in sent["columns"]]
         if path == "/house/metrics/scalar/export":
             name = f"export-{len(self.exports)}"
-            self.exports[name] = self._csv(said["columns"])
+            self.exports[name] = self._csv(sent["columns"])
             return 200, {"cosKey": name}
         if path == "/files/presigned/get":
-            return 200, {"urls": [f"{self.url}/download/{name}" for name in said["paths"]]}
+            return 200, {"urls": [f"{self.url}/download/{name}" for name in sent["paths"]]}
         if path.startswith("/download/"):
             if self.broken:
                 self.broken -= 1
@@ -151,12 +151,12 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setenv("SWANLAB_API_KEY", KEY)
     monkeypatch.setattr(base, "FIRST_WAIT", 0.01)
     served = SwanLab()
-    many = {f"metric/{n}": [(i, BEGUN + i, n + i / 3) for i in range(30)] for n in range(30)}  # more than one export
-    loss = [(i, BEGUN + 1000 * i, ODD.get(i, 1 / (1 + i))) for i in range(20)]
-    evaluated = [(i, BEGUN + 1000 * i + 500, i / 20) for i in (0, 10)]
+    many = {f"metric/{n}": [(i, START + i, n + i / 3) for i in range(30)] for n in range(30)}  # more than one export
+    loss = [(i, START + 1000 * i, ODD.get(i, 1 / (1 + i))) for i in range(20)]
+    evaluated = [(i, START + 1000 * i + 500, i / 20) for i in (0, 10)]
     served.add("c1", "a", "FINISHED", {"loss": loss, "eval/accuracy": evaluated, "__swanlab__.cpu.pct": loss[:2]})
     served.add("c2", "../../evil", "RUNNING", many)
-    served.add("c3", "c", "CRASHED", {"loss": [(i, BEGUN + i, i / 7) for i in range(6000)]})
+    served.add("c3", "c", "CRASHED", {"loss": [(i, START + i, i / 7) for i in range(6000)]})
     yield served
     served.close()
 
@@ -172,23 +172,23 @@ def test_a_project_comes_with_every_point_and_goes_on(server, tmp_path, capsys):
     found = folders(tmp_path / "runs")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["runs"]
     assert points(found["a"], "loss") == [
-        (i, (BEGUN + 1000 * i) / 1000, repr(float(ODD.get(i, 1 / (1 + i))))) for i in range(20)
+        (i, (START + 1000 * i) / 1000, repr(float(ODD.get(i, 1 / (1 + i))))) for i in range(20)
     ]
     assert points(found["a"], "eval/accuracy", "eval") == [
-        (i, (BEGUN + 1000 * i + 500) / 1000, repr(i / 20)) for i in (0, 10)
+        (i, (START + 1000 * i + 500) / 1000, repr(i / 20)) for i in (0, 10)
     ]
     assert len(rows(found["a"], "system")) == 2
     for n in range(30):
         assert points(found["../../evil"], f"metric/{n}") == [
-            (i, (BEGUN + 0) / 1000 + i / 1000, repr(n + i / 3)) for i in range(30)
+            (i, (START + 0) / 1000 + i / 1000, repr(n + i / 3)) for i in range(30)
         ]
-    assert points(found["c"], "loss") == [(i, (BEGUN + i) / 1000, repr(i / 7)) for i in range(6000)]
+    assert points(found["c"], "loss") == [(i, (START + i) / 1000, repr(i / 7)) for i in range(6000)]
     view = open_run(found["a"])
     assert (view.config["lr"], view.config["hf_token"], view.info.status) == (1e-5, "***", "finished")
     assert view.config["rlvitals"]["tracker"]["note"] == "a note"
     assert open_run(found["c"]).info.status == "failed"
 
-    server.histories["c2"]["metric/0"].append((30, BEGUN + 30, 0.5))
+    server.histories["c2"]["metric/0"].append((30, START + 30, 0.5))
     server.asked.clear()
     assert main(["import", address, "--to", str(tmp_path / "runs"), "--json"]) == 0
     facts = {one["name"]: one for one in json.loads(capsys.readouterr().out)["runs"]}
@@ -196,7 +196,7 @@ def test_a_project_comes_with_every_point_and_goes_on(server, tmp_path, capsys):
         "a": "unchanged", "../../evil": "continued", "c": "unchanged",
     }  # fmt: skip
     assert server.asked.count("/house/metrics/scalar/export") == 2
-    assert points(found["../../evil"], "metric/0")[-1] == (30, (BEGUN + 30) / 1000, "0.5")
+    assert points(found["../../evil"], "metric/0")[-1] == (30, (START + 30) / 1000, "0.5")
     assert len(rows(found["../../evil"])) == 31
     for path in (tmp_path / "runs").rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
@@ -219,9 +219,9 @@ def test_logins_and_runs_that_are_not_there(server, tmp_path, capsys, monkeypatc
     assert "Write swanlab:USER/PROJECT or swanlab:USER/PROJECT/RUN" in capsys.readouterr().err
     server.refuses = True
     assert main(["import", f"swanlab:{server.url}#me/grpo", "--to", str(tmp_path / "run")]) == 64
-    said = capsys.readouterr()
-    assert "Log in with 'swanlab login', or set SWANLAB_API_KEY" in said.err
-    assert KEY not in said.err + said.out
+    output = capsys.readouterr()
+    assert "Log in with 'swanlab login', or set SWANLAB_API_KEY" in output.err
+    assert KEY not in output.err + output.out
     monkeypatch.delenv("SWANLAB_API_KEY")
     assert main(["import", f"swanlab:{server.url}#me/grpo", "--to", str(tmp_path / "run")]) == 64
     assert "No API key found" in capsys.readouterr().err

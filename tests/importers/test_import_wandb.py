@@ -202,8 +202,8 @@ def test_tables_of_completions_are_rollouts(server, environment, tmp_path):
         ]
         path = f"media/table/completions_{step}.table.json"
         server.files[path] = json.dumps({"columns": columns, "data": data}).encode()
-        told = {"_type": "table-file", "path": path, "size": len(server.files[path]), "ncols": 5, "nrows": 8}
-        run["lines"].append({"_step": step, "_timestamp": 1.76e9 + step, "reward": 0.5, "completions": told})
+        table = {"_type": "table-file", "path": path, "size": len(server.files[path]), "ncols": 5, "nrows": 8}
+        run["lines"].append({"_step": step, "_timestamp": 1.76e9 + step, "reward": 0.5, "completions": table})
     hostile = {"_type": "table-file", "path": "../../../../etc/passwd", "size": 9}
     run["lines"].append({"_step": 30, "_timestamp": 1.77e9, "reward": 0.5, "completions": hostile})
     done = imported(environment, "wandb:team/tables/trl1", "--to", tmp_path / "run", "--json")

@@ -64,7 +64,7 @@ def summed_up(count=4, share=0.25):
 
 
 @pytest.mark.parametrize("how", ["ended", "table", "bar"])
-def test_epochs_tell_the_steps_once_the_last_step_is_known(how):
+def test_epochs_give_the_steps_once_the_last_step_is_known(how):
     text = summed_up()
     text.progress = BarProgress(100, 100) if how == "bar" else None
     tables = [part([1], is_table=True, done=100, total=100, reward=0.5)] if how == "table" else []
@@ -73,7 +73,7 @@ def test_epochs_tell_the_steps_once_the_last_step_is_known(how):
 
 
 @pytest.mark.parametrize("ended", [None, 3])
-def test_epochs_tell_nothing_without_an_end_or_when_steps_would_coincide(ended):
+def test_epochs_give_no_steps_without_an_end_or_when_steps_would_coincide(ended):
     text = summed_up()
     text.progress = BarProgress(4, 100)
     place(text, [], ended, None)
@@ -81,7 +81,7 @@ def test_epochs_tell_nothing_without_an_end_or_when_steps_would_coincide(ended):
     assert text.notes == []
 
 
-def test_the_settings_tell_the_steps_unless_the_plan_speaks_against_it():
+def test_the_settings_give_the_steps_unless_the_plan_contradicts_them():
     text = part(range(1, 6), loss=falling)
     text.config["max_steps"] = 100
     place(text, [], None, CodedTrainer(settings={"logging_steps": 50}))
@@ -93,7 +93,7 @@ def test_the_settings_tell_the_steps_unless_the_plan_speaks_against_it():
 @pytest.mark.parametrize(
     ("count", "done", "every"), [(50, 500, 10), (3, 31, 10), (2, 1400, 500), (6, 77, 12), (20, 20, 1)]
 )
-def test_the_last_bar_tells_every_how_many_steps_there_was_a_row(count, done, every):
+def test_the_last_bar_shows_every_how_many_steps_there_was_a_row(count, done, every):
     text = part(range(1, count + 1), loss=falling)
     text.progress = BarProgress(done, 2000)
     place(text, [], None, None)
@@ -101,7 +101,7 @@ def test_the_last_bar_tells_every_how_many_steps_there_was_a_row(count, done, ev
     assert (text.total, len(text.notes)) == ((2000, 1) if every > 1 else (None, 0))
 
 
-def test_a_table_of_evaluations_tells_how_far_the_rows_beside_it_got():
+def test_a_table_of_evaluations_shows_how_far_the_rows_beside_it_got():
     text = part(range(1, 204), loss=1.3, reward=0.5)
     table = part([675, 1350], is_table=True, done=2026, total=3610, loss=1.2, eval_loss=1.1)
     place(text, [table], None, None)
@@ -142,7 +142,7 @@ def test_epochs_go_on_where_the_one_before_ended():
         [*epochs(4.0), [*epochs(3.5)[0], {"step": 5, "train_runtime": 1.0}]],
     ],
 )
-def test_trainings_that_begin_anew_are_not_joined(runs):
+def test_trainings_that_restart_are_not_joined(runs):
     assert joined_epochs(runs) == []
 
 
@@ -204,7 +204,7 @@ def test_a_training_of_rl_comes_before_a_longer_supervised_one(other, is_main):
     assert main_of(SFT, other) == int(is_main)
 
 
-def test_of_trainings_of_rl_the_one_that_can_be_judged_comes_first_then_what_tells_more_then_the_longest():
+def test_of_trainings_of_rl_the_one_that_can_be_judged_comes_first_then_what_shows_more_then_the_longest():
     short = Training([part(range(1, 8), is_table=True, loss=0.0, reward=falling)])
     silent = Training([part(range(1, 99), is_table=True, loss=0.0)], CodedTrainer("grpo"))
     telling = Training([part(range(1, 9), is_table=True, loss=0.0, kl=falling)])

@@ -189,10 +189,10 @@ def test_code_in_samples_holds_up_no_rows(tmp_path):
 
 
 def test_a_text_full_of_openings_is_read_in_good_time(tmp_path):
-    begun = time.thread_time()
+    start = time.thread_time()
     log = read(tmp_path, "{'loss': 0.5, 'epoch': 1}\n" + " {'a\n" * 20_000 + "{'loss': 0.25, 'epoch': 2}\n")
     assert [row["loss"] for row in log.rows] == [0.5, 0.25]
-    assert time.thread_time() - begun < 20
+    assert time.thread_time() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -247,8 +247,8 @@ def test_openrlhfs_samples_are_wandbs_table(tmp_path):
     table = {"columns": ["global_step", "text", "reward"], "data": [[1, "p a", 0.5], [2, "p b", 1.0]]}
     (tmp_path / "generated_samples_1_a.table.json").write_text(json.dumps(table))
     dump = read_rollouts(tmp_path)
-    told = [(group.step, group.rollouts[0].turns[0].text, group.rollouts[0].reward) for group in dump.groups]
-    assert (dump.format, told) == ("openrlhf", [(1, "p a", 0.5), (2, "p b", 1.0)])
+    samples = [(group.step, group.rollouts[0].turns[0].text, group.rollouts[0].reward) for group in dump.groups]
+    assert (dump.format, samples) == ("openrlhf", [(1, "p a", 0.5), (2, "p b", 1.0)])
 
 
 def sample(number, epoch, value):
@@ -334,7 +334,7 @@ def test_metrics_and_settings_are_no_dump(tmp_path):
     assert not is_dump(tmp_path / "nowhere")
 
 
-def test_a_link_out_of_the_folder_is_passed_over(tmp_path):
+def test_a_link_out_of_the_folder_is_skipped(tmp_path):
     outside, dump = tmp_path / "outside", tmp_path / "dump"
     row = {"input": "secret", "output": "o", "score": 0.0}
     lines(outside / "1.jsonl", [row])
@@ -345,10 +345,10 @@ def test_a_link_out_of_the_folder_is_passed_over(tmp_path):
 
 
 def test_of_a_trace_with_branches_the_last_is_read(tmp_path):
-    told = episode()
-    nodes = told["traces"][0]["nodes"]
+    row = episode()
+    nodes = row["traces"][0]["nodes"]
     nodes.append({"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "another way"}})
-    _, group, rollout = only(lines(tmp_path / "traces.jsonl", [told]))
+    _, group, rollout = only(lines(tmp_path / "traces.jsonl", [row]))
     assert (group.prompt, [turn.text for turn in rollout.turns]) == ("2+2?", ["another way"])
     nodes[0]["parent"] = 4  # a circle has no end
-    assert len(read_rollouts(lines(tmp_path / "traces.jsonl", [told])).groups) == 1
+    assert len(read_rollouts(lines(tmp_path / "traces.jsonl", [row])).groups) == 1

@@ -28,7 +28,7 @@ def test_the_step_is_found_under_any_of_its_names(tmp_path, name):
     assert [row["step"] for row in log.rows] == [10, 20, 30]
 
 
-def test_rows_without_a_step_are_numbered_and_it_is_said(tmp_path):
+def test_rows_without_a_step_are_numbered_and_a_note_reports_it(tmp_path):
     log = read_log(write(tmp_path / "log", {"loss": 1.0}, {"loss": 0.5}))
     assert [row["step"] for row in log.rows] == [1, 2]
     assert log.notes == ["no row says its step: rows are numbered from 1"]
@@ -53,7 +53,7 @@ def test_verls_file_logger_is_read(tmp_path):
     assert read_log(path).rows[1] == {"step": 2, "actor/entropy": 0.1, "critic/score/mean": 2}
 
 
-def test_ms_swift_and_llama_factory_logs_tell_steps_and_their_number(tmp_path):
+def test_ms_swift_and_llama_factory_logs_give_steps_and_their_number(tmp_path):
     swift = read_log(write(tmp_path / "a", {"loss": 1.0, "global_step/max_steps": "10/145"}, {"loss": 0.9}))
     assert (swift.rows[0]["step"], swift.config) == (10, {"max_steps": 145})
     factory = read_log(
@@ -62,14 +62,14 @@ def test_ms_swift_and_llama_factory_logs_tell_steps_and_their_number(tmp_path):
     assert (factory.rows[0]["step"], factory.config) == (5, {"max_steps": 60})
 
 
-def test_steps_that_count_anew_in_each_epoch_go_on(tmp_path):
+def test_steps_that_restart_in_each_epoch_are_counted_on(tmp_path):
     rows = [{"epoch": epoch, "step": step, "loss": 1.0} for epoch in range(3) for step in range(4)]
     log = read_log(write(tmp_path / "log", *rows))
     assert [row["step"] for row in log.rows] == list(range(12))
     assert log.notes == ["steps start over in each epoch: they are numbered on"]
 
 
-def test_a_restart_is_told_from_an_evaluation_that_comes_late(tmp_path):
+def test_a_restart_is_distinguished_from_an_evaluation_that_comes_late(tmp_path):
     rows = [{"step": n, "loss": 1.0, "kl": 0.1} for n in range(5)]
     late = read_log(write(tmp_path / "late", *rows, {"step": 2, "eval/acc": 0.5}, {"step": 5, "loss": 1.0, "kl": 0.1}))
     assert late.notes == []

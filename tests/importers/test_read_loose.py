@@ -181,7 +181,7 @@ def test_parts_in_brackets_have_the_name_before_them():
     }  # fmt: skip
 
 
-def test_the_epoch_may_be_said_in_a_line_before(tmp_path):
+def test_the_epoch_may_be_stated_in_a_line_before(tmp_path):
     text = "".join(
         f"##### epoch: {epoch} #####\n" + lines("[Update {n}/3] PolicyLoss=0.5", [1, 2, 3]) + f"valid loss 0.{epoch}\n"
         for epoch in range(4)
@@ -442,7 +442,7 @@ def test_lines_of_a_server_are_no_rows(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_line_of_20_megabytes_is_passed_over(tmp_path):
+def test_a_line_of_20_megabytes_is_skipped(tmp_path):
     text = "step 5 loss 0.5 | a=1 " * 1_000_000
     assert len(read(tmp_path, f"x\n{text}\n" + lines("step {n} loss 0.{n}")).rows) == 5
 
@@ -463,12 +463,12 @@ def test_a_line_and_a_file_of_any_length_take_time_by_their_length(tmp_path):
 def test_a_long_line_takes_no_longer_than_its_length(tmp_path, unit):
     """Twice the length takes about twice the time: nothing is looked at again and again."""
     for size in (MAX_LINE, 2_000_000):
-        begun = time.thread_time()  # which does not go on while the machine does something else
+        start = time.thread_time()  # which does not go on while the machine does something else
         text = (unit * (size // len(unit)))[:size]
         read_pairs(text)
         cells_in(text)
         without_prefix(text)
-        assert time.thread_time() - begun < 2
+        assert time.thread_time() - start < 2
 
 
 def test_the_last_number_of_a_killed_process_is_not_trusted(tmp_path):

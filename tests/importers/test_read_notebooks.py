@@ -212,7 +212,7 @@ def test_rows_printed_in_pieces_between_samples_are_joined(tmp_path):
     assert [row["reward"] for row in log.rows] == [step / 10 for step in range(1, 13)]
 
 
-def test_bars_on_standard_error_tell_the_steps_of_rows_on_standard_output(tmp_path):
+def test_bars_on_standard_error_give_the_steps_of_rows_on_standard_output(tmp_path):
     outputs = []
     for step in range(5, 55, 5):
         outputs.append(stream(f"\r {step:3d}%|\x1b[32m█▊\x1b[0m  | {step}/100 [00:10<08:15, 10.1s/it]", "stderr"))
@@ -228,14 +228,14 @@ def test_where_only_the_last_bar_was_kept_rows_are_spread_up_to_it(tmp_path):
     assert "rows say no step: 10 until step 104 are one every 10 steps" in log.notes
 
 
-def test_the_end_of_a_training_tells_the_steps_of_its_rows(tmp_path):
+def test_the_end_of_a_training_gives_the_steps_of_its_rows(tmp_path):
     text = "".join(printed(n, epoch=n * 0.16) for n in range(1, 7)) + "{'train_runtime': 80.6, 'epoch': 0.96}\n"
     ended = "TrainOutput(global_step=12, training_loss=0.38, metrics={'train_runtime': 80.6, 'epoch': 0.96})"
     log = read(tmp_path, code("", stream(text), shown("execute_result", plain=ended)))
     assert steps(log) == [2, 4, 6, 8, 10, 12, 12]
 
 
-def test_the_settings_in_the_code_tell_the_steps_of_rows(tmp_path):
+def test_the_settings_in_the_code_give_the_steps_of_rows(tmp_path):
     source = "trainer = DPOTrainer(args=DPOConfig(logging_steps=25))\ntrainer.train()"
     log = read(tmp_path, code(source, stream("".join(map(printed, range(1, 9))))))
     assert steps(log) == list(range(25, 225, 25))
@@ -368,7 +368,7 @@ def test_a_frame_of_the_history_in_a_later_cell_adds_what_the_table_does_not_sho
     assert (len(log.rows), log.rows[0]["reward"], log.notes) == (12, 1.142857, [])
 
 
-def test_steps_that_begin_anew_in_each_epoch_are_counted_on(tmp_path):
+def test_steps_that_restart_in_each_epoch_are_counted_on(tmp_path):
     text = "".join(f"step {n}: loss={1 / (epoch * 5 + n + 1)}\n" for epoch in range(4) for n in range(5))
     log = read(tmp_path, code("", stream(text)))
     assert steps(log) == list(range(20))
@@ -516,7 +516,7 @@ def test_version_3_of_the_format(tmp_path):
     assert (len(log.rows), log.algorithm) == (9, "kto")
 
 
-def test_images_widgets_and_odd_outputs_are_passed_over(tmp_path):
+def test_images_widgets_and_odd_outputs_are_skipped(tmp_path):
     widget = shown(plain="  0%|          | 0/100 [00:00<?, ?it/s]")
     widget["data"]["application/vnd.jupyter.widget-view+json"] = {"model_id": "a"}
     image = {"output_type": "display_data", "data": {"image/png": "iVBOR" * 1000, "text/plain": "<Figure size 1x1>"}}
@@ -538,7 +538,7 @@ def test_an_error_and_a_cut_output_are_noted(tmp_path):
     ]
 
 
-def test_a_notebook_is_told_by_its_content_too(tmp_path):
+def test_a_notebook_is_recognised_by_its_content_too(tmp_path):
     path = save(tmp_path, *several(), name="notebook.json")
     assert importer_for(path).name == "notebook"
     path.write_text('{"metadata": {"run": 1}, "log_history": [{"step": 1, "loss": 0.5}]}')

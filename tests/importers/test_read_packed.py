@@ -63,7 +63,7 @@ def write(path, data):
 @pytest.mark.parametrize(
     ("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("", gzip.compress)]
 )
-def test_a_packed_log_is_read_as_if_it_lay_there(tmp_path, ending, pack):
+def test_a_packed_log_is_read_as_if_it_were_unpacked(tmp_path, ending, pack):
     path = write(tmp_path / f"train.jsonl.{ending}".rstrip("."), pack(JSONL))
     log = read_log(path)
     assert (log.format, log.rows, log.path, log.notes) == ("jsonl", ROWS, path, [])

@@ -130,7 +130,9 @@ def test_the_newest_run_of_a_trackio_project_is_read_and_another_by_its_name(tra
     assert log.rows[1]["loss"] == 0.5
     assert (math.isnan(log.rows[1]["kl"]), log.rows[1]["top"]) == (True, -math.inf)
     assert log.config == ({"learning_rate": 5e-6} if ending == "db" else {})
-    assert "it holds 2 runs: read 'new', the newest with most metrics" in log.notes[-1]
+    assert (
+        "it holds 2 runs: read 'new', the newest run with at least half as many metrics as any other" in log.notes[-1]
+    )
     assert log.notes[-1].endswith(f"name it: 'project.{ending}#old'")
     assert len(read_log(f"{path}#old").rows) == len(read_log(f"{path}#id-old").rows) == 5
     assert rlvitals.check(f"{path}#old").points == 5
@@ -217,7 +219,8 @@ def test_mlflow_runs_are_read_from_folders_and_from_a_database(mlflow_stores):
     assert newest.rows[0]["timestamp"] == 1_764_000_000.01
     assert newest.config == {"learning_rate": 5e-6, "model": "tiny"}
     assert newest.notes[0].startswith(
-        "it holds 3 runs: read 'second', the newest with most metrics. Others: notes only"
+        "it holds 3 runs: read 'second', the newest run with at least half as many metrics as any other. "
+        "Others: notes only"
     )
     assert "left out: MLflow's samples of the machine" in newest.notes[1]
     first = read_log(f"{mlflow_stores / 'mlflow.db'}#first")
@@ -232,13 +235,13 @@ def test_mlflow_runs_are_read_from_folders_and_from_a_database(mlflow_stores):
     assert len(rlvitals.check(mlflow_stores / "mlruns")) == 3
 
 
-def mlflow_run(folder, name="run", begun=0, **metrics):
+def mlflow_run(folder, name="run", start=0, **metrics):
     """As the file store writes it; making one with the package takes seconds."""
     for metric, lines in {"loss": [(1, 0.5, 10)], **metrics}.items():
         file = folder / name / "metrics" / metric
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{1_764_000_000_000 + time} {value} {step}\n" for time, value, step in lines))
-    (folder / name / "meta.yaml").write_text(f"run_name: {name}\nstart_time: {1_764_000_000_000 + begun}\n")
+    (folder / name / "meta.yaml").write_text(f"run_name: {name}\nstart_time: {1_764_000_000_000 + start}\n")
     return folder / name
 
 
@@ -255,10 +258,10 @@ def test_an_mlflow_run_without_steps_is_numbered(tmp_path):
 
 def test_a_newer_mlflow_run_with_few_metrics_comes_after_a_rich_one(tmp_path):
     line = [(1, 0.5, 10)]
-    mlflow_run(tmp_path, "rich", begun=1, kl=line, reward=line)
-    mlflow_run(tmp_path, "poor", begun=2, **{"system/cpu": line, "system/gpu": line})
+    mlflow_run(tmp_path, "rich", start=1, kl=line, reward=line)
+    mlflow_run(tmp_path, "poor", start=2, **{"system/cpu": line, "system/gpu": line})
     assert find_log(tmp_path) == tmp_path / "rich"
-    mlflow_run(tmp_path, "half", begun=3, kl=line)
+    mlflow_run(tmp_path, "half", start=3, kl=line)
     assert find_log(tmp_path) == tmp_path / "half"
 
 
@@ -327,15 +330,15 @@ def test_the_newest_of_the_runs_with_most_metrics_is_chosen_or_the_one_that_is_n
     assert choose(given, choice, tmp_path, Notes()).id == chosen
 
 
-def test_only_runs_with_points_are_said(tmp_path):
+def test_only_runs_with_points_are_listed(tmp_path):
     notes = Notes()
     choose(runs(("a1", "only", 1, 9, 99), ("b1", "empty", 2, 9, 0)), "", tmp_path, notes)
     assert notes.texts() == []
     choose(runs(*((f"id-{n}-of-a-run", f"run {n}", n, 9, n) for n in range(1, 10))), "", tmp_path / "x.db", notes)
     listed = ", ".join(f"run {n} (id-{n}-of-, {n} points)" for n in (8, 7, 6, 5, 4, 3))
     assert notes.texts() == [
-        f"it holds 9 runs: read 'run 9', the newest with most metrics. Others: {listed} and 2 more. To read one, name "
-        "it: 'x.db#run 8'"
+        "it holds 9 runs: read 'run 9', the newest run with at least half as many metrics as any other. "
+        f"Others: {listed} and 2 more. To read one, name it: 'x.db#run 8'"
     ]
     for given, why in (([], "it holds no runs"), (runs(("a", "b", 1, 1, 0)), "its 1 runs hold no metrics")):
         with pytest.raises(NotALog, match=why):
@@ -352,7 +355,7 @@ def make_database(path, script):
     return path
 
 
-def test_a_project_without_numbers_and_rows_that_are_damaged_are_told(tmp_path):
+def test_a_project_without_numbers_and_rows_that_are_damaged_are_reported(tmp_path):
     path = make_database(
         tmp_path / "x.db",
         """CREATE TABLE metrics (id, run_name, timestamp, step, metrics);
@@ -395,7 +398,7 @@ def test_a_database_that_is_cut_says_so(tmp_path, end):
 # Parquet.
 
 
-def test_a_parquet_table_tells_missing_from_nan(tmp_path):
+def test_a_parquet_table_distinguishes_missing_from_nan(tmp_path):
     arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
     from pyarrow import parquet
 
@@ -408,7 +411,7 @@ def test_a_parquet_table_tells_missing_from_nan(tmp_path):
     assert log.notes == ["left out, because they hold no numbers: note"]
 
 
-def test_a_damaged_parquet_file_and_a_missing_package_are_told(tmp_path, monkeypatch):
+def test_a_damaged_parquet_file_and_a_missing_package_are_reported(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow", reason="needs pyarrow")
     (tmp_path / "x.parquet").write_bytes(b"PAR1" + b"\x00" * 100)
     with pytest.raises(NotALog, match="the Parquet file cannot be read"):

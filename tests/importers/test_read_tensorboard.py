@@ -37,10 +37,10 @@ def write(folder, rows, *, suffix="", start=1_764_000_000.0):
     return folder
 
 
-def rename(folder, begun):
+def rename(folder, second):
     """Event files carry the second they were begun in; tests are quicker than that."""
     (path,) = [path for path in folder.glob("*tfevents*") if "kept" not in path.name]
-    path.rename(folder / f"events.out.tfevents.{begun}.kept")
+    path.rename(folder / f"events.out.tfevents.{second}.kept")
 
 
 def test_tags_are_merged_by_step_with_their_time(tmp_path):
@@ -74,7 +74,7 @@ def test_several_files_are_read_in_the_order_of_their_beginning(tmp_path):
     assert [row["loss"] for row in log.rows] == [0.25, 0.25, 0.25, 0.5, 0.5, 0.5]
 
 
-def test_a_restart_inside_one_file_is_told(tmp_path):
+def test_a_restart_inside_one_file_is_reported(tmp_path):
     rows = [(step, {"loss": 0.5, "kl": 0.25}) for step in (1, 2, 3, 4, 1, 2)]
     log = read_log(write(tmp_path, rows))
     assert [row["step"] for row in log.rows] == [1, 2, 3, 4, 1, 2]
@@ -163,7 +163,7 @@ def test_scalars_kept_as_tensors_are_read_and_texts_are_not(tmp_path):
     assert read_log(tmp_path).rows == [{"step": 3, "timestamp": 1_764_000_000.0, "loss": 0.5}]
 
 
-def test_a_torn_end_loses_one_event_and_is_told(tmp_path):
+def test_a_torn_end_loses_one_event_and_is_reported(tmp_path):
     write(tmp_path, [(1, {"loss": 0.5}), (2, {"loss": 0.25})])
     (path,) = tmp_path.glob("*tfevents*")
     path.write_bytes(path.read_bytes()[:-3])
@@ -261,9 +261,9 @@ def test_histograms_are_distributions(tmp_path):
     assert main(["import", str(tmp_path / "log"), "--to", str(tmp_path / "run")]) == 0
     for place in (open_any(tmp_path / "log"), rlvitals.open_run(tmp_path / "run")):
         assert place.has_distributions
-        (told,) = distributions(place)["distributions"]
-        assert (told["name"], told["steps"], told["counts"]) == ("grads", [1, 2], [100, 100])
-        quantiles = dict(zip(told["levels"], told["quantiles"], strict=True))
+        (grads,) = distributions(place)["distributions"]
+        assert (grads["name"], grads["steps"], grads["counts"]) == ("grads", [1, 2], [100, 100])
+        quantiles = dict(zip(grads["levels"], grads["quantiles"], strict=True))
         assert quantiles[0.25] == pytest.approx([5, 10], abs=1e-6)
         assert quantiles[1.0] == [20, 40]
 
@@ -299,9 +299,9 @@ def test_histograms_of_tensorflow_2_are_distributions(tmp_path):
     log = read_log(tmp_path / "log")
     assert log.rows[0].keys() == {"step", "timestamp", "loss"}
     assert not any("damaged" in note for note in log.notes)
-    (told,) = distributions(open_any(tmp_path / "log"))["distributions"]
-    assert (told["name"], told["steps"], told["counts"]) == ("grads", [1, 2], [100, 100])
-    quantiles = dict(zip(told["levels"], told["quantiles"], strict=True))
+    (grads,) = distributions(open_any(tmp_path / "log"))["distributions"]
+    assert (grads["name"], grads["steps"], grads["counts"]) == ("grads", [1, 2], [100, 100])
+    quantiles = dict(zip(grads["levels"], grads["quantiles"], strict=True))
     assert quantiles[0.25] == pytest.approx([5, 10], abs=1e-6)
     assert (quantiles[0.0], quantiles[1.0]) == ([0, 0], [20, 40])  # the last bucket holds nothing
     assert log.distributions[0].sketch.mean == pytest.approx(10)

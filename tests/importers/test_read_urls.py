@@ -93,7 +93,7 @@ def test_a_recorded_run_behind_a_url_is_still_a_run(tmp_path):
     assert rlvitals.check("memory://served/run").format == "run"
 
 
-def test_what_is_not_there_and_what_is_no_log_are_told_with_the_url(server):
+def test_what_is_not_there_and_what_is_no_log_are_reported_with_the_url(server):
     folder, address = server
     for name in ("nothing.jsonl", "nothing", "status/403/train.jsonl", "status/500/run"):
         with pytest.raises(RunError, match=f"cannot read {address}/{name}"):

@@ -234,8 +234,8 @@ def test_histograms_of_an_older_history_flat_packed_and_damaged(tmp_path):
         {"_step": 2, "loss": 1.0, "a/_type": "histogram", "a/bins": [0, 2], "a/values": [4]},
         {"_step": 3, "loss": 1.0, "p": {"_type": "histogram", "packedBins": {"min": 1, "size": 2, "count": 2},
                                         "values": [0, 8]}},
-        *({"_step": 4, "loss": 1.0, "bad": {"_type": "histogram"} | told}
-          for told in ({}, {"bins": [1], "values": [1]}, {"bins": "ab", "values": [1]}, {"bins": [1, 2], "values": [0]},
+        *({"_step": 4, "loss": 1.0, "bad": {"_type": "histogram"} | item}
+          for item in ({}, {"bins": [1], "values": [1]}, {"bins": "ab", "values": [1]}, {"bins": [1, 2], "values": [0]},
                        {"bins": [2, 1], "values": [3]}, {"bins": [None, 1], "values": [3]},
                        {"packedBins": {"count": 1}, "values": [3]}, {"bins": [0, 1], "values": ["x"]})),
     ]  # fmt: skip

@@ -148,7 +148,7 @@ def test_restarts_inside_a_file_keep_their_rows_in_order(shared):
     assert log.rows[0]["timestamp"] == 1764018271.0538847
 
 
-def test_a_trainer_state_tells_the_settings_it_knows(shared):
+def test_a_trainer_state_gives_the_settings_it_knows(shared):
     log = read_log(shared / "logs" / "grpo_text2sql_1000.json")
     assert log.config["max_steps"] == 1000
     assert log.config["num_train_epochs"] == 4

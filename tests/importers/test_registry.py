@@ -53,7 +53,7 @@ def test_each_importer_has_a_sample_here_and_says_what_it_reads():
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_log_is_told_by_its_first_bytes_whatever_its_name(tmp_path, name):
+def test_a_log_is_recognised_by_its_first_bytes_whatever_its_name(tmp_path, name):
     path = tmp_path / "metrics.csv"
     path.write_bytes(HEADS[name])
     assert importer_for(path).name == name
@@ -142,7 +142,7 @@ def test_the_newest_of_the_runs_below_is_read_and_the_others_are_named(tmp_path)
     assert find_log(tmp_path) == tmp_path / "out/run_2/trainer_state.json"
 
 
-def test_a_newest_run_without_rows_is_passed_over(tmp_path):
+def test_a_newest_run_without_rows_is_skipped(tmp_path):
     make(tmp_path, "first/trainer_state.json", "second/trainer_state.json")
     (tmp_path / "second/trainer_state.json").write_text('{"log_history": []}')
     os.utime(tmp_path / "first/trainer_state.json", (1, 1))
@@ -276,7 +276,7 @@ def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("code", "entry", "said"),
+    ("code", "entry", "message"),
     [
         ("import no_such_package_here", "broken:X", "ModuleNotFoundError: No module named 'no_such_package_here'"),
         ("X = 1", "broken:X", "it is not a subclass of rlvitals.importers.Importer with a name"),
@@ -284,7 +284,7 @@ def test_a_log_of_a_plug_in_s_format_is_checked_followed_and_imported(tmp_path, 
         (SICK, "broken:Sick", "RuntimeError: no idea"),
     ],
 )
-def test_a_broken_plug_in_is_told_once_and_passed_over(tmp_path, python, code, entry, said):
+def test_a_broken_plug_in_is_reported_once_and_skipped(tmp_path, python, code, entry, message):
     install(tmp_path / "site", "broken", code, entry)
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     code = """
@@ -293,7 +293,7 @@ def test_a_broken_plug_in_is_told_once_and_passed_over(tmp_path, python, code, e
     """
     done = python("-c", textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(said) == done.stderr.count("is skipped") == 1
+    assert done.stderr.count(message) == done.stderr.count("is skipped") == 1
     assert "broken" in done.stderr or "'sick'" in done.stderr
 
 

@@ -63,7 +63,7 @@ class Whole(Fake):
 def tracker(monkeypatch):
     Fake.runs_held, Fake.rows_held, Fake.fail_at, Fake.asked = {}, {}, {}, []
     kind = SimpleNamespace(of=Fake)
-    monkeypatch.setattr(transfer, "open_source", lambda address, tell=lambda said: None: kind.of(address, tell))
+    monkeypatch.setattr(transfer, "open_source", lambda address, tell=lambda message: None: kind.of(address, tell))
     return kind
 
 
@@ -192,7 +192,7 @@ class Refused(Exception):
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__(f"status {status} for key hf_abcdefghijklmnopqrstuvwxyz012345")
         self.response = SimpleNamespace(
-            status_code=status, headers={name.replace("_", "-"): said for name, said in headers.items()}
+            status_code=status, headers={name.replace("_", "-"): value for name, value in headers.items()}
         )
 
 

@@ -109,17 +109,17 @@ class WandbServer:
             return 401, {"errors": [{"message": "user is not logged in"}]}
         return 200, {"data": self._graphql(name, query, variables)}
 
-    def _take(self, path: str, said: dict[str, Any]) -> dict[str, Any]:
+    def _take(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         _, _, entity, project, name, *_ = path.split("/")
         run = self.run(entity, project, name)
         with self.lock:
             for kind, lines in (("wandb-history.jsonl", run["lines"]), ("wandb-events.jsonl", run["events"])):
-                for line in said.get("files", {}).get(kind, {}).get("content", []):
+                for line in body.get("files", {}).get(kind, {}).get("content", []):
                     lines.append(json.loads(line))
-            for line in said.get("files", {}).get("wandb-summary.json", {}).get("content", []):
+            for line in body.get("files", {}).get("wandb-summary.json", {}).get("content", []):
                 run["summary"].update(json.loads(line))
-            if said.get("complete"):
-                run["state"] = "finished" if not said.get("exitcode") else "failed"
+            if body.get("complete"):
+                run["state"] = "finished" if not body.get("exitcode") else "failed"
         return {}
 
     def _graphql(self, name: str, query: str, asked: dict[str, Any]) -> Any:

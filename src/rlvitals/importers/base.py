@@ -33,7 +33,7 @@ Fields = dict[str, Any]
 HEAD_BYTES = 1 << 16
 """How many bytes of a file importers see to recognise its format."""
 
-_BEGUN = re.compile(r"run-(\d{8}_\d{6})-")
+_STARTED = re.compile(r"run-(\d{8}_\d{6})-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Importer(ABC):
         return any(any(folder.glob(mark)) for mark in cls.marks)
 
     @classmethod
-    def begun(cls, log: Path) -> float:
+    def started_at(cls, log: Path) -> float:
         """When the run of a log began, as far as that is known without reading it. If a folder holds several runs, the
         newest is read.
         """
@@ -160,7 +160,7 @@ class Notes:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._said: dict[str, None] = {}
+        self._remarks: dict[str, None] = {}
 
     def count(self, one: str, many: str, by: int = 1) -> None:
         """Add to the count of a kind. `many` contains a {} for the number."""
@@ -171,16 +171,16 @@ class Notes:
         self._counts[one, many] = number
 
     def say(self, remark: str) -> None:
-        self._said[remark] = None
+        self._remarks[remark] = None
 
     def take_back(self, remark: str) -> None:
-        self._said.pop(remark, None)
+        self._remarks.pop(remark, None)
 
     def texts(self) -> list[str]:
         counted = [
             one if number == 1 else many.format(number) for (one, many), number in self._counts.items() if number
         ]
-        return [*self._said, *counted]
+        return [*self._remarks, *counted]
 
 
 def named(names: Iterable[str], most: int = 5) -> str:
@@ -215,10 +215,10 @@ def changed_at(path: Path) -> float:
         return 0.0
 
 
-def begun_by_name(log: Path) -> float:
+def start_in_name(log: Path) -> float:
     """When a run began, from a folder name such as `run-20260101_120000-ID`; 0 if no parent folder has such a name."""
     for folder in (log, *log.parents[:2]):
-        match = _BEGUN.search(folder.name)
+        match = _STARTED.search(folder.name)
         if match:
             with contextlib.suppress(ValueError):
                 return datetime.strptime(match[1], "%Y%m%d_%H%M%S").timestamp()

@@ -46,7 +46,7 @@ _VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (?=\S+:)")
 _RAY = re.compile(r"^\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)\s?")
 _OPENING = re.compile(r"\{\s*(?=['\"])|\{\s*$")
 _INITIAL = re.compile(r"""^\(?["']Initial validation metrics: \{""")
-_SAID_STEP = re.compile(r"\b(?:step|iter(?:ation)?|episode|update|rollout)s?\s*[:=#]?\s*\[?(\d+)\b[^{]{0,40}$", re.I)
+_STATED_STEP = re.compile(r"\b(?:step|iter(?:ation)?|episode|update|rollout)s?\s*[:=#]?\s*\[?(\d+)\b[^{]{0,40}$", re.I)
 _BAR = re.compile(r"\d{1,3}%\|[^|\r\n]*\|\s*(\d+)/(\d+)(?=\s|\[|$)")
 _REST = re.compile(r"\s*\[([^\[\]{}]*)\]?")
 _POSTFIX = re.compile(rf"([A-Za-z_][\w/@.-]*)\s*=\s*({NUMBER})(?=[,\]\s]|$)", re.IGNORECASE)
@@ -63,7 +63,7 @@ _METRIC = re.compile(  # names in printed mappings, where samples and settings a
 _STEPS = ("step", "global_step", "train/global_step", "training/global_step", "system/step")
 
 
-_Told = tuple[str, Fields]
+_KindRow = tuple[str, Fields]
 """A row and its kind, one of KINDS."""
 
 
@@ -85,7 +85,7 @@ class ConsoleImporter(LineImporter):
         self._waiting: list[str] = []
         self._depth = 0
         self._may_wait = True
-        self._said: int | None = None
+        self._waiting_step: int | None = None
         self._clock = StepClock()
         self._bars = BarRows()
         self._names: dict[str, str] = {}
@@ -106,16 +106,16 @@ class ConsoleImporter(LineImporter):
                 f"1 line was cut at {CUT_AT} characters: what followed is missing",
                 f"{{}} lines were cut at {CUT_AT} characters: what followed is missing",
             )
-        told: list[_Told] = []
+        rows: list[_KindRow] = []
         for piece in without_markup(line).split("\r"):
             text = _RAY.sub("", piece)
             if text.strip():
-                told += self._take(text, is_cut or is_torn)
-        return self._given(told)
+                rows += self._take(text, is_cut or is_torn)
+        return self._given(rows)
 
     def finish(self) -> list[Fields]:
-        told = self._give_up_waiting() + _told("verl", self._first_validation({}))
-        told += _told("bar", self._bars.finish())
+        rows = self._give_up_waiting() + _of_kind("verl", self._first_validation({}))
+        rows += _of_kind("bar", self._bars.finish())
         self._loose.finish()
         if self._clock.counted:
             self.notes.count(
@@ -123,7 +123,7 @@ class ConsoleImporter(LineImporter):
                 "{} rows say no step and were counted on",
                 self._clock.counted,
             )
-        return self._given(told)
+        return self._given(rows)
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
         """The rows of the most reliable kind that is not an exception."""
@@ -154,27 +154,27 @@ class ConsoleImporter(LineImporter):
     def seen(self) -> str:
         return self._loose.seen()
 
-    def _given(self, told: list[_Told]) -> list[Fields]:
-        self._kinds += [kind for kind, _ in told]
-        self._counts.update(kind for kind, _ in told)
-        return [row for _, row in told]
+    def _given(self, rows: list[_KindRow]) -> list[Fields]:
+        self._kinds += [kind for kind, _ in rows]
+        self._counts.update(kind for kind, _ in rows)
+        return [row for _, row in rows]
 
-    def _take(self, text: str, is_cut: bool) -> list[_Told]:
+    def _take(self, text: str, is_cut: bool) -> list[_KindRow]:
         if self._waiting:
             return self._take_waiting(text)
         if self._may_wait and _INITIAL.match(text):
             self._waiting = [text]
             return []
-        said = settings_in(text, is_beginning=not (self._kinds or self._loose.has_line) or self._clock.has_ended)
-        if said:
-            self.config.update(said)
-            if "Total" in text and "max_steps" in said:
-                self._clock.announce(said["max_steps"])
+        settings = settings_in(text, is_beginning=not (self._kinds or self._loose.has_line) or self._clock.has_ended)
+        if settings:
+            self.config.update(settings)
+            if "Total" in text and "max_steps" in settings:
+                self._clock.announce(settings["max_steps"])
         verl = _VERL.search(text)
         if verl:
             row = self._verl_row(int(verl[1]), text[verl.end() :], is_cut)
-            return _told("verl", [*self._first_validation(row), row])
-        rows: list[_Told] = []
+            return _of_kind("verl", [*self._first_validation(row), row])
+        rows: list[_KindRow] = []
         bar = bar_in(text)
         if bar is not None:
             rows += self._mappings(text[: bar.start], is_cut=True) + self._see_bar(bar)
@@ -209,8 +209,8 @@ class ConsoleImporter(LineImporter):
 
     # Mappings on one line or across several lines
 
-    def _mappings(self, text: str, is_cut: bool) -> list[_Told]:
-        rows: list[_Told] = []
+    def _mappings(self, text: str, is_cut: bool) -> list[_KindRow]:
+        rows: list[_KindRow] = []
         opening = _OPENING.search(text) if "{" in text else None
         patience = MAX_REREAD * min(len(text), MAX_SEARCHED)
         while opening:
@@ -220,7 +220,7 @@ class ConsoleImporter(LineImporter):
                 if is_cut or not self._may_wait:
                     return rows + self._take_mapping(error.whole, _step_before(text, opening.start()))
                 self._waiting = [text[opening.start() :].rstrip()]
-                self._said = _step_before(text, opening.start())
+                self._waiting_step = _step_before(text, opening.start())
                 self._depth = _depth(self._waiting[0])
                 return rows
             except Malformed as error:
@@ -232,19 +232,19 @@ class ConsoleImporter(LineImporter):
             opening = _OPENING.search(text, end)
         return rows
 
-    def _take_waiting(self, text: str) -> list[_Told]:
+    def _take_waiting(self, text: str) -> list[_KindRow]:
         if _INITIAL.match(self._waiting[0]):
             self._waiting.append(text)
             if text.rstrip().endswith(('}")', "}')")):
                 return self._initial_validation()
             return self._give_up_waiting() if len(self._waiting) > MAX_WAITING else []
-        starts_anew = (
+        starts_new = (
             _VERL.search(text)
             or ("%|" in text and bar_in(text) is not None)
             or text.startswith(("{'", '{"'))
             or (self._waiting == ["{"] and not text.lstrip().startswith(("'", '"')))  # most likely a line of code
         )
-        if starts_anew or len(self._waiting) > MAX_WAITING:
+        if starts_new or len(self._waiting) > MAX_WAITING:
             return self._give_up_waiting() + self._take(text, is_cut=False)
         self._waiting.append(text)
         self._depth += _depth(text)
@@ -256,20 +256,20 @@ class ConsoleImporter(LineImporter):
             except Malformed:
                 continue
             self._waiting = []
-            return self._take_mapping(found, self._said)
+            return self._take_mapping(found, self._waiting_step)
         return self._give_up_waiting()
 
-    def _give_up_waiting(self) -> list[_Told]:
+    def _give_up_waiting(self) -> list[_KindRow]:
         """The text was not a mapping. Its other lines may contain rows."""
         lines, self._waiting = self._waiting[1:], []
-        rows: list[_Told] = []
+        rows: list[_KindRow] = []
         before, self._may_wait = self._may_wait, False  # do not reread text with many opening braces
         for line in lines:
             rows += self._take(line, is_cut=False)
         self._may_wait = before
         return rows
 
-    def _initial_validation(self) -> list[_Told]:
+    def _initial_validation(self) -> list[_KindRow]:
         """Parse the initial validation, which verl pretty-prints as one text in pieces."""
         text, self._waiting = "\n".join(self._waiting), []
         try:
@@ -292,24 +292,24 @@ class ConsoleImporter(LineImporter):
             return []
         return [{"step": row.get("step", 1) - 1, **validation}]
 
-    def _take_mapping(self, found: dict[Any, Any], said: int | None) -> list[_Told]:
+    def _take_mapping(self, found: dict[Any, Any], step_before: int | None) -> list[_KindRow]:
         found = unwrapped(found)
         row = {self._names.setdefault(name, name): value for name, value in flatten(found).items()}
         if not is_metrics(found, row):
             self.config.update(settings_of(found))
             return []
-        stamped = self._clock.stamp(row, said)
+        stamped = self._clock.stamp(row, step_before)
         if self._clock.total is not None:
             self.config["max_steps"] = self._clock.total
-        return _told("mapping", [stamped])
+        return _of_kind("mapping", [stamped])
 
-    def _see_bar(self, bar: Bar) -> list[_Told]:
+    def _see_bar(self, bar: Bar) -> list[_KindRow]:
         self._clock.see(bar)
         if bar.may_be_training:
             self._loose.see_step(bar.done, bar.total)
         if bar.may_be_training and "train" in bar.what.lower():  # e.g. "Training Progress"
             self.config.setdefault("max_steps", bar.total)
-        return _told("bar", self._bars.take(bar))
+        return _of_kind("bar", self._bars.take(bar))
 
 
 class NotebookLogImporter(ConsoleImporter):
@@ -323,7 +323,7 @@ class NotebookLogImporter(ConsoleImporter):
     def __init__(self) -> None:
         super().__init__()
         self.format = ConsoleImporter.name
-        self._begun: dict[Any, str] = {}
+        self._partial_lines: dict[Any, str] = {}
 
     @classmethod
     def recognises(cls, head: bytes, path: Path) -> bool:
@@ -342,15 +342,17 @@ class NotebookLogImporter(ConsoleImporter):
         if not isinstance(piece, dict) or not isinstance(piece.get("data"), str):
             return []
         stream = piece.get("stream_name")
-        *lines, self._begun[stream] = (self._begun.get(stream, "") + piece["data"]).split("\n")
+        *lines, self._partial_lines[stream] = (self._partial_lines.get(stream, "") + piece["data"]).split("\n")
         return [row for whole in lines for row in super(NotebookLogImporter, self).feed(f"{whole}\n")]
 
     def finish(self) -> list[Fields]:
-        rows = [row for begun in self._begun.values() for row in super(NotebookLogImporter, self).feed(begun)]
+        rows = [
+            row for partial in self._partial_lines.values() for row in super(NotebookLogImporter, self).feed(partial)
+        ]
         return rows + super().finish()
 
 
-def _told(kind: str, rows: list[Fields]) -> list[_Told]:
+def _of_kind(kind: str, rows: list[Fields]) -> list[_KindRow]:
     return [(kind, row) for row in rows]
 
 
@@ -378,8 +380,8 @@ def is_metrics(found: dict[Any, Any], row: Fields) -> bool:
 
 def _step_before(text: str, at: int) -> int | None:
     """The step in the text before a mapping, as in `Global step 5: {...}`."""
-    said = _SAID_STEP.search(text[max(0, at - 200) : at])
-    return int(said[1]) if said else None
+    match = _STATED_STEP.search(text[max(0, at - 200) : at])
+    return int(match[1]) if match else None
 
 
 def _depth(text: str) -> int:
@@ -421,8 +423,8 @@ def bar_in(text: str) -> Bar | None:
     numbers = {name: number_in(value) for name, value in _POSTFIX.findall(rest[1])} if rest else {}
     if not numbers and what.startswith("["):
         numbers = {name: number_in(value) for name, value in _DESCRIBED.findall(what)}
-    for said in (what, rest[1] if rest else "") if not numbers else ():
-        reading = read_pairs(said)
+    for piece in (what, rest[1] if rest else "") if not numbers else ():
+        reading = read_pairs(piece)
         numbers |= reading.numbers if reading and reading.is_clean else {}
     return Bar(what, int(match[1]), int(match[2]), numbers, match.start(), rest.end() if rest else match.end())
 
@@ -489,8 +491,8 @@ class StepClock:
         if bar.may_be_training:
             self._bars[bar.total] = bar
 
-    def stamp(self, row: Fields, said: int | None = None) -> Fields:
-        """The row with its step; `said` is the step in the text before it."""
+    def stamp(self, row: Fields, step_before: int | None = None) -> Fields:
+        """The row with its step; `step_before` is the step in the text before it."""
         is_summary = "train_runtime" in row
         is_train = not is_summary and not {family(name) for name in row} <= {"eval", "axis"}
         epoch = row.get("epoch")
@@ -501,7 +503,7 @@ class StepClock:
         if is_train and self.has_ended:
             self._begin()
         self.has_ended = is_summary
-        own = next((row[name] for name in _STEPS if isinstance(row.get(name), int | float)), said)
+        own = next((row[name] for name in _STEPS if isinstance(row.get(name), int | float)), step_before)
         if own is not None and float(own).is_integer():
             self._last = int(own)
         elif is_train:

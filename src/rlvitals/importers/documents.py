@@ -101,8 +101,8 @@ class DocumentImporter(Importer):
         checkpoints = sorted(folder.glob(cls.marks[1]), key=number_of_checkpoint)
         if found is None or not checkpoints or found == checkpoints[-1]:
             return found
-        said = re.search(rb'"global_step":\s*(\d{1,18})\b', head_of(found))
-        return checkpoints[-1] if said and int(said[1]) < number_of_checkpoint(checkpoints[-1]) else found
+        match = re.search(rb'"global_step":\s*(\d{1,18})\b', head_of(found))
+        return checkpoints[-1] if match and int(match[1]) < number_of_checkpoint(checkpoints[-1]) else found
 
     def rows(self, path: Path) -> list[Fields]:
         try:
@@ -120,7 +120,7 @@ class DocumentImporter(Importer):
         rows = self._read(chosen)
         if not rows:
             raise NotALog(path, f"its JSON holds rows without metrics ({_seen(chosen.rows[0])})")
-        self._tell_others(chosen, tables)
+        self._note_others(chosen, tables)
         for table in tables:
             if table is not chosen and table.is_held_out and chosen in training:
                 rows = self._with_evaluations(rows, table)
@@ -143,7 +143,7 @@ class DocumentImporter(Importer):
             self.notes.say(f"left out, because they are lists of another length: {named(table.left_out)}")
         return count_epochs(rows, reader.steps)
 
-    def _tell_others(self, chosen: DocumentTable, tables: list[DocumentTable]) -> None:
+    def _note_others(self, chosen: DocumentTable, tables: list[DocumentTable]) -> None:
         others = [table for table in tables if table is not chosen and not table.is_held_out and len(table.rows) > 1]
         if others and chosen.path:
             shown = named(f"{table.title} ({len(table.rows)} rows)" for table in others)

@@ -21,7 +21,7 @@ MOST_FOLDERS = 1_000
 MOST_FILES = 64
 """The most files considered in one folder; those with the most likely names come first."""
 
-PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__", "venv"})
+SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "venv"})
 
 ENDINGS = frozenset(
     {
@@ -99,7 +99,7 @@ def _folders_in(folder: Path) -> list[Path]:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return [folder / name for name in sorted(names) if not name.startswith(".") and name not in PASSED_OVER]
+    return [folder / name for name in sorted(names) if not name.startswith(".") and name not in SKIPPED]
 
 
 def files_in(folder: Path, importers: Sequence[type[Importer]]) -> list[Path]:
@@ -147,7 +147,7 @@ def newest_first(runs: list[LogFolder]) -> list[LogFolder]:
     most = max(widths.values(), default=0)
     return sorted(
         runs,
-        key=lambda run: (widths[run] * 2 >= most, run.kind.begun(run.log), _counted(run.folder)),
+        key=lambda run: (widths[run] * 2 >= most, run.kind.started_at(run.log), _counted(run.folder)),
         reverse=True,
     )
 

@@ -61,7 +61,7 @@ def write_run(
 def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written:
     times = [row["timestamp"] for row in log.rows if "timestamp" in row]
     changed = log.changed
-    begun, ended = (min(times), max(times)) if times else (changed, changed)
+    began, ended = (min(times), max(times)) if times else (changed, changed)
     origin = {"imported_from": log.path.name, "format": log.format, "notes": log.notes}
     write_config(run_dir, masked({**log.config, "rlvitals": origin}))
     make_folder(run_dir.logs)
@@ -70,7 +70,7 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
     for _, row in rows:
         if row.attempt > attempt:
             attempt = row.attempt
-            started = row.timestamp if math.isfinite(row.timestamp) else begun
+            started = row.timestamp if math.isfinite(row.timestamp) else began
             append_attempt(run_dir, Attempt(number=attempt, started=started))
     counts = Counter(stream for stream, _ in rows)
     for stream in counts:
@@ -84,7 +84,7 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
         name=name,
         status="finished",
-        created=begun,
+        created=began,
         updated=ended,
         written_by=version,
         attempt=attempt,

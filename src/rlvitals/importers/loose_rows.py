@@ -49,7 +49,7 @@ BAR = "a progress bar"
 _SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
-Said = dict[tuple[str, str], Count]
+Counts = dict[tuple[str, str], Count]
 """Step counts, by the line that stated them (without its digits) and by their names. A row's own counts have no line.
 """
 
@@ -58,7 +58,7 @@ class Item(NamedTuple):
     """Numbers printed together."""
 
     numbers: Fields
-    said: Said
+    counts: Counts
     """Its own step, or the step stated by lines before it."""
     is_own: bool
     """Whether it states its own step."""
@@ -77,7 +77,7 @@ class LooseRows:
         self._lines: list[Item] = []
         self._tables: list[Item] = []
         self._known: dict[bool, tuple[int, LooseReading]] = {}
-        self._headers: Said = {}
+        self._headers: Counts = {}
         self._block: dict[str, list[int | float]] = {}
         self._grid: Grid | None = None
         self._columns = SpacedTable()
@@ -148,21 +148,23 @@ class LooseRows:
             self._see_header(text, reading)
         elif reading.counts:
             self._close_block()
-            said = self._with_epoch({("", name): count for name, count in reading.counts.items()})
+            counts = self._with_epoch({("", name): count for name, count in reading.counts.items()})
             is_strict = reading.words <= 1 and not any(" " in name for name in reading.numbers)
             self._lines.append(
-                Item(reading.numbers, said, is_own=True, is_block=False, is_strict=is_strict, percents=reading.percents)
+                Item(
+                    reading.numbers, counts, is_own=True, is_block=False, is_strict=is_strict, percents=reading.percents
+                )
             )
-            self._remember(said)
+            self._remember(counts)
         elif reading.is_explicit or any(map(TELLING.search, reading.numbers)):
             self._add_to_block(reading)
 
-    def _with_epoch(self, said: Said) -> Said:
+    def _with_epoch(self, counts: Counts) -> Counts:
         """A line's counts, with the epoch from an earlier line if it has none."""
-        if any(_rank(key) == EPOCHS for key in said):
-            return said
+        if any(_rank(key) == EPOCHS for key in counts):
+            return counts
         epoch = next((count for key, count in self._headers.items() if key[0] and _rank(key) == EPOCHS), None)
-        return said if epoch is None else {**said, ("", "epoch"): epoch}
+        return counts if epoch is None else {**counts, ("", "epoch"): epoch}
 
     def _see_header(self, text: str, reading: LineReading) -> None:
         counts = {name: count for name, count in reading.counts.items() if name and not _SETTING.match(name)}
@@ -172,9 +174,9 @@ class LooseRows:
         shape = _DIGITS.sub("#", without_prefix(text).strip())[:80]
         self._remember({(shape, name): count for name, count in counts.items()})
 
-    def _remember(self, said: Said) -> None:
-        older = ((key, count) for key, count in self._headers.items() if key not in said)
-        self._headers = dict(itertools.islice(itertools.chain(said.items(), older), MAX_HEADERS))
+    def _remember(self, counts: Counts) -> None:
+        older = ((key, count) for key, count in self._headers.items() if key not in counts)
+        self._headers = dict(itertools.islice(itertools.chain(counts.items(), older), MAX_HEADERS))
 
     def _add_to_block(self, reading: LineReading) -> None:
         numbers = reading.numbers
@@ -205,12 +207,12 @@ class LooseRows:
 
     def _add_table(self, rows: Iterable[Fields]) -> None:
         for row in rows:
-            said = {
+            counts = {
                 ("", name): Count(number, None)
                 for name, number in row.items()
                 if isinstance(number, int) and number >= 0 and _rank(("", name)) is not None
             }
-            self._tables.append(Item(row, said or self._headers, is_own=bool(said), is_block=True))
+            self._tables.append(Item(row, counts or self._headers, is_own=bool(counts), is_block=True))
 
 
 class LooseReading(NamedTuple):
@@ -225,20 +227,20 @@ class LooseReading(NamedTuple):
 def _settle(items: list[Item]) -> LooseReading:
     kept = _telling(items)
     notes = Notes()
-    all_said = [item.said for item in kept]
+    all_counts = [item.counts for item in kept]
     steps = {
-        is_own: _Steps([item.said for item in kept if item.is_own == is_own], all_said) for is_own in (True, False)
+        is_own: _Steps([item.counts for item in kept if item.is_own == is_own], all_counts) for is_own in (True, False)
     }
     finder = StepFinder(notes)
     rows: list[Fields] = []
     totals: set[int | None] = set()
     for item in kept:
-        chosen = steps[item.is_own].chosen(item.said)
+        chosen = steps[item.is_own].chosen(item.counts)
         row: Fields = {}
         if chosen is not None:
-            row["step"], total = steps[item.is_own].over_epochs(item.said, chosen)
+            row["step"], total = steps[item.is_own].over_epochs(item.counts, chosen)
             totals.add(total)
-        for key, count in item.said.items() if item.is_own else ():
+        for key, count in item.counts.items() if item.is_own else ():
             if _rank(key) == EPOCHS:
                 row["epoch"] = count.number
             elif key != chosen and key[1].lower() not in (UNLABELLED, "step"):
@@ -256,7 +258,7 @@ def _settle(items: list[Item]) -> LooseReading:
 class _Steps:
     """Decides which count is the step: one that increases and counts in small units."""
 
-    def __init__(self, alike: list[Said], all_said: list[Said]) -> None:
+    def __init__(self, alike: list[Counts], all_counts: list[Counts]) -> None:
         series = _series(alike)
         doubts: dict[tuple[str, str], tuple[bool, int, int]] = {}
         for key, values in series.items():
@@ -266,23 +268,23 @@ class _Steps:
         self._order = sorted(doubts, key=doubts.__getitem__)
         self._restarting = {
             key
-            for key, values in _series(all_said).items()
+            for key, values in _series(all_counts).items()
             if any(later[0] > before[0] and later[1] < before[1] for before, later in itertools.pairwise(values))
         }
-        epochs = [count.number for said in all_said for key, count in said.items() if _rank(key) == EPOCHS]
+        epochs = [count.number for counts in all_counts for key, count in counts.items() if _rank(key) == EPOCHS]
         self._first_epoch = min(epochs, default=0)
-        fine = sum(any(_rank(key) != EPOCHS for key in said if key in doubts) for said in alike)
+        fine = sum(any(_rank(key) != EPOCHS for key in counts if key in doubts) for counts in alike)
         self._is_fine = fine * 2 > len(alike)
         """Whether most lines count something finer than epochs. The other lines then belong to the step before them."""
 
-    def chosen(self, said: Said) -> tuple[str, str] | None:
-        key = next((key for key in self._order if key in said), None)
+    def chosen(self, counts: Counts) -> tuple[str, str] | None:
+        key = next((key for key in self._order if key in counts), None)
         return None if key is not None and self._is_fine and _rank(key) == EPOCHS else key
 
-    def over_epochs(self, said: Said, chosen: tuple[str, str]) -> tuple[int, int | None]:
+    def over_epochs(self, counts: Counts, chosen: tuple[str, str]) -> tuple[int, int | None]:
         """The step and the total steps, both across all epochs if the count restarts in each epoch."""
-        number, total = said[chosen]
-        epoch = next((count for key, count in said.items() if _rank(key) == EPOCHS), None)
+        number, total = counts[chosen]
+        epoch = next((count for key, count in counts.items() if _rank(key) == EPOCHS), None)
         if _rank(chosen) == EPOCHS:
             return number, None
         if epoch is None or total is None or any(word in chosen[1].lower() for word in OVERALL):
@@ -306,14 +308,14 @@ def _telling(items: list[Item]) -> list[Item]:
         names = {
             name
             for name in item.numbers
-            if name in again or (item.said and item.is_strict and (is_short or name in telling))
+            if name in again or (item.counts and item.is_strict and (is_short or name in telling))
         }
         if item.is_block and in_lines:  # names that occur about as often as the lines with a step, or evaluations
             names = {name for name in names - in_lines if frequency[name] * 2 >= len(lines) or is_evaluation_name(name)}
-        is_row = bool(names & telling) if telling else bool(item.said and names & again)
-        if is_row and (item.said or names & again & telling):
+        is_row = bool(names & telling) if telling else bool(item.counts and names & again)
+        if is_row and (item.counts or names & again & telling):
             kept.append(item._replace(numbers={name: item.numbers[name] for name in item.numbers if name in names}))
-    if not telling and not any(len(set(values)) >= RECURS for values in _series(item.said for item in kept).values()):
+    if not telling and not any(len(set(values)) >= RECURS for values in _series(item.counts for item in kept).values()):
         return []  # without a known metric name, numbers count only if they come with increasing steps
     return kept
 
@@ -332,21 +334,21 @@ def _counting(items: list[Item]) -> list[Item]:
 def _are_rows(names: frozenset[str], alike: list[Item], recurring: set[str]) -> bool:
     """Whether lines of one kind are rows: their step increases, or they are few and resemble lines whose step does."""
     if len(alike) >= RECURS:
-        return any(map(_rises, _series(item.said for item in alike).values()))
+        return any(map(_rises, _series(item.counts for item in alike).values()))
     is_like_others = not recurring or names & recurring or any(map(is_evaluation_name, names))
     return alike[0].is_strict and bool(is_like_others)
 
 
 def _kind(item: Item) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset(key[1] for key in item.said if _rank(key) != EPOCHS), frozenset(item.numbers)
+    return frozenset(key[1] for key in item.counts if _rank(key) != EPOCHS), frozenset(item.numbers)
 
 
-def _series(all_said: Iterable[Said]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+def _series(all_counts: Iterable[Counts]) -> dict[tuple[str, str], list[tuple[int, int]]]:
     """Each count's values in line order, each with its epoch."""
     series: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for said in all_said:
-        epoch = next((count.number for key, count in said.items() if _rank(key) == EPOCHS), 0)
-        for key, count in said.items():
+    for counts in all_counts:
+        epoch = next((count.number for key, count in counts.items() if _rank(key) == EPOCHS), 0)
+        for key, count in counts.items():
             series.setdefault(key, []).append((0 if _rank(key) == EPOCHS else epoch, count.number))
     return series
 

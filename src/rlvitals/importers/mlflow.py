@@ -45,7 +45,7 @@ class MlflowImporter(Importer):
         return os.path.isfile(folder / "meta.yaml") and any(map(os.path.isfile, (folder / "metrics").rglob("*")))
 
     @classmethod
-    def begun(cls, log: Path) -> float:
+    def started_at(cls, log: Path) -> float:
         return seconds(yaml_of(log / "meta.yaml").get("start_time")) or changed_at(log)
 
     @classmethod
@@ -91,8 +91,8 @@ class MlflowImporter(Importer):
                 "WHERE r.lifecycle_stage IS NOT 'deleted' GROUP BY r.run_uuid"
             )
             runs = [
-                RunInDatabase(str(run), str(name or ""), seconds(begun), metrics, points)
-                for run, name, begun, metrics, points in listed
+                RunInDatabase(str(run), str(name or ""), seconds(start), metrics, points)
+                for run, name, start, metrics, points in listed
             ]
             chosen = choose(runs, self.choice, path, self.notes)
             self.config = {

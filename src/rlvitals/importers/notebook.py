@@ -199,7 +199,7 @@ class Book:
         """Cells whose output the notebook service truncated."""
         self._cells = cells
         self._outputs = 0
-        self._said: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         """Settings from the current cell's texts, such as a banner before the table."""
         self._unlogged: NotebookTable | None = None
         """A trainer's table that ends before its first row."""
@@ -236,18 +236,20 @@ class Book:
         the cell starts. If it starts none, a trainer's output belongs to the trainer created last. Parts that are too
         short for a training are added to `results`.
         """
-        begun = 0
+        next_trainer = 0
         for part in parts:
             if any(training.takes(part) for training in self.trainings[: -LOOK_BACK - 1 : -1]):
                 continue
-            trainer = started[min(begun, len(started) - 1)] if started else code.latest if part.is_trainers else None
+            trainer = (
+                started[min(next_trainer, len(started) - 1)] if started else code.latest if part.is_trainers else None
+            )
             rows = sum(map(is_train, part.rows))
             is_training = part.is_table or rows >= (FEWEST_PRINTED if part.is_trainers else FEWEST_ROWS)
-            begun += is_training
+            next_trainer += is_training
             (self.trainings if is_training else results).append(Training([part], trainer))
 
     def _parts(self, cell: int, pieces: list[CellOutput], trainer: CodedTrainer | None) -> list[OutputPart]:
-        self._said = {}
+        self._settings = {}
         tables: list[OutputPart] = []
         texts: list[OutputPart] = []
         ended: int | None = None
@@ -267,7 +269,7 @@ class Book:
             if text.is_counted:
                 place(text, tables, ended, trainer)
         for table in tables:
-            table.config = dict(self._said)
+            table.config = dict(self._settings)
         return [*tables, *texts]
 
     def _table_parts(self, cell: int, tables: list[NotebookTable]) -> Iterator[OutputPart]:
@@ -294,9 +296,9 @@ class Book:
         console = ConsoleImporter()
         rows = [row for line in _lines(pieces) if line not in drawn for row in console.feed(line)]
         rows = console.settled(rows + console.finish())
-        self._said.update(console.config)
-        begun = [0, *restarts(rows), len(rows)]
-        runs = [rows[begin:end] for begin, end in itertools.pairwise(begun)]
+        self._settings.update(console.config)
+        bounds = [0, *restarts(rows), len(rows)]
+        runs = [rows[begin:end] for begin, end in itertools.pairwise(bounds)]
         runs = [run for run in runs if _are_metrics(run) and not all("train_runtime" in row for row in run)]
         notes = [note for note in console.notes.texts() if "no step" not in note]  # the steps are reported below
         if len(runs) > 1 and (joined := joined_epochs(runs)):
@@ -321,17 +323,17 @@ def _are_metrics(rows: list[Fields]) -> bool:
 
 def _lines(pieces: list[CellOutput]) -> Iterator[str]:
     """Lines in the order they ended. A line on standard output may continue after text on standard error."""
-    begun = {"stdout": "", "stderr": ""}
+    partial = {"stdout": "", "stderr": ""}
     for piece in pieces:
         kind = "stderr" if piece.kind == "stderr" else "stdout"
-        *whole, begun[kind] = (begun[kind] + piece.text).split("\n")
+        *whole, partial[kind] = (partial[kind] + piece.text).split("\n")
         for line in whole:
             yield f"{_with_bar(line)}\n"
-        if kind == "stderr" and begun[kind]:  # a progress bar, which is redrawn without ending its line
-            yield f"{_with_bar(begun[kind])}\n"
-            begun[kind] = ""
-    if begun["stdout"]:
-        yield _with_bar(begun["stdout"])
+        if kind == "stderr" and partial[kind]:  # a progress bar, which is redrawn without ending its line
+            yield f"{_with_bar(partial[kind])}\n"
+            partial[kind] = ""
+    if partial["stdout"]:
+        yield _with_bar(partial["stdout"])
 
 
 def _with_bar(line: str) -> str:

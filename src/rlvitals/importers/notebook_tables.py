@@ -127,8 +127,8 @@ class _TableParser(HTMLParser):
         elif not self._depth:
             if self._tables and (size := _SIZE.search(data)):
                 self._tables[-1].length = int(size[1])
-            if self._progress.total and (said := _EPOCHS.search(data)):
-                self._progress.epochs = float(said[1])
+            if self._progress.total and (match := _EPOCHS.search(data)):
+                self._progress.epochs = float(match[1])
 
     def _end_cell(self) -> None:
         if self._cell is not None and self._row is not None:

@@ -246,8 +246,8 @@ def place(part: OutputPart, tables: list[OutputPart], ended: int | None, trainer
         progress = BarProgress(0, 0)
     ends = [one.progress.total for one in (*tables, part) if one.progress and one.is_over]
     total = ended or next(iter(ends), None)
-    if told := _steps_of_epochs(part, train, total):
-        _restep(part, told)
+    if steps := _steps_of_epochs(part, train, total):
+        _restep(part, steps)
         return
     cadence = int(trainer.settings.get("logging_steps", 1)) if trainer else 1
     planned = part.config.get("max_steps") or total

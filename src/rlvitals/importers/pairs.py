@@ -284,8 +284,8 @@ def _held_out(numbers: Fields, lead: str) -> Fields:
     """Marks the names of an evaluation's line as held-out, unless only the first name suggested an evaluation."""
     first = next(iter(numbers))
     before = lead.rstrip(_EDGES)
-    said = before[: -len(first)] if before.endswith(first) else before
-    return {held_out_name(name): number for name, number in numbers.items()} if _HELD_OUT.search(said) else numbers
+    context = before[: -len(first)] if before.endswith(first) else before
+    return {held_out_name(name): number for name, number in numbers.items()} if _HELD_OUT.search(context) else numbers
 
 
 def _label(text: str) -> NumberLabel:

@@ -73,7 +73,7 @@ class ParquetImporter(Importer):
         for row in rows:
             by_run.setdefault(str(row[key]), []).append(row)
         runs = [
-            RunInDatabase(run, str(own[0].get("run_name") or run), _begun(own[0]), _metrics(own), len(own))
+            RunInDatabase(run, str(own[0].get("run_name") or run), _start_time(own[0]), _metrics(own), len(own))
             for run, own in by_run.items()
         ]
         chosen = by_run[choose(runs, self.choice, path, self.notes).id]
@@ -100,7 +100,7 @@ def _plain(value: Any) -> Any:
     return value.timestamp() if isinstance(value, datetime) else value
 
 
-def _begun(row: dict[str, Any]) -> float:
+def _start_time(row: dict[str, Any]) -> float:
     with contextlib.suppress(KeyError):
         return time_of(row["timestamp"]) or 0.0
     return 0.0

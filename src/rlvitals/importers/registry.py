@@ -57,8 +57,8 @@ class PackedImporter(Importer):
                 log = read_log(f"{place}#{self.choice}" if self.choice and not is_archive else place)
             except NotALog as error:
                 why = error.why.replace(f"{inside}/", f"{path}#")
-                said = "; ".join(self.notes.texts())
-                raise NotALog(path, f"unpacked, {why}{f' ({said})' if said else ''}") from error
+                remarks = "; ".join(self.notes.texts())
+                raise NotALog(path, f"unpacked, {why}{f' ({remarks})' if remarks else ''}") from error
         self.format, self.config = log.format, log.config
         for note in log.notes:
             self.notes.say(note)
@@ -139,8 +139,8 @@ def readable() -> str:
 
 def not_a_log(path: object, why: str, tried: str = "") -> NotALog:
     """The error for a path that holds no training numbers. It lists the readable formats."""
-    said = f" Tried: {tried}." if tried else ""
-    return NotALog(path, why, f"{said} What can be read: {readable()}.")
+    sentence = f" Tried: {tried}." if tried else ""
+    return NotALog(path, why, f"{sentence} What can be read: {readable()}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +353,10 @@ def _read_place(place: Path, choice: str, notes: tuple[str, ...]) -> ForeignLog:
             rows = importer.rows(place)
     except NotALog as error:
         raise not_a_log(error.path, error.why, importer.format) from error
-    said = [*notes, *importer.notes.texts(), *_restart_notes(rows)]
+    all_notes = [*notes, *importer.notes.texts(), *_restart_notes(rows)]
     algorithm, framework = importer.algorithm, importer.framework
     return ForeignLog(
-        place, importer.format, rows, importer.config, said, algorithm, framework,
+        place, importer.format, rows, importer.config, all_notes, algorithm, framework,
         distributions=importer.distributions, images=importer.images,
     )  # fmt: skip
 

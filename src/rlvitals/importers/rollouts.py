@@ -15,7 +15,7 @@ from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps import openrlhf, roll
 from rlvitals.importers.dumps.base import LineForm, RowContents, Split
 from rlvitals.importers.dumps.registry import FORMS, dump_files, form_of
-from rlvitals.importers.dumps.trl import told as told_of_trl
+from rlvitals.importers.dumps.trl import contents_of as contents_of_trl
 from rlvitals.records import Group
 from rlvitals.store.rollout_forms import group_of
 
@@ -43,13 +43,13 @@ def read_rollouts(path: str | Path, split: Split | None = None) -> RolloutDump:
         try:
             form = form_of(file.path)
             for piece in form.pick(file.path, None, notes):
-                told = piece.told
-                group = group_of(told.group, notes.say) if split in (None, told.split) else None
+                contents = piece.contents
+                group = group_of(contents.group, notes.say) if split in (None, contents.split) else None
                 if group is not None:
-                    key = (told.step, told.split, group.key)
+                    key = (contents.step, contents.split, group.key)
                     known = groups.get(key)
                     rollouts = (*known.rollouts, *group.rollouts) if known else group.rollouts
-                    groups[key] = replace(known or group, step=told.step, rollouts=rollouts)
+                    groups[key] = replace(known or group, step=contents.step, rollouts=rollouts)
             names.append(form.name)
         except NotALog as error:
             if len(files) == 1:
@@ -69,16 +69,16 @@ def group_of_row(form: str, row: Mapping[str, Any], step: int = 0) -> Group | No
     """
     notes = Notes()
     whole: dict[str, Callable[[], RowContents | None]] = {
-        "trl": lambda: told_of_trl(row, step, notes),
-        "roll": lambda: roll.told_of(row, step),
-        "openrlhf": lambda: openrlhf.told_of(row, step),
+        "trl": lambda: contents_of_trl(row, step, notes),
+        "roll": lambda: roll.contents_of(row, step),
+        "openrlhf": lambda: openrlhf.contents_of(row, step),
     }
     lines = {item.name: item for item in FORMS if isinstance(item, LineForm)}
     if form in whole:
-        told = whole[form]()
+        contents = whole[form]()
     elif form in lines:
-        told = lines[form].told(row, Path(f"{step}.jsonl"), notes)
+        contents = lines[form].contents(row, Path(f"{step}.jsonl"), notes)
     else:
         raise ConfigError(f"{form!r} is not a form of rows; there are {', '.join(sorted({*whole, *lines}))}")
-    group = None if told is None else group_of(told.group, notes.say)
-    return None if told is None or group is None else replace(group, step=told.step)
+    group = None if contents is None else group_of(contents.group, notes.say)
+    return None if contents is None or group is None else replace(group, step=contents.step)

@@ -28,7 +28,7 @@ class RunInDatabase(NamedTuple):
 
     id: str
     name: str
-    begun: float
+    started: float
     """Unix seconds; only used to sort."""
     width: int
     """How many metrics it has, or how long its rows are. Only compared with other runs of the same database."""
@@ -127,23 +127,24 @@ def choose(runs: list[RunInDatabase], choice: str, path: Path, notes: Notes) -> 
         ]
         if not found:
             raise NotALog(path, f"it holds no run {choice!r}; it holds {_listed(runs)}")
-        return max(found, key=lambda run: run.begun)
+        return max(found, key=lambda run: run.started)
     if not with_points:
         raise NotALog(path, f"its {len(runs)} runs hold no metrics" if runs else "it holds no runs")
     most = max(run.width for run in with_points)
     rich = [run for run in with_points if run.width * 2 >= most]
-    chosen = max(rich, key=lambda run: run.begun)
+    chosen = max(rich, key=lambda run: run.started)
     others = [run for run in with_points if run is not chosen]
     if others:
-        newest = max(others, key=lambda run: run.begun)
+        newest = max(others, key=lambda run: run.started)
         notes.say(
-            f"it holds {len(with_points)} runs: read {(chosen.name or chosen.id)!r}, the newest with most metrics. "
-            f"Others: {_listed(others)}. To read one, name it: '{path.name}#{newest.name or newest.id}'"
+            f"it holds {len(with_points)} runs: read {(chosen.name or chosen.id)!r}, the newest run with at least half "
+            f"as many metrics as any other. Others: {_listed(others)}. "
+            f"To read one, name it: '{path.name}#{newest.name or newest.id}'"
         )
     return chosen
 
 
 def _listed(runs: list[RunInDatabase], most: int = 6) -> str:
-    newest = sorted(runs, key=lambda run: -run.begun)
+    newest = sorted(runs, key=lambda run: -run.started)
     shown = [f"{run.name} ({run.id[:8]}, {run.points} points)" for run in newest[:most]]
     return ", ".join(shown) + (f" and {len(runs) - most} more" if len(runs) > most else "")

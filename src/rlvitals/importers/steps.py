@@ -65,9 +65,9 @@ class StepFinder:
         self._rows += 1
         found = self._step(row)
         placed: Fields = {"step": self._last if found is None else found}
-        said = row if raw is None else raw
+        source = row if raw is None else raw
         for name in TIME_NAMES:
-            moment = time_of(said[name]) if name in said else None
+            moment = time_of(source[name]) if name in source else None
             if moment is not None:
                 placed["timestamp"] = moment
                 row.pop(name, None)
@@ -166,8 +166,8 @@ def count_epochs(rows: list[Fields], steps: StepFinder) -> list[Fields]:
 
 def averaged(rows: list[Fields], notes: Notes) -> list[Fields]:
     """If a table has one row per sample, returns the mean row of each step; otherwise the rows unchanged."""
-    said = "several rows a step are samples of it: their means are read"
-    notes.take_back(said)
+    remark = "several rows a step are samples of it: their means are read"
+    notes.take_back(remark)
     groups = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["step"])]
     if (
         len(groups) < 2
@@ -178,7 +178,7 @@ def averaged(rows: list[Fields], notes: Notes) -> list[Fields]:
     names = rows[0].keys()
     if sum(row.keys() == names for row in rows) < 0.9 * len(rows):
         return rows
-    notes.say(said)
+    notes.say(remark)
     return [_mean_of(group) for group in groups]
 
 

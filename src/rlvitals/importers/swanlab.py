@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, begun_by_name, changed_at, head_of, lines_of, settings_beside
+from rlvitals.importers.base import Fields, Importer, changed_at, head_of, lines_of, settings_beside, start_in_name
 from rlvitals.importers.cells import number_of, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import Point, rows_of_points
@@ -51,8 +51,8 @@ class SwanLabImporter(Importer):
         return cls.log_in(folder) is not None
 
     @classmethod
-    def begun(cls, log: Path) -> float:
-        return begun_by_name(log) or changed_at(log)
+    def started_at(cls, log: Path) -> float:
+        return start_in_name(log) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
         is_folder = os.path.isdir(path)

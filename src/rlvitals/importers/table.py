@@ -134,7 +134,7 @@ class TableImporter(LineImporter):
         """A line that may be the header of another table. The next line decides."""
         self._title = ""
         self._steps = StepFinder(self.notes)
-        self._begun: list[str] = []
+        self._cell_lines: list[str] = []
         self._has_empty_cells = False
         self._has_nan = False
         self._is_long = False
@@ -147,7 +147,7 @@ class TableImporter(LineImporter):
 
     def feed(self, line: str) -> list[Fields]:
         line = line.strip("\ufeff\r\n")
-        if not line.strip() and not self._begun:
+        if not line.strip() and not self._cell_lines:
             return []
         whole = self._whole_line(line)
         if whole is None:
@@ -155,11 +155,11 @@ class TableImporter(LineImporter):
         if self._header is None:
             return self._before_the_header(whole)
         if self._next is not None:
-            (header, said), self._next = self._next, None
+            (header, header_line), self._next = self._next, None
             if _fits_header(whole, header):
                 self._begin(header)
             else:
-                self._skip(said)
+                self._skip(header_line)
         cells = _cells(whole, self._header.delimiter)
         if cells == self._header.names:
             return []  # the header again: a restarted process appended to the file
@@ -237,12 +237,12 @@ class TableImporter(LineImporter):
 
     def _whole_line(self, line: str) -> str | None:
         """A complete line. If a quoted cell spans several lines, they are joined; None until it ends."""
-        if self._begun or line.count('"') % 2:
-            self._begun.append(line)
-            line = "\n".join(self._begun)
-            if line.count('"') % 2 and len(self._begun) < MAX_CELL_LINES:
+        if self._cell_lines or line.count('"') % 2:
+            self._cell_lines.append(line)
+            line = "\n".join(self._cell_lines)
+            if line.count('"') % 2 and len(self._cell_lines) < MAX_CELL_LINES:
                 return None
-            self._begun = []
+            self._cell_lines = []
         return line
 
     def _row(self, cells: dict[str, str]) -> list[Fields]:

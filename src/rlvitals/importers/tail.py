@@ -67,7 +67,7 @@ class LogTail:
         self._rows: list[Fields] = []
         """The rows as read; `settled` turns them into the rows that are returned."""
         self._given: list[Fields] = []
-        self._is_anew = False
+        self._replaces_all = False
         """Whether the next rows replace all that were returned."""
         self._is_over = False
         self._remarks: list[str] = []
@@ -103,20 +103,20 @@ class LogTail:
         self._look()
         if self._lines is not None and self._lines.are_of_another(self._place):
             self._remarks = [REPLACED]
-            self._begin_anew()
+            self._restart()
         kind = self._kind()
         if kind is None:
             return Growth([])
         if self._importer is not None and kind is not type(self._importer):
-            self._begin_anew()
+            self._restart()
         if issubclass(kind, LineImporter):
             return self._grown_by_lines(kind)
         return self._grown_as_a_whole(kind)
 
     def _look(self) -> None:
         """Find the log to follow again. Folders that take long to search are searched rarely."""
-        begun = time.monotonic()
-        if begun < self._look_again and self._importer is not None:
+        start = time.monotonic()
+        if start < self._look_again and self._importer is not None:
             return
         try:
             found = locate(self._named)
@@ -125,8 +125,8 @@ class LogTail:
             if self._importer is None:
                 raise
         finally:
-            took = time.monotonic() - begun
-            self._look_again = begun + (took * RARELY if took > LONG_LOOK_SECONDS else 0)
+            took = time.monotonic() - start
+            self._look_again = start + (took * RARELY if took > LONG_LOOK_SECONDS else 0)
 
     def _kind(self) -> type[Importer] | None:
         """The importer for the log; None while it is only part of a line, whose format cannot be recognised yet."""
@@ -138,9 +138,9 @@ class LogTail:
         is_half = issubclass(kind, LineImporter) and not self._is_over and b"\n" not in head_of(self._place)
         return None if is_half else kind
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self._importer, self._lines, self._judged, self._rows = None, None, (), []
-        self._is_anew = True
+        self._replaces_all = True
 
     def _grown_by_lines(self, kind: type[LineImporter]) -> Growth:
         importer = self._importer if isinstance(self._importer, LineImporter) else kind()
@@ -167,11 +167,11 @@ class LogTail:
     def _growth(self, rows: list[Fields]) -> Growth:
         """Compares all rows of now with those returned before."""
         given, self._given = self._given, rows.copy()
-        known = 0 if self._is_anew else min(len(given), len(rows))
-        self._is_anew = False
-        begun = rows[:known]
-        is_as_given = known == len(given) and (given == begun or all(map(_same, given, begun)))
-        return Growth(rows[known:], None if is_as_given else begun)
+        known = 0 if self._replaces_all else min(len(given), len(rows))
+        self._replaces_all = False
+        earlier = rows[:known]
+        is_as_given = known == len(given) and (given == earlier or all(map(_same, given, earlier)))
+        return Growth(rows[known:], None if is_as_given else earlier)
 
 
 class _Lines:

@@ -72,7 +72,7 @@ class TensorBoardImporter(Importer):
         return len(_resumed(folder)) > 1
 
     @classmethod
-    def begun(cls, log: Path) -> float:
+    def started_at(cls, log: Path) -> float:
         files = [log] if os.path.isfile(log) else [*log.glob(EVENTS), *log.glob(f"*/{EVENTS}")]
         return max((_written(file)[0] for file in files), default=0) or changed_at(log)
 
@@ -120,7 +120,7 @@ def _resumed(path: Path) -> list[Path]:
     """The folders of a resumed run, in order; empty if the subfolders are separate runs."""
     if any(path.glob(EVENTS)):
         return []
-    folders = sorted({file.parent for file in path.glob(f"*/{EVENTS}")}, key=TensorBoardImporter.begun)
+    folders = sorted({file.parent for file in path.glob(f"*/{EVENTS}")}, key=TensorBoardImporter.started_at)
     if not 1 < len(folders) <= MOST_RESUMED:
         return []
     spans = [_span(max(folder.glob(EVENTS), key=_written)) for folder in folders]
@@ -252,9 +252,9 @@ def _histograms(value: Message) -> Iterator[Sketch]:
     """The histograms of a summary: from PyTorch's `add_histogram`, with upper bounds and counts of buckets, or from a
     TensorFlow 2 tensor.
     """
-    for told in inner(value, 5):
-        least, most, total, added = ((doubles_at(told, field) or [0.0])[-1] for field in (1, 2, 3, 4))
-        limits, counts = doubles_at(told, 6), doubles_at(told, 7)
+    for histogram in inner(value, 5):
+        least, most, total, added = ((doubles_at(histogram, field) or [0.0])[-1] for field in (1, 2, 3, 4))
+        limits, counts = doubles_at(histogram, 6), doubles_at(histogram, 7)
         if total and len(limits) == len(counts):
             yield sketch_of_histogram(least, most, added / total, zip([least, *limits], limits, counts, strict=False))
     if 8 in value and 5 not in value and _plugin(value) == "histograms":

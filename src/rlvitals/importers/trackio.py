@@ -60,8 +60,8 @@ def _runs(database: sqlite3.Connection, key: str) -> list[RunInDatabase]:
         f"SELECT {key}, MAX(run_name), MIN(timestamp), COUNT(*), MAX(LENGTH(metrics)) FROM metrics GROUP BY {key}"
     )
     return [
-        RunInDatabase(str(run), str(name or ""), time_of(begun) or 0.0, length or 0, count)
-        for run, name, begun, count, length in listed
+        RunInDatabase(str(run), str(name or ""), time_of(start) or 0.0, length or 0, count)
+        for run, name, start, count, length in listed
     ]
 
 

@@ -19,10 +19,10 @@ from rlvitals.importers.base import (
     Fields,
     Importer,
     Notes,
-    begun_by_name,
     changed_at,
     lines_of,
     settings_beside,
+    start_in_name,
     text_in,
     text_of,
 )
@@ -77,8 +77,8 @@ class WandbImporter(Importer):
         return cls.log_in(folder) is not None
 
     @classmethod
-    def begun(cls, log: Path) -> float:
-        return begun_by_name(log) or changed_at(log)
+    def started_at(cls, log: Path) -> float:
+        return start_in_name(log) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
         rows = self._rows(path)
@@ -178,13 +178,13 @@ def _packed_of(parts: dict[str, Any]) -> dict[str, Any]:
     return {"packedBins": packed} if packed else {}
 
 
-def _buckets(told: dict[str, Any]) -> list[tuple[float, float, float]]:
+def _buckets(histogram: dict[str, Any]) -> list[tuple[float, float, float]]:
     """The buckets of a histogram: from its bin edges, one more than there are counts, or from the start, width and
     number of equal bins.
     """
-    counts = [float(count) for count in told.get("values") or ()]
-    edges = told.get("bins")
-    packed = told.get("packedBins")
+    counts = [float(count) for count in histogram.get("values") or ()]
+    edges = histogram.get("bins")
+    packed = histogram.get("packedBins")
     if edges is None and isinstance(packed, dict) and packed.get("count") == len(counts):
         edges = [float(packed["min"]) + float(packed["size"]) * place for place in range(len(counts) + 1)]
     if not isinstance(edges, list) or len(edges) != len(counts) + 1:
@@ -194,10 +194,10 @@ def _buckets(told: dict[str, Any]) -> list[tuple[float, float, float]]:
 
 def _earlier_parts(path: Path) -> list[Path]:
     """The earlier files of a resumed run: the id is in their names, the time in the folder names."""
-    own, known = begun_by_name(path), glob.escape(path.name)
+    own, known = start_in_name(path), glob.escape(path.name)
     folders = f"*run-*-{glob.escape(path.stem.removeprefix('run-'))}"
     files = path.absolute().parent.parent.glob(f"{folders}/{known}") if own and path.suffix == ".wandb" else ()
-    return sorted((file for file in files if 0 < begun_by_name(file) < own), key=begun_by_name)[-MOST_PARTS:]
+    return sorted((file for file in files if 0 < start_in_name(file) < own), key=start_in_name)[-MOST_PARTS:]
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -134,7 +134,7 @@ def time_at(fields: Message, number: int) -> float:
 
 def leveldb_records(path: Path) -> Iterator[bytes]:
     """Every complete record of a LevelDB log with seven bytes of header. An incomplete last record is ignored."""
-    begun = b""
+    record = b""
     with open_foreign(path) as file:
         position = len(file.read(HEADER))
         while True:
@@ -148,9 +148,9 @@ def leveldb_records(path: Path) -> Iterator[bytes]:
             _, length, kind = CHUNK.unpack(head)
             data = file.read(length)
             position += CHUNK.size + length
-            if len(data) < length or kind == 0 or len(begun) > MAX_RECORD:
+            if len(data) < length or kind == 0 or len(record) > MAX_RECORD:
                 return
-            begun = data if kind in (WHOLE, FIRST) else begun + data
+            record = data if kind in (WHOLE, FIRST) else record + data
             if kind in (WHOLE, LAST):
-                yield begun
-                begun = b""
+                yield record
+                record = b""

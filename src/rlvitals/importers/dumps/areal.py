@@ -14,7 +14,7 @@ from typing import Any
 
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_number, step_in, whole
-from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.chatml import completion_fields
 
 _KEYS = frozenset({"task_id", "sample_idx", "head_version", "tail_version", "prompt", "completion"})
 
@@ -33,12 +33,12 @@ class Areal(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation" if path.parent.parent.name.startswith("eval") else "train"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if not row.keys() >= _KEYS:
             return None
         length, prompt_length = row.get("seqlen"), row.get("prompt_len")
         rollout = {
-            **spoken(str(row["completion"])),
+            **completion_fields(str(row["completion"])),
             "reward": row.get("reward"),
             "tokens": length,
             "policy_version": row["head_version"],

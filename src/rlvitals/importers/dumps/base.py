@@ -50,7 +50,7 @@ class DumpedGroup(NamedTuple):
     """A byte offset in the file, or a row number; `pick` accepts it."""
     end: int
     """Where a later read continues."""
-    told: RowContents
+    contents: RowContents
 
 
 class DumpForm(ABC):
@@ -92,7 +92,7 @@ class LineForm(DumpForm):
     """JSON lines."""
 
     @abstractmethod
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         """The content of a row; None if it is not a rollout."""
 
     def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
@@ -129,13 +129,13 @@ class LineForm(DumpForm):
         except ValueError:
             notes.count("1 line is not JSON and was skipped", "{} lines are not JSON and were skipped")
             return None
-        told = self.told(row, path, notes) if isinstance(row, Mapping) else self.told_of_list(row, path)
-        if told is None:
+        contents = self.contents(row, path, notes) if isinstance(row, Mapping) else self.contents_of_list(row, path)
+        if contents is None:
             notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
             return None
-        return DumpedGroup(offset, end, told)
+        return DumpedGroup(offset, end, contents)
 
-    def told_of_list(self, row: Any, path: Path) -> RowContents | None:
+    def contents_of_list(self, row: Any, path: Path) -> RowContents | None:
         """The content of a line that is not a JSON object."""
         return None
 
@@ -148,11 +148,18 @@ class DocumentForm(DumpForm):
         """Every row of a file. With `whole`, also the data that a table of rollouts does not need, such as tokens."""
 
     def read(self, path: Path, start: int, notes: Notes, needle: bytes = b"") -> Iterator[DumpedGroup]:
-        return (DumpedGroup(place, place + 1, told) for place, told in enumerate(self.rows(path, notes, whole=False)))
+        return (
+            DumpedGroup(place, place + 1, contents)
+            for place, contents in enumerate(self.rows(path, notes, whole=False))
+        )
 
     def pick(self, path: Path, offsets: Collection[int] | None, notes: Notes) -> Iterator[DumpedGroup]:
         numbered = enumerate(self.rows(path, notes, whole=True))
-        return (DumpedGroup(place, place + 1, told) for place, told in numbered if offsets is None or place in offsets)
+        return (
+            DumpedGroup(place, place + 1, contents)
+            for place, contents in numbered
+            if offsets is None or place in offsets
+        )
 
 
 def _is_whole(tail: bytes) -> bool:
@@ -191,7 +198,7 @@ def parsed(data: bytes) -> Any:
     try:
         return parse_shallow(data)
     except ValueError:
-        return _mended(parse_lenient(data.decode("utf-8-sig", "replace")))
+        return _repaired(parse_lenient(data.decode("utf-8-sig", "replace")))
 
 
 def object_in(data: bytes | str) -> Mapping[str, Any]:
@@ -203,12 +210,12 @@ def object_in(data: bytes | str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _mended(value: Any) -> Any:
+def _repaired(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
-    return [_mended(item) for item in value] if isinstance(value, list) else value
+        return {_repaired(key): _repaired(item) for key, item in value.items()}
+    return [_repaired(item) for item in value] if isinstance(value, list) else value
 
 
 def document(path: Path) -> Any:

@@ -30,7 +30,7 @@ def chat_messages(text: str) -> list[dict[str, Any]]:
     return messages
 
 
-def spoken(text: str) -> dict[str, Any]:
+def completion_fields(text: str) -> dict[str, Any]:
     """A model's text as part of a rollout, split into messages if it has ChatML markers."""
     return {"messages": chat_messages(text)} if "<|im_" in text else {"completion": text}
 

@@ -85,39 +85,39 @@ class DumpFiles:
         for name, offsets in wanted.items():
             if name not in files:
                 continue
-            said = Notes()
-            with self._told(files[name], notes, said):
-                for piece in self._form(files[name]).pick(files[name].path, set(offsets), said):
-                    group = group_of(piece.told.group, said.say)
-                    if group is not None and piece.told.split == self._split:
+            file_notes = Notes()
+            with self._errors_as_notes(files[name], notes, file_notes):
+                for piece in self._form(files[name]).pick(files[name].path, set(offsets), file_notes):
+                    group = group_of(piece.contents.group, file_notes.say)
+                    if group is not None and piece.contents.split == self._split:
                         known = found.get(group.key)
                         rollouts = (*known.rollouts, *group.rollouts) if known else group.rollouts
-                        found[group.key] = replace(known or group, step=piece.told.step, rollouts=rollouts)
+                        found[group.key] = replace(known or group, step=piece.contents.step, rollouts=rollouts)
         return list(found.values())
 
     def _groups(
         self, file: Indexed, start: int, notes: list[str], needle: bytes = b""
     ) -> Iterator[tuple[int, int, int, Group]]:
-        said = Notes()
-        with self._told(file, notes, said):
-            for piece in self._form(file).read(file.path, start, said, needle):
-                if piece.told.split != self._split:
+        file_notes = Notes()
+        with self._errors_as_notes(file, notes, file_notes):
+            for piece in self._form(file).read(file.path, start, file_notes, needle):
+                if piece.contents.split != self._split:
                     continue
-                group = group_of(piece.told.group, said.say)
+                group = group_of(piece.contents.group, file_notes.say)
                 if group is not None:
-                    yield piece.offset, piece.end, piece.told.step, group
+                    yield piece.offset, piece.end, piece.contents.step, group
 
     @contextlib.contextmanager
-    def _told(self, file: Indexed, notes: list[str], said: Notes) -> Iterator[None]:
+    def _errors_as_notes(self, file: Indexed, notes: list[str], file_notes: Notes) -> Iterator[None]:
         """Converts errors on reading a file to a note, so that the other files are still read."""
         try:
             yield
         except NotALog as error:
-            said.say(error.why)
+            file_notes.say(error.why)
         except (MissingDependency, OSError) as error:
-            said.say(str(error))
+            file_notes.say(str(error))
         finally:
-            notes += said.texts()[:MOST_NOTES]
+            notes += file_notes.texts()[:MOST_NOTES]
 
     def _form(self, file: Indexed) -> DumpForm:
         key = (file.path, file.state)
@@ -144,8 +144,8 @@ def _facts(group: Group) -> dict[str, Any]:
 def _texts(group: Group) -> dict[str, Any]:
     """A group without its tokens."""
     bare = tuple(replace(rollout, trace=None) for rollout in group.rollouts)
-    told: dict[str, Any] = plain(replace(group, rollouts=bare))
-    return {**told, "rollouts": [plain(rollout) for rollout in bare]}
+    fields: dict[str, Any] = plain(replace(group, rollouts=bare))
+    return {**fields, "rollouts": [plain(rollout) for rollout in bare]}
 
 
 def _table(place: Path, split: Split) -> Path | None:

@@ -52,7 +52,7 @@ class Inspect(DocumentForm):
 
     def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         samples = _members(path, notes) if path.suffix == ".eval" else document(path).get("samples") or []
-        return (_told(sample) for sample in samples if isinstance(sample, Mapping))
+        return (_contents(sample) for sample in samples if isinstance(sample, Mapping))
 
 
 def _members(path: Path, notes: Notes) -> Iterable[Any]:
@@ -85,7 +85,7 @@ def _unpacked(file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> b
     return b"".join(parts)
 
 
-def _told(sample: Mapping[str, Any]) -> RowContents:
+def _contents(sample: Mapping[str, Any]) -> RowContents:
     attached = inner(sample, "attachments")
     scores = {str(name): score for name, score in inner(sample, "scores").items() if isinstance(score, Mapping)}
     values = {name: value for name, score in scores.items() if (value := _value(score.get("value"))) is not None}

@@ -10,14 +10,14 @@ from typing import Any
 
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import DocumentForm, LineForm, RowContents, document, step_in, whole
+from rlvitals.importers.dumps.trl import contents_of as contents_of_trl
 from rlvitals.importers.dumps.trl import parquet_rows
-from rlvitals.importers.dumps.trl import told as told_of_trl
 from rlvitals.store.messages import are_messages
 
 _MARKS = frozenset({"messages", "completion", "turns"})
 
 
-def told_of(row: Any, path: Path, notes: Notes) -> RowContents | None:
+def contents_of(row: Any, path: Path, notes: Notes) -> RowContents | None:
     """A row as a group with one rollout, or a whole group in rlvitals' own form."""
     if are_messages(row):
         row = {"messages": row}
@@ -27,7 +27,7 @@ def told_of(row: Any, path: Path, notes: Notes) -> RowContents | None:
     if isinstance(row.get("rollouts"), list):
         return RowContents(step, row)
     if "completion" in row and "advantage" in row:
-        return told_of_trl(row, step, notes)
+        return contents_of_trl(row, step, notes)
     if not _MARKS & row.keys():
         return None
     return RowContents(step, {key: value for key, value in row.items() if key != "step"})
@@ -40,13 +40,13 @@ class MessageLines(LineForm):
     writes = "JSONL of conversations"
 
     def recognises(self, path: Path, row: Any) -> bool:
-        return path.suffix in (".jsonl", ".ndjson") and told_of(row, path, Notes()) is not None
+        return path.suffix in (".jsonl", ".ndjson") and contents_of(row, path, Notes()) is not None
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
-        return told_of(row, path, notes)
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+        return contents_of(row, path, notes)
 
-    def told_of_list(self, row: Any, path: Path) -> RowContents | None:
-        return told_of(row, path, Notes())
+    def contents_of_list(self, row: Any, path: Path) -> RowContents | None:
+        return contents_of(row, path, Notes())
 
 
 class OwnLines(MessageLines):
@@ -67,16 +67,18 @@ class Documents(DocumentForm):
 
     def recognises(self, path: Path, row: Any) -> bool:
         if path.suffix == ".parquet":
-            return any(told_of(one, path, Notes()) is not None for one in _some(parquet_rows(path)))
-        return path.suffix == ".json" and any(told_of(one, path, Notes()) is not None for one in _some(_listed(row)))
+            return any(contents_of(one, path, Notes()) is not None for one in _some(parquet_rows(path)))
+        return path.suffix == ".json" and any(
+            contents_of(one, path, Notes()) is not None for one in _some(_listed(row))
+        )
 
     def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         for row in parquet_rows(path) if path.suffix == ".parquet" else _listed(document(path)):
-            told = told_of(row, path, notes)
-            if told is None:
+            contents = contents_of(row, path, notes)
+            if contents is None:
                 notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
             else:
-                yield told
+                yield contents
 
 
 def _listed(whole: Any) -> Iterable[Any]:

@@ -39,20 +39,20 @@ class NemoRl(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation" if path.name.startswith("val_") else "train"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         one = {key: value[0] if isinstance(value, list) and value else value for key, value in row.items()}
         content = one.get("content")
         if are_messages(content):
-            prompt, said = None, {"messages": content}
+            prompt, conversation = None, {"messages": content}
         elif isinstance(content, list) and content:
             roles = ["assistant" if place % 2 == 0 else "user" for place in range(len(content) - 1)]
             turns = [{"role": role, "content": text_of(part)} for role, part in zip(roles, content[1:], strict=True)]
-            prompt, said = text_of(content[0]), {"messages": turns} if turns else {"completion": ""}
+            prompt, conversation = text_of(content[0]), {"messages": turns} if turns else {"completion": ""}
         else:
             return None
         tokens = _tokens(one)
         rollout = {
-            **said,
+            **conversation,
             "reward": one.get("rewards"),
             "advantage": _advantage(tokens),
             "tokens": one.get("input_lengths"),

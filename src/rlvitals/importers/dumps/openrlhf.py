@@ -12,7 +12,7 @@ from typing import Any
 
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, whole
-from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.chatml import completion_fields
 from rlvitals.importers.dumps.trl import table_rows
 
 _COLUMNS = ["global_step", "text", "reward"]
@@ -29,11 +29,11 @@ class OpenRlhf(DocumentForm):
         return isinstance(row, Mapping) and row.get("columns") == _COLUMNS
 
     def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
-        return (told_of(row, 0) for row in table_rows(document(path)))
+        return (contents_of(row, 0) for row in table_rows(document(path)))
 
 
-def told_of(row: Mapping[str, Any], step: int) -> RowContents:
+def contents_of(row: Mapping[str, Any], step: int) -> RowContents:
     """The content of a sample: a mapping with `text`, `reward` and optionally `global_step`."""
     text = str(row.get("text", ""))
-    rollout = {**spoken(text), "reward": row.get("reward")}
+    rollout = {**completion_fields(text), "reward": row.get("reward")}
     return RowContents(whole(row.get("global_step"), step), {"rollouts": [rollout]})

@@ -110,8 +110,8 @@ def splits_in(folder: Path) -> set[Split]:
     found: set[Split] = set()
     for file in dump_files(folder):
         for form in forms_by_name(file.name)[:1]:
-            said = form.split_of(file.path)
-            found |= {"train", "validation"} if said is None else {said}
+            split = form.split_of(file.path)
+            found |= {"train", "validation"} if split is None else {split}
         if len(found) > 1:
             break
     return found

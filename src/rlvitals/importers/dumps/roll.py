@@ -38,11 +38,11 @@ class Roll(DocumentForm):
             columns = {str(name): column for name, column in table.items() if isinstance(column, list)}
             for place in range(max(map(len, columns.values()), default=0)):
                 row = {name: column[place] for name, column in columns.items() if place < len(column)}
-                if told := told_of(row, step_in(path.name)):
-                    yield told
+                if contents := contents_of(row, step_in(path.name)):
+                    yield contents
 
 
-def told_of(row: Mapping[str, Any], step: int) -> RowContents | None:
+def contents_of(row: Mapping[str, Any], step: int) -> RowContents | None:
     """The content of a ROLL sample, given as a mapping of its columns; None if it holds no rollout."""
     at = whole(row.get("global_step"), step)
     rest = {key: value for key, value in row.items() if key not in _TAKEN}

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_number, step_in
-from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.chatml import completion_fields
 
 
 class SkyRl(LineForm):
@@ -31,14 +31,14 @@ class SkyRl(LineForm):
     def is_left_out(self, path: Path) -> bool:
         return path.name == "aggregated_results.jsonl"  # aggregated metrics, no rollouts
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "input_prompt" not in row or "output_response" not in row:
             return None
         score = row.get("score")
         if isinstance(score, list):  # one reward per token
             score = sum(part for part in score if is_number(part))
         rollout = {
-            **spoken(str(row["output_response"])),
+            **completion_fields(str(row["output_response"])),
             "reward": score,
             "stop": row.get("stop_reason") or "",
             "meta": {key: row[key] for key in ("data_source", "env_class", "env_extras") if row.get(key)},

@@ -28,7 +28,7 @@ from rlvitals.importers.dumps.base import (
     step_in,
     whole,
 )
-from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.chatml import completion_fields
 from rlvitals.importers.dumps.pickles import Archive, Foreign, NotPlain, Tensor
 from rlvitals.store.messages import are_messages
 from rlvitals.store.rollout_forms import prompt_text
@@ -68,13 +68,13 @@ class Slime(DocumentForm):
                 if not isinstance(samples, list):
                     raise NotALog(path, "it holds no list of samples")
                 step = _step(saved.get("rollout_id"), path)
-                trained, spoken_of = _trained(path, notes) if whole else {}, _conversations(path)
+                trained, conversations = _trained(path, notes) if whole else {}, _conversations(path)
                 for place, given in enumerate(samples):
                     sample = given.state if isinstance(given, Foreign) else given  # pickled as a `Sample` object
                     if isinstance(sample, dict):
                         more = trained.get(("place", place)) or trained.get(("index", _index(sample))) or {}
-                        said = spoken_of.get(_index(sample))
-                        yield RowContents(step, _group(sample, more, said), self.split_of(path) or "train")
+                        conversation = conversations.get(_index(sample))
+                        yield RowContents(step, _group(sample, more, conversation), self.split_of(path) or "train")
                     else:
                         notes.count(
                             "1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped"
@@ -83,8 +83,8 @@ class Slime(DocumentForm):
             raise NotALog(path, f"it cannot be read ({error}). It may not be finished yet") from error
 
 
-def _step(said: Any, path: Path) -> int:
-    return whole(said, step_in(path.name))
+def _step(rollout_id: Any, path: Path) -> int:
+    return whole(rollout_id, step_in(path.name))
 
 
 def _conversations(path: Path) -> dict[int, Any]:
@@ -98,7 +98,7 @@ def _conversations(path: Path) -> dict[int, Any]:
     return found
 
 
-def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], said: Any) -> dict[str, Any]:
+def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], conversation: Any) -> dict[str, Any]:
     reward = sample.get("reward")
     parts = (
         {str(key): float(value) for key, value in reward.items() if is_number(value)}
@@ -111,7 +111,7 @@ def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], said: Any) -> 
     known = [int(str(item)[:16]) for item in versions if str(item).isdecimal()] if isinstance(versions, list) else []
     tokens = _tokens(sample, trained)
     rollout = {
-        **({"messages": said} if said else spoken(str(sample.get("response") or ""))),
+        **({"messages": conversation} if conversation else completion_fields(str(sample.get("response") or ""))),
         "reward": reward
         if is_number(reward)
         else parts.get("score", parts.get("reward", next(iter(parts.values()), None))),

@@ -31,7 +31,7 @@ class Summaries(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "train" if path.name.startswith("train_") else "validation"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         steps = row.get("steps")
         if "traj_idx" not in row or not isinstance(steps, list):
             return None
@@ -76,7 +76,7 @@ class Trajectories(LineForm):
     def split_of(self, path: Path) -> Split | None:
         return "validation"
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         turns = row.get("turns")
         if not isinstance(turns, list):
             return None

@@ -37,10 +37,10 @@ class Trl(DocumentForm):
     def rows(self, path: Path, notes: Notes, *, whole: bool) -> Iterable[RowContents]:
         for row in parquet_rows(path) if path.suffix == ".parquet" else table_rows(document(path)):
             if "completion" in row:
-                yield told(row, step_in(path.name), notes)
+                yield contents_of(row, step_in(path.name), notes)
 
 
-def told(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
+def contents_of(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
     """The content of a row of TRL's table."""
     parts = {key: float(value) for key, value in row.items() if key not in _NOT_REWARDS and is_number(value)}
     reward = parts.pop("reward", None)

@@ -44,13 +44,13 @@ class Episodes(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and isinstance(row.get("traces"), list) and "task" in row
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         traces = row.get("traces")
         if not isinstance(traces, list):
             return None
         work, task = inner(inner(row, "run"), "work"), inner(row, "task")
-        said = self.split_of(path)
-        split: Split = said or ("train" if work.get("type") == "train" else "validation")
+        named_split = self.split_of(path)
+        split: Split = named_split or ("train" if work.get("type") == "train" else "validation")
         at = _STEP.search(path.as_posix())
         version = inner(work, "policy").get("start")
         rollouts = [rollout for trace in traces if isinstance(trace, Mapping) for rollout in [_rollout(trace, version)]]
@@ -85,7 +85,7 @@ def _rollout(trace: Mapping[str, Any], version: Any) -> dict[str, Any]:
         if isinstance(reward, Mapping) and is_number(reward.get("score")) and is_number(reward.get("weight", 1.0))
     }
     span = inner(inner(trace, "timing"), "agent")
-    begun, ended = span.get("start"), span.get("end")
+    started, ended = span.get("start"), span.get("end")
     agent = inner(trace, "agent")
     failed = bool(trace.get("errors"))
     return {
@@ -95,7 +95,7 @@ def _rollout(trace: Mapping[str, Any], version: Any) -> dict[str, Any]:
         "outcome": "error" if failed else "",
         "error": _error(trace) if failed else "",
         "stop": trace.get("stop_condition") or "",
-        "seconds": ended - begun if is_number(begun) and is_number(ended) and ended > begun else None,
+        "seconds": ended - started if is_number(started) and is_number(ended) and ended > started else None,
         "policy_version": version,
         "trace": _tokens(nodes),
         "meta": {"metrics": trace.get("metrics"), "agent": agent.get("name"), "trainable": agent.get("trainable")},
@@ -106,8 +106,8 @@ def _branch(nodes: Any) -> list[Mapping[str, Any]]:
     """The messages from the root to the newest leaf."""
     if not isinstance(nodes, list):
         return []
-    told = [node.get("parent") for node in nodes if isinstance(node, Mapping)]
-    parents = {parent for parent in told if isinstance(parent, int)}
+    references = [node.get("parent") for node in nodes if isinstance(node, Mapping)]
+    parents = {parent for parent in references if isinstance(parent, int)}
     leaves = [place for place in range(len(nodes)) if place not in parents]
     path: list[Mapping[str, Any]] = []
     place: Any = leaves[-1] if leaves else None
@@ -177,7 +177,7 @@ class Results(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and "example_id" in row and "completion" in row and "reward" in row
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "completion" not in row:
             return None
         metrics = {str(name): value for name, value in inner(row, "metrics").items() if is_number(value)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import LineForm, RowContents, held_out, step_in, whole
-from rlvitals.importers.dumps.chatml import spoken
+from rlvitals.importers.dumps.chatml import completion_fields
 
 OUTCOMES = {"true": "correct", "1": "correct", "false": "wrong", "0": "wrong"}
 """Outcomes by verl's `acc`. A numpy bool is written as text."""
@@ -34,11 +34,16 @@ class Verl(LineForm):
     def recognises(self, path: Path, row: Any) -> bool:
         return isinstance(row, Mapping) and "input" in row and "output" in row
 
-    def told(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
+    def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "input" not in row or "output" not in row:
             return None
         outcome = OUTCOMES.get(re.sub(r"\.0$", "", str(row.get("acc"))).lower(), "")
         rest = {key: value for key, value in row.items() if key not in _OWN}
-        rollout = {**spoken(str(row["output"])), "reward": row.get("score"), "outcome": outcome, "meta": rest}
+        rollout = {
+            **completion_fields(str(row["output"])),
+            "reward": row.get("score"),
+            "outcome": outcome,
+            "meta": rest,
+        }
         group = {"prompt": str(row["input"]), "answer": row.get("gts"), "rollouts": [rollout]}
         return RowContents(whole(row.get("step"), step_in(path.name)), group, held_out([path.parent.name, path.stem]))

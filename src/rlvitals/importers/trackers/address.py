@@ -39,7 +39,7 @@ class Address:
     """A project or a run. The meaning of its parts depends on the tracker."""
 
     def __str__(self) -> str:
-        return self._said(mask_text(self.place))
+        return self._formatted(mask_text(self.place))
 
     @property
     def shown(self) -> str:
@@ -49,14 +49,14 @@ class Address:
         'mlflow:mlflow.db#grpo'
         """
         is_remote = self.place.startswith(("http://", "https://"))
-        return str(self) if is_remote else self._said(self.place.rstrip("/").rpartition("/")[2])
+        return str(self) if is_remote else self._formatted(self.place.rstrip("/").rpartition("/")[2])
 
     @property
     def place_mark(self) -> str:
         """A hash that identifies the place without naming it."""
         return hashlib.sha256(self.place.encode("utf-8", "replace")).hexdigest()[:16] if self.place else ""
 
-    def _said(self, place: str) -> str:
+    def _formatted(self, place: str) -> str:
         return f"{self.scheme}:{place}{'#' if place and (self.path or self.scheme != 'neptune') else ''}{self.path}"
 
 
@@ -72,9 +72,9 @@ def address_in(text: object) -> Address | None:
     >>> address_in("wandb:https://wandb.ai/team/grpo/runs/3f2a/overview?nw=1")
     Address(scheme='wandb', place='', path='team/grpo/3f2a')
     """
-    said = str(text)
-    scheme, colon, rest = said.partition(":")
-    if not colon or scheme not in SCHEMES or rest.startswith("//") or os.path.lexists(said):
+    address = str(text)
+    scheme, colon, rest = address.partition(":")
+    if not colon or scheme not in SCHEMES or rest.startswith("//") or os.path.lexists(address):
         return None
     rest = _ONE_SLASH.sub(r"\1://", rest)  # a Path object merges two slashes into one
     place, mark, path = rest.rpartition("#")

@@ -56,12 +56,12 @@ class Origin:
     from_step: int | None = None
 
     @classmethod
-    def of(cls, said: object) -> Origin | None:
+    def of(cls, stored: object) -> Origin | None:
         """Parses the origin that a sink has stored; None if it is something else."""
-        if not isinstance(said, Mapping) or not isinstance(said.get("run"), str) or not said["run"]:
+        if not isinstance(stored, Mapping) or not isinstance(stored.get("run"), str) or not stored["run"]:
             return None
-        attempt, step = _whole(said.get("attempt")), _whole(said.get("from_step"))
-        return cls(said["run"], attempt, step) if attempt is not None and attempt > 0 else None
+        attempt, step = _whole(stored.get("attempt")), _whole(stored.get("from_step"))
+        return cls(stored["run"], attempt, step) if attempt is not None and attempt > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Source(ABC):
     goes_on: ClassVar[bool]
     """Whether `pages` can continue from a cursor. Otherwise a changed run is fetched again completely."""
 
-    def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
+    def __init__(self, address: Address, tell: Callable[[str], None] = lambda message: None) -> None:
         self.address, self._tell = address, tell
         self.notes: dict[str, None] = {}
         """Remarks on the run whose pages were returned last."""
@@ -185,10 +185,10 @@ class Source(ABC):
         return status_of(error) in (401, 403)
 
     def _explained(self, error: Exception, what: str) -> SourceError:
-        said = mask_text(" ".join(str(error).split()))[:300] or type(error).__name__
+        message = mask_text(" ".join(str(error).split()))[:300] or type(error).__name__
         if self.needs_login(error):
-            return SourceError(f"{self.address}: {self.scheme} refuses the login ({said}). {self.login}".rstrip())
-        return SourceError(f"{self.address}: {what or 'it'} cannot be fetched: {said}")
+            return SourceError(f"{self.address}: {self.scheme} refuses the login ({message}). {self.login}".rstrip())
+        return SourceError(f"{self.address}: {what or 'it'} cannot be fetched: {message}")
 
 
 class _Nowhere(io.TextIOBase):
@@ -233,21 +233,21 @@ def retry_after(error: BaseException) -> float:
     """The seconds that a server asks to wait; 0 if it does not."""
     for one in chain(error):
         headers = getattr(getattr(one, "response", None), "headers", None)
-        said = headers.get("retry-after") if isinstance(headers, Mapping) else None
-        if isinstance(said, str) and said.isdecimal() and len(said) < 5:
-            return float(said)
+        header = headers.get("retry-after") if isinstance(headers, Mapping) else None
+        if isinstance(header, str) and header.isdecimal() and len(header) < 5:
+            return float(header)
     return 0.0
 
 
-def utc_time(said: object) -> float | None:
+def utc_time(value: object) -> float | None:
     """Unix seconds. A text without a time zone is read as UTC, which servers use.
 
     >>> utc_time("2026-01-01T00:00:00"), utc_time("2026-01-01T00:00:00Z"), utc_time(None)
     (1767225600.0, 1767225600.0, None)
     """
-    if isinstance(said, str) and re.fullmatch(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?", said):
-        said += "+00:00"
-    return time_of(said)
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?", value):
+        value += "+00:00"
+    return time_of(value)
 
 
 def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:

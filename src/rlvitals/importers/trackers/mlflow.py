@@ -138,8 +138,8 @@ class MlflowSource(Source):
 
     def needs_login(self, error: Exception) -> bool:
         code = getattr(error, "error_code", "")
-        said = re.search(r"error code (401|403)\b", str(error))  # an answer that MLflow itself did not send
-        return code in ("UNAUTHENTICATED", "PERMISSION_DENIED") or status_of(error) in (401, 403) or bool(said)
+        match = re.search(r"error code (401|403)\b", str(error))  # an answer that MLflow itself did not send
+        return code in ("UNAUTHENTICATED", "PERMISSION_DENIED") or status_of(error) in (401, 403) or bool(match)
 
     def _find(self) -> dict[str, str]:
         """The experiments that the address names, by id. Sets `_run` if it names a run."""
@@ -227,11 +227,11 @@ def _mark(run: Any) -> str:
         if newest is not None
         else [(name, repr(value)) for name, value in run.data.metrics.items()]
     )
-    said = (
+    facts = (
         run.info.status,
         run.info.end_time,
         sorted(points),
         sorted(run.data.params.items()),
         sorted(run.data.tags.items()),
     )
-    return hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32]
+    return hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32]

@@ -60,8 +60,8 @@ class _Export:
 
     @property
     def mark(self) -> str:
-        said = [(file.name, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in self.files]
-        return hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32]
+        facts = [(file.name, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in self.files]
+        return hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32]
 
 
 class NeptuneSource(Source):
@@ -71,7 +71,7 @@ class NeptuneSource(Source):
     grammar = "neptune:FOLDER, with the folder that neptune-exporter wrote (exports/data), or neptune:FOLDER#RUN"
     goes_on = False
 
-    def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
+    def __init__(self, address: Address, tell: Callable[[str], None] = lambda message: None) -> None:
         super().__init__(address, tell)
         self._folder = Path(address.place)
         if not address.place or not os.path.isdir(self._folder):
@@ -95,29 +95,29 @@ class NeptuneSource(Source):
                 raise SourceError(f"{self.address}: the export holds no run {wanted!r}")
         for one in exports:
             self.ask(lambda one=one: self._read_settings(one), f"the settings of {one.run}")  # type: ignore[misc]
-            said = one.attributes
-            is_failed = said.get("sys/failed") is True
+            attributes = one.attributes
+            is_failed = attributes.get("sys/failed") is True
             yield RemoteRun(
                 id=one.run,
-                name=str(said.get("sys/name") or one.run),
+                name=str(attributes.get("sys/name") or one.run),
                 project=one.project,
                 status="failed" if is_failed else "finished",
                 mark=one.mark,
-                created=said.get("sys/creation_time") or changed_at(one.files[0]),
-                ended=said.get("sys/modification_time"),
+                created=attributes.get("sys/creation_time") or changed_at(one.files[0]),
+                ended=attributes.get("sys/modification_time"),
                 within=one.project,
                 handle=one,
             )
 
     def card(self, run: RemoteRun) -> RunCard:
-        said: dict[str, Any] = run.handle.attributes
-        tags = [*said.get("sys/tags", []), *said.get("sys/group_tags", [])]
+        attributes: dict[str, Any] = run.handle.attributes
+        tags = [*attributes.get("sys/tags", []), *attributes.get("sys/group_tags", [])]
         names = ("sys/id", "sys/state", "sys/owner", "sys/forking/parent", "sys/forking/step")
-        facts = {name.removeprefix("sys/"): said.get(name) for name in names}
+        facts = {name.removeprefix("sys/"): attributes.get(name) for name in names}
         return RunCard(
-            config={name: value for name, value in said.items() if not name.startswith("sys/")},
+            config={name: value for name, value in attributes.items() if not name.startswith("sys/")},
             tags=[str(tag) for tag in tags],
-            note=str(said.get("sys/description") or ""),
+            note=str(attributes.get("sys/description") or ""),
             facts=without_nothing(facts),
         )
 
@@ -309,9 +309,13 @@ def _read_other(row: dict[str, Any], series: _Series) -> None:
         moment = row["timestamp"]
         series.add_text(name, float(step), moment.timestamp() if moment else float("nan"), str(row["string_value"]))
         return
-    told = row["histogram_value"] or {}
-    edges, counts = told.get("edges") or [], told.get("values") or []
-    if len(edges) == len(counts) + 1 and len(series.distributions) < MOST_HISTOGRAMS and told.get("type") != "DENSITY":
+    histogram = row["histogram_value"] or {}
+    edges, counts = histogram.get("edges") or [], histogram.get("values") or []
+    if (
+        len(edges) == len(counts) + 1
+        and len(series.distributions) < MOST_HISTOGRAMS
+        and histogram.get("type") != "DENSITY"
+    ):
         buckets = [(edges[place], edges[place + 1], count) for place, count in enumerate(counts)]
         series.distributions.append(Logged(round(float(step)), 1, metric_key(name), sketch_of_buckets(buckets)))
 

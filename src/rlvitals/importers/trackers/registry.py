@@ -22,7 +22,7 @@ CLASSES = {
 assert tuple(CLASSES) == SCHEMES
 
 
-def open_source(address: Address, tell: Callable[[str], None] = lambda said: None) -> Source:
+def open_source(address: Address, tell: Callable[[str], None] = lambda message: None) -> Source:
     """The source of an address. Raises SourceError if it cannot be reached or the address does not exist."""
     module = import_module(f"rlvitals.importers.trackers.{address.scheme}")
     found: Source = getattr(module, CLASSES[address.scheme])(address, tell)

@@ -82,11 +82,11 @@ class RowMaker:
             moment = time_of(time)
             named = {metric_key(name): value for name, value in numbers.items()}
             return Row(int(step or 0), math.nan if moment is None else moment, 1, named, texts)
-        said: dict[str, Any] = {**record, **({} if time is None else {"_timestamp": time})}
+        with_time: dict[str, Any] = {**record, **({} if time is None else {"_timestamp": time})}
         own = counter if type(counter) is int else None
         if own is not None:
             numbers["_step"] = own
-        fields = self._steps.place(numbers, {name: said[name] for name in TIME_NAMES if name in said})
+        fields = self._steps.place(numbers, {name: with_time[name] for name in TIME_NAMES if name in with_time})
         step, moment = fields.pop("step"), fields.pop("timestamp", math.nan)
         for table in self._found:
             self.groups += groups_of(table, step)

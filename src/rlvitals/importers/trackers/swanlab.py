@@ -59,7 +59,7 @@ class SwanLabSource(Source):
     login = "Log in with 'swanlab login', or set SWANLAB_API_KEY; for a server of your own set SWANLAB_API_HOST, too."
     goes_on = False
 
-    def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
+    def __init__(self, address: Address, tell: Callable[[str], None] = lambda message: None) -> None:
         super().__init__(address, tell)
         parts = address.path.split("/")
         if not all(parts) or not 2 <= len(parts) <= 3:
@@ -148,7 +148,7 @@ class SwanLabSource(Source):
 
     def _remote(self, run: Any) -> RemoteRun:
         status = _STATUS.get(run.state, "interrupted")
-        said = [run.name, run.state, run.finished_at, run.description, run.labels]
+        facts = [run.name, run.state, run.finished_at, run.description, run.labels]
         # Every run that rlvitals forwards has a group. The settings of other runs are not requested yet.
         profile = self.ask(lambda: run.profile, "the settings") if run.group else None
         config = profile.get("config") if isinstance(profile, dict) else None
@@ -159,7 +159,7 @@ class SwanLabSource(Source):
             project=self._project,
             status=status,
             # The listed facts do not change while points arrive.
-            mark="" if status == "running" else hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32],
+            mark="" if status == "running" else hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32],
             created=utc_time(run.created_at),
             ended=utc_time(run.finished_at),
             origin=Origin.of(origin),

@@ -65,7 +65,7 @@ class WandbSource(Source):
     login = "Log in with 'wandb login', or set WANDB_API_KEY; for a server of your own set WANDB_BASE_URL, too."
     goes_on = True
 
-    def __init__(self, address: Address, tell: Callable[[str], None] = lambda said: None) -> None:
+    def __init__(self, address: Address, tell: Callable[[str], None] = lambda message: None) -> None:
         super().__init__(address, tell)
         parts = address.path.split("/")
         if not all(parts) or not 1 <= len(parts) <= 3:
@@ -191,10 +191,10 @@ class WandbSource(Source):
     def _rollouts(self, run: RemoteRun, record: dict[str, Any], step: int) -> list[Group]:
         """The rollouts in tables of completions, which W&B stores as files. Unreadable tables are counted."""
         found: list[Group] = []
-        for name, told in record.items():
-            if not isinstance(told, dict) or told.get("_type") != "table-file" or not are_completions(name):
+        for name, value in record.items():
+            if not isinstance(value, dict) or value.get("_type") != "table-file" or not are_completions(name):
                 continue
-            path, size = told.get("path"), told.get("size", 0)
+            path, size = value.get("path"), value.get("size", 0)
             if isinstance(path, str) and isinstance(size, int) and size <= MOST_TABLE_BYTES:
                 try:
                     found += groups_of(self._table(run, path), step)
@@ -212,7 +212,7 @@ class WandbSource(Source):
             return list(table_rows(document(file)))
 
     def _remote(self, run: Any) -> RemoteRun:
-        said = {
+        facts = {
             name: getattr(run, name, None) for name in ("state", "historyLineCount", "heartbeatAt", "tags", "notes")
         }
         # rlvitals gives forwarded runs such names. The settings of other runs are not requested yet.
@@ -223,7 +223,7 @@ class WandbSource(Source):
             name=run.name or run.id,
             project=self._project,
             status=_STATUS.get(run.state, "interrupted"),
-            mark=hashlib.sha256(repr([run.name, said]).encode("utf-8", "replace")).hexdigest()[:32],
+            mark=hashlib.sha256(repr([run.name, facts]).encode("utf-8", "replace")).hexdigest()[:32],
             created=utc_time(getattr(run, "created_at", None)),
             ended=utc_time(getattr(run, "heartbeatAt", None)),
             within=self._project,
