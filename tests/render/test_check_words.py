@@ -28,10 +28,10 @@ def test_reports_and_recoveries_of_one_alarm_are_listed_in_the_order_of_the_step
 
 def test_an_alarm_that_comes_and_goes_all_the_time_is_cut_and_still_says_how_it_ended():
     passing = [finding(step=10 * n, recovered_step=10 * n + 5) for n in range(1, 9)]
-    said = when(passing[0], passing[1:])
-    assert said.startswith("started at step 1, warning at 10, recovered at 15, again at 20")
-    assert said.endswith("…, recovered at 85")
-    assert said.count(",") == 8
+    text = when(passing[0], passing[1:])
+    assert text.startswith("started at step 1, warning at 10, recovered at 15, again at 20")
+    assert text.endswith("…, recovered at 85")
+    assert text.count(",") == 8
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_an_alarm_that_comes_and_goes_all_the_time_is_cut_and_still_says_how_it_
         ("1,552 tokens", {"length": 1552.2}),
     ],
 )
-def test_what_the_title_says_is_not_said_again(title, own):
+def test_what_the_title_says_is_not_repeated(title, own):
     numbers = {"level": 0.74, "base": 1.0, "noise": 1.6, "points": 104.0}
     assert evidence(finding(title=title, evidence=numbers | own)) == (
         "entropy: moving average 0.74, at the start 1, typical noise 1.6, 104 points"
@@ -53,8 +53,8 @@ def test_what_the_title_says_is_not_said_again(title, own):
 
 
 def test_what_the_title_does_not_say_has_words():
-    told = finding(title="no better than at the start (+0.19)", evidence={"t": 1.35, "limit": 2.5, "gain": 0.2})
-    assert evidence(told) == "entropy: limit 2.5, 1.35 standard errors, gained 0.2"
+    found = finding(title="no better than at the start (+0.19)", evidence={"t": 1.35, "limit": 2.5, "gain": 0.2})
+    assert evidence(found) == "entropy: limit 2.5, 1.35 standard errors, gained 0.2"
 
 
 def test_no_finding_is_called_certain():

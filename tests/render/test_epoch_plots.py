@@ -128,7 +128,7 @@ def test_drawing_touches_no_global_state_of_matplotlib():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_without_matplotlib_the_command_is_said(monkeypatch):
+def test_without_matplotlib_the_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependency, match=r"rlvitals\[plots\]"):
         epoch_plots.pictures([(1, {"loss": 1.0})])

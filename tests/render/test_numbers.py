@@ -12,7 +12,7 @@ from rlvitals.render.numbers import number
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (1e300, "1e+300"),
         (-sys.float_info.max, "-1.798e+308"),
@@ -21,12 +21,12 @@ from rlvitals.render.numbers import number
         (12345.678, "12,345.7"),
     ],
 )
-def test_a_number_is_written_out_only_while_that_is_readable(value, said):
-    assert number(value) == said
+def test_a_number_is_written_out_only_while_that_is_readable(value, text):
+    assert number(value) == text
 
 
 @given(st.floats(-1e307, 1e307))
 def test_a_number_takes_at_most_twenty_letters_and_stays_itself(value):
-    said = number(value)
-    assert len(said) <= 20
-    assert float(said.replace(",", "")) == pytest.approx(value, rel=1e-3)
+    text = number(value)
+    assert len(text) <= 20
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=1e-3)

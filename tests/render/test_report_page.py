@@ -114,8 +114,8 @@ def sick(tmp_path):
 def test_the_page_holds_every_part_and_nothing_else_is_needed(sick):
     seen = Seen(page(sick))
     assert_stands_alone(seen)
-    for said in ("✖ Act", "Findings", "Curves", "Settings", "Environment", "dead_gradient", "since step 41", "5e-07"):
-        assert said in seen.text
+    for words in ("✖ Act", "Findings", "Curves", "Settings", "Environment", "dead_gradient", "since step 41", "5e-07"):
+        assert words in seen.text
 
 
 def test_the_pages_numbers_are_the_runs(tmp_path):
@@ -144,10 +144,10 @@ def test_a_hostile_run_stays_text(hostile):
 
 
 def test_a_hostile_run_stays_text_in_markdown_too(hostile):
-    told = markdown(gather(hostile, [hostile]))
-    assert "\x1b" not in told
-    assert "\u202e" not in told
-    outside = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", told)
+    text = markdown(gather(hostile, [hostile]))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    outside = re.sub(r"(?ms)^(`{3,})text\n.*?^\1$", "", text)
     outside = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", outside)
     assert "<script" not in outside
     assert "<img" not in outside
@@ -171,15 +171,15 @@ def test_every_line_of_a_markdown_table_has_as_many_cells(hostile):
 
 
 def test_markdown_tells_verdict_evidence_and_settings(sick):
-    told = markdown(sick)
-    assert told.startswith("## ✖ Act: sick\n")
-    assert "started at step 41, critical at 50" in told
-    assert "| `grad_norm` | ✖ 0 |" in told
-    assert "| `lr` | 5e-07 |" in told
-    assert "\n  - do: check that parameters have requires\\_grad" in told
+    text = markdown(sick)
+    assert text.startswith("## ✖ Act: sick\n")
+    assert "started at step 41, critical at 50" in text
+    assert "| `grad_norm` | ✖ 0 |" in text
+    assert "| `lr` | 5e-07 |" in text
+    assert "\n  - do: check that parameters have requires\\_grad" in text
 
 
-def test_attempts_are_told_apart_and_what_was_abandoned_stays_visible(tmp_path):
+def test_attempts_are_distinguished_and_what_was_abandoned_stays_visible(tmp_path):
     rows = healthy_rows()
     path = record(tmp_path / "run", rows[:30], config={"lr": 1e-6})
     with rlvitals.start(path, resume=20, config={"lr": 2e-6}, display="none") as run:
@@ -252,7 +252,7 @@ def test_thinning_keeps_a_single_spike_and_says_so():
     assert f"{BUCKETS} of 5,000 points, every extreme kept" in seen.text
 
 
-def test_nothing_finite_is_said_and_not_drawn():
+def test_nothing_finite_is_reported_and_not_drawn():
     seen = figure([math.nan, math.nan])
     assert "no finite value in 2 points" in seen.text
     assert "svg" not in seen.tags
@@ -293,10 +293,10 @@ def test_what_is_not_the_same_quantity_is_left_out_of_the_comparison():
     best = {"last": 1.0, "best": None}
     metric = {"name": "kl", "verdict": "different", "best": [best, best], "first_divergence": None}
     runs = [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]
-    told = compared_table({"runs": runs, "metrics": [metric, metric | {"name": "loss", "verdict": "same"}]})
-    assert isinstance(told, ReportTable)
-    assert [row[0] for row in told.rows] == ["loss"]
-    assert told.note == "left out, not the same quantity: kl"
+    table = compared_table({"runs": runs, "metrics": [metric, metric | {"name": "loss", "verdict": "same"}]})
+    assert isinstance(table, ReportTable)
+    assert [row[0] for row in table.rows] == ["loss"]
+    assert table.note == "left out, not the same quantity: kl"
 
 
 def test_code_and_plain_text_hold_whatever_they_are_given():

@@ -68,10 +68,10 @@ def test_facts_are_counted_from_the_groups_also_when_all_are_filtered():
 
 
 def test_what_is_not_known_is_left_out():
-    told = verbose(step_facts([], 1))
-    assert "Grad norm" not in told
-    assert "tokens" not in told.lower()
-    assert "Total groups: 0" in told
+    text = verbose(step_facts([], 1))
+    assert "Grad norm" not in text
+    assert "tokens" not in text.lower()
+    assert "Total groups: 0" in text
 
 
 def test_phases_have_banners():
@@ -84,11 +84,11 @@ def test_details_show_every_group_filtered_ones_too():
     rollout = Rollout(turns=(Turn(advantage=0.5),), reward=1.0, advantage=0.5, outcome="correct", stop="answered")
     kept = Group(id="q1", rollouts=(rollout,), mean=0.5, std=0.5, kept=True)
     filtered = Group(id="q2", rollouts=(rollout,), mean=1.0, std=0.0, kept=False, reason="reward std 0.000 < 0.05")
-    told = group_details([kept, filtered])
-    assert "Group 1 q1: reward 0.500 ± 0.500, 1 rollouts, kept" in told
-    assert "Group 2 q2: reward 1.000 ± 0.000, 1 rollouts, filtered (reward std 0.000 < 0.05)" in told
-    assert told.count("    1  | +0.500 |") == 2
-    assert "reward +1.000, advantage +0.500, correct, ended: answered, 1 turns" in told
+    text = group_details([kept, filtered])
+    assert "Group 1 q1: reward 0.500 ± 0.500, 1 rollouts, kept" in text
+    assert "Group 2 q2: reward 1.000 ± 0.000, 1 rollouts, filtered (reward std 0.000 < 0.05)" in text
+    assert text.count("    1  | +0.500 |") == 2
+    assert "reward +1.000, advantage +0.500, correct, ended: answered, 1 turns" in text
 
 
 def test_transcripts_fold_calls_and_results_unless_all_is_asked_for():

@@ -71,7 +71,7 @@ def test_where_the_last_step_is_known_a_table_tells_progress_to_its_right():
     ]
 
 
-def test_a_missing_value_is_blank_and_a_broken_one_is_said():
+def test_a_missing_value_is_blank_and_a_broken_one_is_marked():
     row = {"loss": math.nan, "rewards/chosen": math.inf, "rewards/margins": -0.078}
     (line,) = step_text(KTO, encoding="utf-8").lines(5, row, None, 80)[1:]
     assert plain(line) == "5        nan     inf             -0.078"

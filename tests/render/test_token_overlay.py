@@ -30,18 +30,18 @@ MARKED = {
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_without_colours_digits_say_how_strong_a_token_is(overlay):
-    told = token_transcript(ROLLOUT, overlay, marks=True).plain
-    assert "turn 1\n      " + "".join(MARKED[overlay]) in told
-    assert "turn 2\n      ⟦tool⟧" in told
-    assert "masked" in told.splitlines()[0]
+    text = token_transcript(ROLLOUT, overlay, marks=True).plain
+    assert "turn 1\n      " + "".join(MARKED[overlay]) in text
+    assert "turn 2\n      ⟦tool⟧" in text
+    assert "masked" in text.splitlines()[0]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_with_colours_a_token_has_that_of_its_step_and_the_legend_names_it(overlay):
-    told = token_transcript(ROLLOUT, overlay, marks=False)
-    legend, _, body = told.plain.partition("\n")
-    styles = {str(span.style) for span in told.spans if span.start > len(legend)}
-    named = {str(span.style) for span in told.spans if span.end <= len(legend)}
+    drawn = token_transcript(ROLLOUT, overlay, marks=False)
+    legend, _, body = drawn.plain.partition("\n")
+    styles = {str(span.style) for span in drawn.spans if span.start > len(legend)}
+    named = {str(span.style) for span in drawn.spans if span.end <= len(legend)}
     assert styles <= named
     assert styles - {""}
     assert "₄" not in body
@@ -61,10 +61,10 @@ def test_the_verb_shows_them_and_says_what_is_missing(tmp_path, capsys):
         run.log_groups([Group("?", (ROLLOUT, Rollout((Turn("x"),)))), Group("!", (Rollout((Turn("x"),)),))], step=1)
     at = ["rollouts", str(tmp_path / "run"), "--step", "1"]
     assert main([*at, "--group", "1", "--tokens"]) == 0
-    told = capsys.readouterr().out
-    assert "probability of the token under the trainer" in told
-    assert "\\x1b[2J₄" in told
-    assert "\x1b" not in told
+    printed = capsys.readouterr().out
+    assert "probability of the token under the trainer" in printed
+    assert "\\x1b[2J₄" in printed
+    assert "\x1b" not in printed
     assert main([*at, "--group", "1", "--tokens", "gap"]) == 0
     assert "less that of the engine" in capsys.readouterr().out
     assert main([*at, "--group", "2", "--tokens"]) != 0

@@ -25,7 +25,7 @@ from rlvitals.health.rows import rows_of_run
 from rlvitals.importers import NotALog, read_log
 from rlvitals.records import Finding, HealthEvent
 from rlvitals.render.check import when
-from rlvitals.render.evidence import _FOLLOWING, _SAID_OF, evidence
+from rlvitals.render.evidence import _FOLLOWING, _PHRASES, evidence
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.evaluations import evaluated_slices, read_trend
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
@@ -102,7 +102,7 @@ def test_every_number_that_a_rule_gives_as_evidence_has_words():
         "accuracy", "chosen", "desirable", "eval_metric", "last", "loser", "lost", "one", "one_now", "outside", "part",
         "phase", "pid", "rejected", "reward", "step", "true_metric", "undesirable", "what", "won",
     }  # fmt: skip
-    assert given - _SAID_OF.keys() - _FOLLOWING - plain == set()
+    assert given - _PHRASES.keys() - _FOLLOWING - plain == set()
 
 
 def test_findings_come_worst_first(tmp_path):

@@ -51,12 +51,12 @@ class ChartSeries:
         first, last = self.rows[0], self.rows[-1]
         return (self.rows[position] - first) / (last - first) if last > first else 0.0
 
-    def onset(self, onset_step: int, said_at: int) -> float | None:
-        """The position, from 0 to 1, at which a finding began; None if the series begins after row `said_at`.
+    def onset(self, onset_step: int, raised_at: int) -> float | None:
+        """The position, from 0 to 1, at which a finding began; None if the series begins after row `raised_at`.
 
         Steps may restart within a log, so the search goes backwards from the row at which the finding was raised.
         """
-        position = next((at for at in reversed(range(len(self.rows))) if self.rows[at] <= said_at), None)
+        position = next((at for at in reversed(range(len(self.rows))) if self.rows[at] <= raised_at), None)
         if position is None:
             return None
         while position > 0 and onset_step < self.steps[position] and self.steps[position - 1] <= self.steps[position]:
@@ -70,8 +70,8 @@ def short(value: float) -> str:
     >>> short(0.5), short(1234.5), short(1e300)
     ('0.5', '1,234.5', '1e+300')
     """
-    said = number(value)
-    return said if len(said) <= 10 else f"{value:.3g}"
+    text = number(value)
+    return text if len(text) <= 10 else f"{value:.3g}"
 
 
 def chart(

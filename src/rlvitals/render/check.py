@@ -33,7 +33,7 @@ STYLES = {"act": "bold red", "watch": "bold yellow", "healthy": "bold green", "c
 SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 _SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "critical": "✖", "warning": "!", "info": "·"}
 _PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
-_GRAVEST_FIRST = ("act", "watch", "cannot judge", "healthy")
+_MOST_SEVERE_FIRST = ("act", "watch", "cannot judge", "healthy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
     """One case for each alarm (a rule, or a rule about one slice), ordered by its worst finding. `findings` must be
     sorted, worst first.
     """
-    said: dict[str, list[dict[str, Any]]] = {}
+    by_alarm: dict[str, list[dict[str, Any]]] = {}
     for finding in findings:
-        said.setdefault(alarm_of(finding["rule"], finding["slice"]), []).append(finding)
-    return [RuleFindings(found[0], tuple(found[1:])) for found in said.values()]
+        by_alarm.setdefault(alarm_of(finding["rule"], finding["slice"]), []).append(finding)
+    return [RuleFindings(found[0], tuple(found[1:])) for found in by_alarm.values()]
 
 
 class ReportView:
@@ -173,7 +173,7 @@ class SlicesView:
         table.add_column("slice", overflow="fold")
         table.add_column("last score", justify="right", no_wrap=True)
         table.add_column("worst finding", overflow="fold")
-        for one in gravest_first(facts["slices"]):
+        for one in most_severe_first(facts["slices"]):
             found = next(iter(one["findings"]), None)
             table.add_row(
                 _badge(one["verdict"], options.ascii_only),
@@ -194,7 +194,7 @@ class FolderView:
         self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        reports = gravest_first(self._facts["reports"])
+        reports = most_severe_first(self._facts["reports"])
         whole = {"verdict": self._facts["verdict"], "reason": counted(reports)}
         yield verdict_line(whole, ascii_only=options.ascii_only)
         yield Text(f"  {self._facts['source']}\n", style="dim")
@@ -216,15 +216,15 @@ class FolderView:
             yield Text(f"\nno logs: {listed}", style="dim")
 
 
-def gravest_first(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def most_severe_first(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Reports sorted by verdict, the most severe first."""
-    return sorted(reports, key=lambda report: _GRAVEST_FIRST.index(report["verdict"]))
+    return sorted(reports, key=lambda report: _MOST_SEVERE_FIRST.index(report["verdict"]))
 
 
 def counted(reports: list[dict[str, Any]]) -> str:
     """The number of reports with each verdict."""
     verdicts = [report["verdict"] for report in reports]
-    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _GRAVEST_FIRST if verdict in verdicts)
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in _MOST_SEVERE_FIRST if verdict in verdicts)
 
 
 def verdict_line(facts: dict[str, Any], *, ascii_only: bool) -> Text:
@@ -295,8 +295,8 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
     facts = two_columns("dim")
     facts.add_row("when", Text(when(finding, case.others)))
     facts.add_row("kind", Text(kind(finding)))
-    if said := evidence(finding):
-        facts.add_row("evidence", Text(said))
+    if evidence_line := evidence(finding):
+        facts.add_row("evidence", Text(evidence_line))
     if finding["advice"]:
         facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
     if finding["causes"]:
@@ -364,12 +364,12 @@ def joined(texts: Iterable[str]) -> str:
 
 def by_words(names: Iterable[dict[str, Any]]) -> str:
     """The names whose meaning was inferred, not given by the catalogue or the user, on one line."""
-    told = (
+    parts = (
         f"{taken['signal'].replace('_', ' ')} is {taken['name']}{_HOW_SURE[taken['sureness']]}"
         for taken in names
         if taken["sureness"] in _HOW_SURE
     )
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 _HOW_SURE = {"high": "", "fair": " (probably)", "guess": " (a guess)"}

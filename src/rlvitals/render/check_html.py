@@ -18,9 +18,9 @@ from rlvitals.render.check import (
     cases,
     cited_text,
     counted,
-    gravest_first,
     joined,
     kind,
+    most_severe_first,
     nearest_rows,
     normal,
     remarks_counted,
@@ -97,7 +97,7 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def _folder(facts: dict[str, Any]) -> Iterator[str]:
-    reports = gravest_first(facts["reports"])
+    reports = most_severe_first(facts["reports"])
     yield f"<h1>{verdict_words(facts['verdict'])}</h1>"
     yield f"<p>{escape(counted(reports))}</p>"
     yield f'<p class="faint">{escape(facts["source"])}</p>'
@@ -155,14 +155,14 @@ def hindsight_parts(facts: dict[str, Any]) -> Iterator[str]:
 
 def remarks(facts: dict[str, Any]) -> Iterator[str]:
     """The rest of a report: harmless remarks, what could not be judged, how names were interpreted, notes."""
-    if told := list(normal(facts["normal"])):
-        yield f"<details><summary>{remarks_counted(told)}</summary>{bullets(told)}</details>"
+    if lines := list(normal(facts["normal"])):
+        yield f"<details><summary>{remarks_counted(lines)}</summary>{bullets(lines)}</details>"
     if facts["cannot_judge"]:
         yield "<h2>Could not be judged</h2><table>"
         for item in facts["cannot_judge"]:
             names = " or ".join(f"<code>{escape(name)}</code>" for name in item["names"])
-            said = f"{escape(item['title'])} is not logged ({names})"
-            yield f"<tr><td>{escape(unseen(item['kinds']))}</td><td>{said}</td></tr>"
+            missing = f"{escape(item['title'])} is not logged ({names})"
+            yield f"<tr><td>{escape(unseen(item['kinds']))}</td><td>{missing}</td></tr>"
         yield "</table>"
     if facts["names"]:
         yield "<h2>How the names were interpreted</h2><details><summary>"

@@ -97,10 +97,10 @@ def points_of(epochs: Epochs, name: str) -> EpochPoints:
     >>> points_of([(1, {"bleu": 0.1}), (2, {}), (3, {"bleu": float("nan")})], "bleu")
     EpochPoints(epochs=[1, 3], values=[0.1, nan], broken=[3])
     """
-    told = [(epoch, float(numbers[name])) for epoch, numbers in epochs if name in numbers]
-    values = [value if math.isfinite(value) else math.nan for _, value in told]
+    logged = [(epoch, float(numbers[name])) for epoch, numbers in epochs if name in numbers]
+    values = [value if math.isfinite(value) else math.nan for _, value in logged]
     return EpochPoints(
-        [epoch for epoch, _ in told], values, [epoch for epoch, value in told if not math.isfinite(value)]
+        [epoch for epoch, _ in logged], values, [epoch for epoch, value in logged if not math.isfinite(value)]
     )
 
 
@@ -205,11 +205,13 @@ def _is_wide(values: list[float]) -> bool:
 
 def _note(axis: Axes, series: EpochSeries, points: EpochPoints) -> None:
     """Mark the best point. Its value is in the title line: a label at the point would cover the curve."""
-    told = [(value, epoch) for epoch, value in zip(points.epochs, points.values, strict=True) if not math.isnan(value)]
+    finite = [
+        (value, epoch) for epoch, value in zip(points.epochs, points.values, strict=True) if not math.isnan(value)
+    ]
     notes = ["x: no number"] if points.broken else []
-    if told and series.best:
-        best = (min if series.best == "lowest" else max)(value for value, _ in told)
-        epoch = next(epoch for value, epoch in told if value == best)
+    if finite and series.best:
+        best = (min if series.best == "lowest" else max)(value for value, _ in finite)
+        epoch = next(epoch for value, epoch in finite if value == best)
         axis.plot(
             [epoch],
             [best],
@@ -221,8 +223,8 @@ def _note(axis: Axes, series: EpochSeries, points: EpochPoints) -> None:
             markeredgewidth=1.6,
         )
         notes.append(f"{series.best} {number(best)} at epoch {epoch}")
-    if told:
-        notes.append(f"last {number(told[-1][0])}")
+    if finite:
+        notes.append(f"last {number(finite[-1][0])}")
     axis.set_title("   ".join(notes), loc="right", fontsize=11, color=GREY)
 
 

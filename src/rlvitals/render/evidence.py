@@ -8,7 +8,7 @@ from typing import Any
 
 from rlvitals.render.charts import short
 
-_SAID_OF = {
+_PHRASES = {
     "level": "moving average {}", "base": "at the start {}", "noise": "typical noise {}", "points": "{} points",
     "best": "best {}", "highest": "highest {}", "lowest": "lowest {}", "value": "last value {}", "first": "first {}",
     "limit": "limit {}", "cap": "limit {}", "ceiling": "limit {}", "threshold": "limit {}", "most": "limit {}",
@@ -30,7 +30,7 @@ _SAID_OF = {
 }  # fmt: skip
 """The wording of each number of the evidence, in the order shown. A number without an entry is shown under its name."""
 
-_SAID_OF_TEXTS = {
+_TEXT_PHRASES = {
     "start_share": "{} at the start", "hits": "{} rollouts show it", "of_rollouts": "of {} that were read",
     "gain": "they earn {} more than others of the same prompt", "gain_z": "{} times as much as chance explains",
     "growth_z": "the rise is {} times what chance explains",
@@ -51,31 +51,31 @@ def evidence(finding: Mapping[str, Any]) -> str:
     """The evidence as one line: the metric, its level now and at the start, then the other numbers that the rule used.
     Of these, numbers that the title contains are left out.
     """
-    told = finding["evidence"]
-    left_out = {"metric"} | (_FOLLOWING if "level" in told and "base" in told else set())
-    if "level" in told:
+    facts = finding["evidence"]
+    left_out = {"metric"} | (_FOLLOWING if "level" in facts and "base" in facts else set())
+    if "level" in facts:
         left_out.add("value")
     title = finding.get("title", "")
-    said_of = _SAID_OF_TEXTS | _SAID_OF | _SAID_OF_TEXTS if "hits" in told else _SAID_OF  # those for texts come first
-    order = {name: place for place, name in enumerate(said_of)}
+    phrases = _TEXT_PHRASES | _PHRASES | _TEXT_PHRASES if "hits" in facts else _PHRASES  # those for texts come first
+    order = {name: place for place, name in enumerate(phrases)}
     words = []
-    for name in sorted(told.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
-        value = told[name]
+    for name in sorted(facts.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
+        value = facts[name]
         if name in ("noise", "points") and value == 0:
             continue  # there was no finite value
-        if name not in _OF_EVERY_FINDING and _is_said(value, title):
+        if name not in _OF_EVERY_FINDING and _is_in_title(value, title):
             continue
         if isinstance(value, int | float):
-            said = f"{value:,.0f}" if float(value).is_integer() else short(value)
-            words.append(said_of.get(name, f"{name.replace('_', ' ')} {{}}").format(said))
+            text = f"{value:,.0f}" if float(value).is_integer() else short(value)
+            words.append(phrases.get(name, f"{name.replace('_', ' ')} {{}}").format(text))
         elif isinstance(value, str) and value != "nan":
             words.append(f"{name.replace('_', ' ')}: {value}")
-    metric = told.get("metric") or ", ".join(finding["metrics"])
+    metric = facts.get("metric") or ", ".join(finding["metrics"])
     known = ", ".join(words)
     return f"{metric}: {known}" if metric and known else str(metric) or known
 
 
-def _is_said(value: object, title: str) -> bool:
+def _is_in_title(value: object, title: str) -> bool:
     """Whether a title contains the value: a text word for word, a number rounded or as a percentage."""
     if isinstance(value, str):
         return value in title

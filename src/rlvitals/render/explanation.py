@@ -68,8 +68,8 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
         yield heading("Typical range")
         bands = two_columns("dim", pad_edge=True)
         for item in explanation.bands:
-            said = f"{band(item.low, item.high)}  ({item.source})" if item.source else band(item.low, item.high)
-            bands.add_row(item.scope or "any run", Text(f"{said}; {item.note}" if item.note else said))
+            text = f"{band(item.low, item.high)}  ({item.source})" if item.source else band(item.low, item.high)
+            bands.add_row(item.scope or "any run", Text(f"{text}; {item.note}" if item.note else text))
         yield bands
     if explanation.symptoms:
         yield heading("When it is off")

@@ -162,12 +162,12 @@ def gate_junit(facts: dict[str, Any]) -> bytes:
     cases: list[tuple[str, str, str, str]] = []
     for one in facts["tests"]:
         _, own, mean, change, limit, found = _cells(one)
-        told = (
+        message = (
             f"candidate {own}, baselines {mean}, change {change}; fails from {limit} worse "
             f"(p {one['p']:.2g}, corrected {one['adjusted']:.2g}, compared with {one['alpha']:.2g}); "
             f"found from {found}"
         )
-        cases.append((f"measure.{one['group']}", one["title"], one["state"], told))
+        cases.append((f"measure.{one['group']}", one["title"], one["state"], message))
     cases += [("check", one["title"], one["state"], one["told"]) for one in facts["checks"]]
     cases += [("limit", one["title"], one["state"], one["told"]) for one in facts["rules"]]
     cases += [("measure", name, "skipped", reason) for name, reason in facts["missing"].items()]
@@ -192,16 +192,16 @@ def _junit(cases: list[tuple[str, str, str, str]]) -> bytes:
     numbers = {name: str(count) for name, count in counts.items()}
     root = ElementTree.Element("testsuites", {"name": "rlvitals gate", "time": "0", **numbers})
     suite = ElementTree.SubElement(root, "testsuite", {"name": "rlvitals gate", "time": "0", **numbers})
-    for kind, name, state, told in cases:
+    for kind, name, state, message in cases:
         place = {"classname": f"rlvitals.gate.{kind}", "name": visible(name), "time": "0"}
         case = ElementTree.SubElement(suite, "testcase", place)
         if state in _ELEMENTS:
-            found = ElementTree.SubElement(case, _ELEMENTS[state], {"message": visible(told)})
+            found = ElementTree.SubElement(case, _ELEMENTS[state], {"message": visible(message)})
             if state != "skipped":
                 found.set("type", "worse" if state == "fail" else "not comparable")
-                found.text = visible(told)
+                found.text = visible(message)
         else:
-            ElementTree.SubElement(case, "system-out").text = visible(told)
+            ElementTree.SubElement(case, "system-out").text = visible(message)
     ElementTree.indent(root)
     data: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return data + b"\n"

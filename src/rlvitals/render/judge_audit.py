@@ -34,8 +34,8 @@ class AuditView:
         table.add_column(no_wrap=True, justify="right")
         table.add_column(no_wrap=True, style="dim")
         table.add_column(overflow="fold")
-        for name, share, spread, said in _lines(facts):
-            table.add_row(name, share, spread, said)
+        for name, share, spread, meaning in _lines(facts):
+            table.add_row(name, share, spread, meaning)
         yield Padding(table, (0, 0, 0, 2))
         if facts["drift"] is not None:
             yield from _drift(facts["drift"])
@@ -44,18 +44,18 @@ class AuditView:
 def headline(facts: dict[str, Any]) -> str:
     """The audit in one line: agreement with the gold labels, biases and drift."""
     agrees = facts["agreement"]["share"]
-    told = ["no gold labels to compare with" if agrees is None else f"agrees with the gold labels in {agrees:.1%}"]
+    parts = ["no gold labels to compare with" if agrees is None else f"agrees with the gold labels in {agrees:.1%}"]
     for key, words in (("position", "prefers a position"), ("length", "depends on length")):
         p = facts[key]["p"]
         if p is not None and p < SURE:
-            told.append(words)
+            parts.append(words)
     for key, words in _TRENDS.items():
         if facts["drift"] is None:
             break
         trend = facts["drift"][key]
         if trend["p"] is not None and trend["p"] < SURE:
-            told.append(f"{words} {'rise' if trend['z'] > 0 else 'fall'} over the run")
-    return ", ".join(told)
+            parts.append(f"{words} {'rise' if trend['z'] > 0 else 'fall'} over the run")
+    return ", ".join(parts)
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str, RenderableType]]:
@@ -67,14 +67,14 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str, RenderableTyp
         ("self-agreement", "self_agreement", "of two verdicts on the same item"),
         ("no verdict", "unread", "of replies could not be read"),
     ]
-    for name, key, said in shares:
+    for name, key, meaning in shares:
         found = facts[key]
         if found["share"] is not None:
             yield (
                 name,
                 f"{found['share']:.1%}",
                 f"{found['low']:.1%} to {found['high']:.1%}",
-                Text(f"{said} ({number(found['count'])} items)"),
+                Text(f"{meaning} ({number(found['count'])} items)"),
             )
     if facts["kappa"] is not None:
         yield "kappa", f"{facts['kappa']:.2f}", "", Text("agreement beyond chance: 0 none, 1 full")
@@ -89,12 +89,12 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str, RenderableTyp
     if length["size"] is not None:
         pairs = facts["kind"] == "pairs"
         size = f"{length['size']:.1%}" if pairs else f"x {length['size']:.2f}"
-        said = (
+        meaning = (
             f"of errors favour the longer answer ({number(length['count'])} of unequal length)"
             if pairs
             else "length of accepted answers beside rejected ones of the same gold label"
         )
-        yield "length bias", size, _chance(length["p"]), Text(said, style=_style(length["p"]))
+        yield "length bias", size, _chance(length["p"]), Text(meaning, style=_style(length["p"]))
 
 
 def _chance(p: float | None) -> str:

@@ -76,8 +76,8 @@ def setting(value: Any) -> str:
     """
     if value is None:
         return "-"
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    said = visible(said)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = visible(text)
     return (
-        said if len(said) <= LONGEST_SETTING else f"{said[:LONGEST_SETTING]} [+{number(len(said) - LONGEST_SETTING)}]"
+        text if len(text) <= LONGEST_SETTING else f"{text[:LONGEST_SETTING]} [+{number(len(text) - LONGEST_SETTING)}]"
     )

@@ -136,7 +136,7 @@ def folder_text(folder: FolderReading, runs: Sequence[RunReading]) -> str:
     lines = []
     for name, (kind, about) in FOLDER_FAMILIES.items():
         lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{{{told}}} {number(value)}" for told, value in samples[name]]
+        lines += [f"{name}{{{label_text}}} {number(value)}" for label_text, value in samples[name]]
     return "".join(f"{line}\n" for line in lines) + run_text(runs)
 
 

@@ -95,17 +95,17 @@ class ReportTable(NamedTuple):
 def about_words(report: RunReport) -> list[str]:
     """Short phrases about the run: rows, steps, status, algorithm, framework, start and attempts."""
     about = report.about
-    told = [f"{number(about['rows'])} {'row' if about['rows'] == 1 else 'rows'}"]
+    parts = [f"{number(about['rows'])} {'row' if about['rows'] == 1 else 'rows'}"]
     if about["first_step"] is not None:
         total = f" of {number(about['total_steps'])}" if about["total_steps"] else ""
-        told.append(f"steps {number(about['first_step'])} to {number(about['last_step'])}{total}")
-    told.append(about["status"] or f"{about['format']} log")
-    told += [str(about[key]) for key in ("algorithm", "framework") if about[key]]
+        parts.append(f"steps {number(about['first_step'])} to {number(about['last_step'])}{total}")
+    parts.append(about["status"] or f"{about['format']} log")
+    parts += [str(about[key]) for key in ("algorithm", "framework") if about[key]]
     if about["started"]:
-        told.append(f"started {moment(about['started'])}, {duration(about['seconds'])}")
+        parts.append(f"started {moment(about['started'])}, {duration(about['seconds'])}")
     if len(report.attempts) > 1:
-        told.append(f"{len(report.attempts)} attempts, {number(about['ghost_rows'])} rows superseded")
-    return told
+        parts.append(f"{len(report.attempts)} attempts, {number(about['ghost_rows'])} rows superseded")
+    return parts
 
 
 def values_table(report: RunReport) -> ReportTable | None:
@@ -212,20 +212,20 @@ def environment_table(report: RunReport) -> ReportTable:
     """The run's source, its environment, and what changed with each further attempt."""
     rows = [["source", report.about["source"]]]
     for key, value in report.environment.items():
-        said = ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, Mapping) else str(value)
-        rows.append([key.replace("_", " "), said])
+        text = ", ".join(f"{name} {item}" for name, item in value.items()) if isinstance(value, Mapping) else str(value)
+        rows.append([key.replace("_", " "), text])
     for attempt in report.attempts[1:]:
         changed = ", ".join(f"{key}: {setting(was)} -> {setting(now)}" for key, (was, now) in _pairs(attempt.changed))
-        begun = "" if attempt.from_step is None else f"from step {number(attempt.from_step)}"
-        rows.append([f"attempt {attempt.number}", "; ".join(filter(None, (begun, changed))) or "resumed"])
+        start = "" if attempt.from_step is None else f"from step {number(attempt.from_step)}"
+        rows.append([f"attempt {attempt.number}", "; ".join(filter(None, (start, changed))) or "resumed"])
     return ReportTable(["", ""], rows, words=2)
 
 
-def told_rollout(rollout: Rollout) -> str:
+def cut_transcript(rollout: Rollout) -> str:
     """A rollout's transcript, cut to `LONGEST_TRANSCRIPT` characters, with control characters made visible."""
-    told = transcript(rollout, full=True)
-    left = len(told) - LONGEST_TRANSCRIPT
-    return told if left <= 0 else f"{told[:LONGEST_TRANSCRIPT]}\n[+{number(left)} characters]"
+    text = transcript(rollout, full=True)
+    left = len(text) - LONGEST_TRANSCRIPT
+    return text if left <= 0 else f"{text[:LONGEST_TRANSCRIPT]}\n[+{number(left)} characters]"
 
 
 def _pairs(changed: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:

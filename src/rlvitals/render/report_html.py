@@ -16,7 +16,7 @@ from rlvitals.render.check_html import (
     remarks,
     verdict_words,
 )
-from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
     ReportTable,
@@ -25,11 +25,11 @@ from rlvitals.render.report import (
     about_words,
     compared_table,
     config_table,
+    cut_transcript,
     differences_table,
     environment_table,
     epochs_table,
     evaluations_table,
-    told_rollout,
     values_table,
 )
 from rlvitals.render.run_plots import Picture
@@ -108,11 +108,11 @@ def _sections(report: RunReport) -> Iterator[tuple[str, str, Iterator[str]]]:
 
 
 def _head(report: RunReport) -> Iterator[str]:
-    yield f"<h1>{verdict_words(report.check['verdict'])} {_said(report.name)}</h1>"
-    yield f"<p>{_said(report.check['reason'])}</p>"
-    yield f'<p class="faint">{_said(" · ".join(about_words(report)))}</p>'
+    yield f"<h1>{verdict_words(report.check['verdict'])} {_escaped(report.name)}</h1>"
+    yield f"<p>{_escaped(report.check['reason'])}</p>"
+    yield f'<p class="faint">{_escaped(" · ".join(about_words(report)))}</p>'
     if report.about["status_note"]:
-        yield f'<p class="faint">{_said(report.about["status_note"])}</p>'
+        yield f'<p class="faint">{_escaped(report.about["status_note"])}</p>'
 
 
 def _vitals(report: RunReport) -> Iterator[str]:
@@ -122,12 +122,12 @@ def _vitals(report: RunReport) -> Iterator[str]:
         for tile in report.tiles:
             style, symbol = _STATUS[tile["status"]]
             moved = "" if tile["change"] is None else tile["change"]["told"]
-            band = "" if tile["band"] is None else f"typical: {said_band(*tile['band'])}"
+            band = "" if tile["band"] is None else f"typical: {band_text(*tile['band'])}"
             yield (
-                f'<div class="tile" title="{_said(tile["why"])}"><p>{_said(tile["title"])}</p>'
+                f'<div class="tile" title="{_escaped(tile["why"])}"><p>{_escaped(tile["title"])}</p>'
                 f'<span class="{style}">{symbol} <b>{number(tile["value"])}</b></span>'
                 f"{sparkline(tile['spark'], tile['name'])}"
-                f'<p class="faint">{_said(tile["name"])}</p><p class="faint">{escape(moved)}</p>'
+                f'<p class="faint">{_escaped(tile["name"])}</p><p class="faint">{escape(moved)}</p>'
                 f'<p class="faint">{escape(band)}</p></div>'
             )
         yield "</div>"
@@ -142,8 +142,8 @@ def _step_bar(cells: Sequence[StepCell]) -> Iterator[str]:
     yield f'<svg class="bar" viewBox="0 0 {len(cells)} 1" preserveAspectRatio="none" role="img" aria-label="{label}">'
     for place, cell in enumerate(cells):
         style = _CELLS.get(cell["severity"] or "", "")
-        told = f"steps {cell['from']} to {cell['to']}: {cell['severity'] or 'nothing said'}"
-        yield f'<rect class="{style}" x="{place}" y="0" width="0.94" height="1"><title>{told}</title></rect>'
+        tooltip = f"steps {cell['from']} to {cell['to']}: {cell['severity'] or 'nothing said'}"
+        yield f'<rect class="{style}" x="{place}" y="0" width="0.94" height="1"><title>{tooltip}</title></rect>'
     yield "</svg>"
 
 
@@ -164,7 +164,7 @@ def _curves(picture: Picture | None) -> Iterator[str]:
         yield f"<p>{legend(picture.legend)}</p>"
     if picture.remarks:
         yield "<ul>"
-        yield from (f'<li class="{escape(severity)}">{_said(text)}</li>' for severity, text in picture.remarks)
+        yield from (f'<li class="{escape(severity)}">{_escaped(text)}</li>' for severity, text in picture.remarks)
         yield "</ul>"
     if any(panel.band for panel in picture.panels):
         yield '<p class="faint">Shaded: the catalogue\'s typical range.</p>'
@@ -175,7 +175,7 @@ def _curves(picture: Picture | None) -> Iterator[str]:
 
 def _epochs(facts: EpochsFacts | None) -> Iterator[str]:
     if facts is not None:
-        yield f"<p><b>{escape(facts['verdict'])}</b>: {_said(facts['why'])}</p>"
+        yield f"<p><b>{escape(facts['verdict'])}</b>: {_escaped(facts['why'])}</p>"
         yield from _table(epochs_table(facts))
 
 
@@ -203,11 +203,11 @@ def _rollouts(report: RunReport) -> Iterator[str]:
 def _rollout(shown: ShownRollout) -> str:
     head = rollout_heading(shown.number, shown.rollout).strip()
     group = group_heading(shown.group_number, shown.group)
-    answer = f"\nreference answer: {_said_lines(shown.group.answer)}" if shown.group.answer else ""
+    answer = f"\nreference answer: {_escaped_lines(shown.group.answer)}" if shown.group.answer else ""
     return (
         f"<details><summary>step {number(shown.step)}, {escape(head)}</summary>"
-        f'<p class="faint">{escape(group)}</p><pre>{_said_lines(shown.group.prompt)}{answer}</pre>'
-        f"<pre>{escape(told_rollout(shown.rollout))}</pre></details>"
+        f'<p class="faint">{escape(group)}</p><pre>{_escaped_lines(shown.group.prompt)}{answer}</pre>'
+        f"<pre>{escape(cut_transcript(shown.rollout))}</pre></details>"
     )
 
 
@@ -240,19 +240,23 @@ def _table(table: ReportTable | None, style: str = "") -> Iterator[str]:
         return
     kinds = ["" if place < table.words else ' class="n"' for place in range(len(table.headers))]
     # Focusable, so that a table wider than the window can also be scrolled with the keyboard.
-    told = _said(", ".join(filter(None, table.headers)))
-    reach = "" if style else f' tabindex="0" role="group" aria-label="table of {told}"'
+    label = _escaped(", ".join(filter(None, table.headers)))
+    reach = "" if style else f' tabindex="0" role="group" aria-label="table of {label}"'
     yield f'<div class="wide"{reach}><table class="{style}">'
     if any(table.headers):
         cells = "".join(
-            f'<th{kind} scope="col">{_said(name)}</th>' for kind, name in zip(kinds, table.headers, strict=True)
+            f'<th{kind} scope="col">{_escaped(name)}</th>' for kind, name in zip(kinds, table.headers, strict=True)
         )
         yield f"<thead><tr>{cells}</tr></thead>"
     for row in table.rows:
-        yield "<tr>" + "".join(f"<td{kind}>{_said(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        yield (
+            "<tr>"
+            + "".join(f"<td{kind}>{_escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
+            + "</tr>"
+        )
     yield "</table></div>"
     if table.note:
-        yield f'<p class="faint">{_said(table.note)}</p>'
+        yield f'<p class="faint">{_escaped(table.note)}</p>'
 
 
 def _folded(table: ReportTable | None) -> Iterator[str]:
@@ -262,9 +266,9 @@ def _folded(table: ReportTable | None) -> Iterator[str]:
         yield "</details>"
 
 
-def _said(text: str) -> str:
+def _escaped(text: str) -> str:
     return escape(visible(text))
 
 
-def _said_lines(text: str) -> str:
-    return "\n".join(_said(line) for line in text.split("\n"))
+def _escaped_lines(text: str) -> str:
+    return "\n".join(_escaped(line) for line in text.split("\n"))

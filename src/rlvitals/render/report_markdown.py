@@ -13,7 +13,7 @@ from typing import Any
 from rlvitals.contract import TileFacts
 from rlvitals.render.check import HINDSIGHT, by_words, cases, cited_text, joined, sum_of, when
 from rlvitals.render.evidence import evidence
-from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
     ReportTable,
@@ -22,12 +22,12 @@ from rlvitals.render.report import (
     about_words,
     compared_table,
     config_table,
+    cut_transcript,
     differences_table,
     environment_table,
     epochs_table,
     evaluations_table,
     nearest_table,
-    told_rollout,
 )
 from rlvitals.render.transcript import rollout_heading
 from rlvitals.terminal import visible
@@ -59,7 +59,7 @@ def _parts(report: RunReport) -> Iterator[str]:
     yield from _findings(report)
     if (hindsight := check["hindsight"]) is not None:
         yield f"\n### {HINDSIGHT}\n"
-        yield from (f"- {plain(told)}" for told in hindsight["told"])
+        yield from (f"- {plain(text)}" for text in hindsight["told"])
         if table := nearest_table(hindsight):
             yield ""
             yield from _table(table)
@@ -72,7 +72,7 @@ def _parts(report: RunReport) -> Iterator[str]:
     yield from _rollouts("Best rollouts", report.best_rollouts)
     yield from _rollouts("Worst rollouts", report.worst_rollouts)
     yield from _compared(report.compared)
-    taken = [f"by the words of their names: {told}"] if (told := by_words(check["names"])) else []
+    taken = [f"by the words of their names: {text}"] if (text := by_words(check["names"])) else []
     notes = [*(finding["title"] for finding in check["normal"]), *taken, *sum_of(check["parts"]), *check["notes"]]
     if notes:
         yield from _folded("Worth knowing", [f"- {plain(note)}" for note in dict.fromkeys(notes)])
@@ -88,7 +88,7 @@ def _tiles(tiles: Sequence[TileFacts]) -> Iterator[str]:
     rows = []
     for tile in tiles:
         moved = "-" if tile["change"] is None else tile["change"]["told"]
-        typical = "" if tile["band"] is None else said_band(*tile["band"])
+        typical = "" if tile["band"] is None else band_text(*tile["band"])
         value = f"{_STATUS[tile['status']]} {number(tile['value'])}".strip()
         rows.append([tile["name"], value, moved, typical, spark(tile["spark"])])
     yield ""
@@ -102,7 +102,7 @@ def _findings(report: RunReport) -> Iterator[str]:
     for case in found:
         finding = case.finding
         yield f"- **{_SEVERITIES[finding['severity']]}**: {plain(finding['title'])}"
-        told = [
+        details = [
             when(finding, case.others),
             evidence(finding),
             f"do: {joined(finding['advice'])}" if finding["advice"] else "",
@@ -111,14 +111,14 @@ def _findings(report: RunReport) -> Iterator[str]:
             finding["more"] and f"more: {finding['more']}",
             *(f"seen in {cited_text(place)}" for place in finding.get("cited", ())),
         ]
-        yield from (f"  - {plain(text)}" for text in told if text)
+        yield from (f"  - {plain(text)}" for text in details if text)
 
 
 def _rollouts(title: str, listed: Sequence[ShownRollout]) -> Iterator[str]:
     for shown in listed:
         head = f"step {number(shown.step)}, {rollout_heading(shown.number, shown.rollout).strip()}"
         prompt = "\n".join(visible(line) for line in shown.group.prompt.split("\n"))
-        yield from _folded(f"{title}: {head}", [_block(f"{prompt}\n\n{told_rollout(shown.rollout)}")])
+        yield from _folded(f"{title}: {head}", [_block(f"{prompt}\n\n{cut_transcript(shown.rollout)}")])
 
 
 def _compared(facts: dict[str, Any] | None) -> Iterator[str]:

@@ -70,21 +70,21 @@ def render_changes(
         old, new = change.before, change.after
         means = (old.mean if old else None, new.mean if new else None)
         moved = None if means[0] is None or means[1] is None else means[1] - means[0]
-        told = [Text(_counted(outcomes(group)) if group else "not tried") for group in (old, new)]
-        table.add_row(*map(signed, means), signed(moved), *told, Text(_prompt(new or old)))
+        results = [Text(_counted(outcomes(group)) if group else "not tried") for group in (old, new)]
+        table.add_row(*map(signed, means), signed(moved), *results, Text(_prompt(new or old)))
     return table
 
 
 def text_changes(before: int, old: Group, after: int, new: Group, *, full: bool = False) -> str:
     """A diff of the best rollouts of one prompt at two steps: `-` marks removed lines, `+` new lines."""
-    told = (_best_told(old, full), _best_told(new, full))
-    lines = difflib.unified_diff(told[0], told[1], f"step {before}", f"step {after}", n=1, lineterm="")
+    transcripts = (_best_transcript(old, full), _best_transcript(new, full))
+    lines = difflib.unified_diff(transcripts[0], transcripts[1], f"step {before}", f"step {after}", n=1, lineterm="")
     heads = [f"Step {step}, {group_heading(1, group)}".replace("Group 1", "the prompt's group", 1)
              for step, group in ((before, old), (after, new))]  # fmt: skip
     return "\n".join([*heads, *(list(lines) or ["the best rollouts are the same"])])
 
 
-def _best_told(group: Group, full: bool) -> list[str]:
+def _best_transcript(group: Group, full: bool) -> list[str]:
     if not group.rollouts:
         return []
     best = max(group.rollouts, key=_rank)

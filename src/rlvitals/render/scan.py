@@ -15,7 +15,7 @@ from rlvitals.render.check import SEVERITY_STYLES, cases, cited_text, joined, ve
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible
 
-TOLD_HITS = 6
+SHOWN_HITS = 6
 SURE = 3.0
 """From this number of standard deviations on, a trend is shown, and a gain is not marked as chance."""
 
@@ -141,8 +141,8 @@ class RubricView:
         table.add_row("cost", Text(cost))
         if facts["failures"]:
             table.add_row("no answer", Text(f"{len(facts['failures'])} times, first: {facts['failures'][0]}"))
-        for place, hit in enumerate(facts["hits"][:TOLD_HITS]):
+        for place, hit in enumerate(facts["hits"][:SHOWN_HITS]):
             why = f" ({hit['why']})" if hit["why"] else ""
-            told = cited_text(hit, ascii_only=options.ascii_only) + why
-            table.add_row("" if place else "seen in", Text(told))
+            citation = cited_text(hit, ascii_only=options.ascii_only) + why
+            table.add_row("" if place else "seen in", Text(citation))
         yield Padding(table, (0, 0, 0, 2))

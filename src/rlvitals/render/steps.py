@@ -140,9 +140,9 @@ def closing(
     >>> plain(closing("failed", 90, 145, 61, error="RuntimeError: out of memory", encoding="utf-8", width=80))
     'failed at step 90/145 after 1 min 1 s: RuntimeError: out of memory'
     """
-    said = f" at step {step}{_of(total)} after {duration(max(seconds, 0.0))}"
-    line = [StyledText(status, "title" if status == "finished" else "bad"), StyledText(said)]
-    room = width - cells(status + said) - 2
+    detail = f" at step {step}{_of(total)} after {duration(max(seconds, 0.0))}"
+    line = [StyledText(status, "title" if status == "finished" else "bad"), StyledText(detail)]
+    room = width - cells(status + detail) - 2
     if error and room > 10:
         line.append(StyledText(f": {clip(printable(error, encoding), room, encoding)}"))
     return line

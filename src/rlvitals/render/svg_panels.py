@@ -10,7 +10,7 @@ import numpy as np
 
 from rlvitals.render.charts import short
 from rlvitals.render.curves import axis_scale, envelope
-from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import COLOURS, Array, Mark, Panel, Picture, PlotLine
 from rlvitals.render.svg import Frame, Scale, Spot
@@ -64,7 +64,7 @@ def panel_figure(panel: Panel, picture: Picture) -> str:
     """One panel with its band, findings, abandoned attempts and the boundaries between attempts."""
     values = np.concatenate([np.zeros(0), *(line.y[np.isfinite(line.y)] for line in panel.lines)])
     places = np.concatenate([np.zeros(0), *(line.x for line in panel.lines)])
-    caption = f"<b>{_said(panel.title)}</b>{_said(panel.name)}"
+    caption = f"<b>{_escaped(panel.title)}</b>{_escaped(panel.name)}"
     if not len(values):
         lost = sum(len(line.y) for line in panel.lines)
         return f"<figure><figcaption>{caption}<br>no finite value in {number(lost)} points</figcaption></figure>"
@@ -76,7 +76,7 @@ def panel_figure(panel: Panel, picture: Picture) -> str:
         parts += _curve(line, f" s{place % len(COLOURS)}", frame)
     parts += _marks(panel.marks, frame)
     parts += _lost(panel.not_finite, frame)
-    label = f"{_said(panel.title)}: {_summary(panel, values)}"
+    label = f"{_escaped(panel.title)}: {_summary(panel, values)}"
     return (
         f'<figure><figcaption>{caption}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{label}">{"".join(parts)}</svg><figcaption>{_keys(panel, picture)}{_summary(panel, values)}'
@@ -88,7 +88,7 @@ def legend(names: Sequence[str]) -> str:
     """The legend: each line's style and name."""
     return "".join(
         f'<span class="key"><svg viewBox="0 0 26 8" aria-hidden="true"><polyline class="middle s{place % len(COLOURS)}"'
-        f' points="1,4 25,4"/></svg>{_said(name)}</span>'
+        f' points="1,4 25,4"/></svg>{_escaped(name)}</span>'
         for place, name in enumerate(names)
     )
 
@@ -101,12 +101,12 @@ def sparkline(points: Sequence[Sequence[float | None]], label: str) -> str:
     xs, ys = [x for x, _ in known], [y for _, y in known]
     frame = Frame(SPARK_WIDTH + 6, SPARK_HEIGHT + 20, 2, (min(xs), max(xs)), (min(ys), max(ys)), top=3)
     return (
-        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img" aria-label="{_said(label)}">'
+        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img" aria-label="{_escaped(label)}">'
         f"{frame.line(known, 'middle')}</svg>"
     )
 
 
-def _said(text: str) -> str:
+def _escaped(text: str) -> str:
     return escape(visible(text))
 
 
@@ -154,7 +154,7 @@ def _background(panel: Panel, picture: Picture, frame: Frame) -> Iterator[str]:
     for x, words in picture.boundaries:
         if frame.x_range[0] <= x <= frame.x_range[1]:
             yield _upright(frame, x, "boundary")
-            yield f'<text x="{frame.x(x) + 2}" y="{frame.floor - 3}">{_said(words)}</text>'
+            yield f'<text x="{frame.x(x) + 2}" y="{frame.floor - 3}">{_escaped(words)}</text>'
 
 
 def _curve(line: PlotLine, style: str, frame: Frame) -> Iterator[str]:
@@ -163,8 +163,8 @@ def _curve(line: PlotLine, style: str, frame: Frame) -> Iterator[str]:
     if line.is_sparse:
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
             if math.isfinite(y):
-                told = f"<title>{short(x)}: {short(y)}</title>"
-                yield f'<circle class="dot{style}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6">{told}</circle>'
+                tooltip = f"<title>{short(x)}: {short(y)}</title>"
+                yield f'<circle class="dot{style}" cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6">{tooltip}</circle>'
 
 
 def _spots(line: PlotLine) -> Iterator[list[Spot]]:
@@ -223,12 +223,12 @@ def _summary(panel: Panel, values: Array) -> str:
     """The last, lowest and highest values, and the typical range."""
     lasts = [number(float(line.y[-1])) for line in panel.lines if len(line.y)]
     lowest, highest = number(float(values.min())), number(float(values.max()))
-    told = [f"last {' / '.join(lasts)}", f"{lowest} to {highest}" if lowest != highest else f"always {lowest}"]
+    parts = [f"last {' / '.join(lasts)}", f"{lowest} to {highest}" if lowest != highest else f"always {lowest}"]
     if lasts == [lowest] == [highest]:
-        told = told[1:]
+        parts = parts[1:]
     if panel.band is not None:
-        told.append(f"typical: {said_band(*panel.band)}")
-    return " · ".join(told)
+        parts.append(f"typical: {band_text(*panel.band)}")
+    return " · ".join(parts)
 
 
 def _thinned(panel: Panel) -> str:

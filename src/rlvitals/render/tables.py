@@ -108,8 +108,8 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     if facts["changes"]:
         yield Text("\nChange of the vital signs", style="bold")
         changes = Table.grid(padding=(0, 2))
-        for name, told in facts["changes"].items():
-            changes.add_row(Text(f"  {name}", overflow="fold"), Text(told))
+        for name, change in facts["changes"].items():
+            changes.add_row(Text(f"  {name}", overflow="fold"), Text(change))
         yield changes
     if facts["last_rows"]:
         yield Text("\nLast rows", style="bold")

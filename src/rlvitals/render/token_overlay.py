@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
     style: str
     mark: str
-    says: str
+    meaning: str
 
 
 _OUTSIDE = Step("", "", "")
@@ -91,33 +91,33 @@ def token_transcript(rollout: Rollout, overlay: str, *, marks: bool) -> Text | N
     trace, scale = rollout.trace, scale_of(rollout, overlay)
     if trace is None or scale is None:
         return None
-    told = Text(f"    {scale.about}: ")
+    text = Text(f"    {scale.about}: ")
     for number, step in enumerate(scale.steps):
-        told.append(", " if number else "")
-        told.append(f" {visible(step.says)}{step.mark if marks else ''} ", step.style)
+        text.append(", " if number else "")
+        text.append(f" {visible(step.meaning)}{step.mark if marks else ''} ", step.style)
     if trace.trained and overlay != "mask":
-        told.append("; " + ("⟦masked⟧" if marks else ""))
-        told.append("" if marks else " masked ", _MASKED)
+        text.append("; " + ("⟦masked⟧" if marks else ""))
+        text.append("" if marks else " masked ", _MASKED)
     turn, is_masked = None, False
     for at in range(trace.length):
         is_new = bool(trace.turns) and trace.turns[at] != turn
         was_masked, is_masked = is_masked, bool(trace.trained) and not trace.trained[at]
         if marks and was_masked and (is_new or not is_masked):
-            told.append("⟧")
+            text.append("⟧")
         if is_new:
             turn = trace.turns[at]
-            told.append(f"\n    turn {turn + 1}\n      ")
+            text.append(f"\n    turn {turn + 1}\n      ")
         elif at == 0:
-            told.append("\n      ")
+            text.append("\n      ")
         if marks and is_masked and (is_new or not was_masked):
-            told.append("⟦")
+            text.append("⟦")
         place = scale.at(at)
         step = scale.steps[place] if place is not None else _OUTSIDE
-        told.append(seen(trace, at), _MASKED if is_masked and place is None else step.style)
-        told.append(step.mark if marks and not is_masked else "")
+        text.append(seen(trace, at), _MASKED if is_masked and place is None else step.style)
+        text.append(step.mark if marks and not is_masked else "")
         if trace.texts and trace.texts[at].endswith("\n"):
-            told.append("\n      ")
-    return told.append("⟧") if marks and is_masked else told
+            text.append("\n      ")
+    return text.append("⟧") if marks and is_masked else text
 
 
 def seen(trace: TokenTrace, at: int) -> str:

@@ -45,21 +45,21 @@ def rollout_heading(place: int, rollout: Rollout) -> str:
     >>> rollout_heading(2, Rollout(reward=1.0, outcome="correct", stop="answered", tokens=1200, trainable_tokens=300))
     '  Rollout 2: reward +1.000, correct, ended: answered, 0 turns, 1,200 tokens (300 trainable)'
     """
-    told = [f"reward {signed(rollout.reward)}"]
+    parts = [f"reward {signed(rollout.reward)}"]
     if rollout.advantage is not None:
-        told.append(f"advantage {signed(rollout.advantage)}")
-    told += [word for word in (rollout.outcome, rollout.stop and f"ended: {rollout.stop}") if word]
-    told.append(f"{len(rollout.turns)} turns")
+        parts.append(f"advantage {signed(rollout.advantage)}")
+    parts += [word for word in (rollout.outcome, rollout.stop and f"ended: {rollout.stop}") if word]
+    parts.append(f"{len(rollout.turns)} turns")
     if (tokens := rollout.total_tokens) is not None:
         own = rollout.total_trainable
-        told.append(f"{number(tokens)} tokens" + (f" ({number(own)} trainable)" if own is not None else ""))
+        parts.append(f"{number(tokens)} tokens" + (f" ({number(own)} trainable)" if own is not None else ""))
     if rollout.seconds is not None:
-        told.append(f"{rollout.seconds:.1f} s")
+        parts.append(f"{rollout.seconds:.1f} s")
     if rollout.policy_version is not None:
-        told.append(f"policy {rollout.policy_version}")
+        parts.append(f"policy {rollout.policy_version}")
     if rollout.error:
-        told.append(f"error: {rollout.error}")
-    return visible(f"  Rollout {place}: {', '.join(told)}")
+        parts.append(f"error: {rollout.error}")
+    return visible(f"  Rollout {place}: {', '.join(parts)}")
 
 
 def transcript(rollout: Rollout, *, full: bool = False, numbers: bool = True) -> str:
@@ -94,16 +94,16 @@ def _facts(rollout: Rollout) -> Iterator[str]:
 
 
 def _turn(place: int, turn: Turn, full: bool, numbers: bool) -> Iterator[str]:
-    told = [f"turn {place}"]
+    parts = [f"turn {place}"]
     if numbers and turn.advantage is not None:
-        told.append(f"advantage {signed(turn.advantage)}")
+        parts.append(f"advantage {signed(turn.advantage)}")
     if numbers and turn.reward is not None:
-        told.append(f"reward {signed(turn.reward)}")
+        parts.append(f"reward {signed(turn.reward)}")
     if turn.outcome:
-        told.append(turn.outcome)
+        parts.append(turn.outcome)
     if numbers and turn.tokens is not None:
-        told.append(f"{number(turn.tokens)} tokens")
-    yield visible(f"    {', '.join(told)}")
+        parts.append(f"{number(turn.tokens)} tokens")
+    yield visible(f"    {', '.join(parts)}")
     if turn.text:
         yield folded(turn.text, full=full)
     for call in turn.calls:
