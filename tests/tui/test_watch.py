@@ -389,30 +389,30 @@ def test_json_lines_hold_the_same_numbers(tmp_path, capsys):
     rows = dying_rows()
     log = write_jsonl(tmp_path / "log.jsonl", rows)
     assert main(["watch", str(log), "--json", "--until-idle", "0.05", "--interval", "0.01"]) == 0
-    told = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    row = next(event for event in told if event["type"] == "row")
+    events = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    row = next(event for event in events if event["type"] == "row")
     assert (row["step"], row["rows"], row["values"]["reward"]) == (70, 70, rows[-1]["reward"])
-    assert [event["kind"] for event in told if event["type"] == "finding"] == ["dead_gradient"]
-    assert told[-1]["type"] == "end"
+    assert [event["kind"] for event in events if event["type"] == "finding"] == ["dead_gradient"]
+    assert events[-1]["type"] == "end"
 
 
 def test_plain_lines_come_as_rows_come_and_end_when_nothing_does(tmp_path):
     log = tmp_path / "log.jsonl"
     watched = Watched(log)
-    said = []
+    lines = []
 
     def say(event):
-        said.append(line(event))
-        if "no rows yet" in said[-1]:
+        lines.append(line(event))
+        if "no rows yet" in lines[-1]:
             write_jsonl(log, healthy_rows(12))
 
     follow(watched, say, interval=0.01, until_idle=0.3)
-    assert said[0].endswith("log.jsonl: no rows yet")
-    assert said[1].startswith("step 12 | healthy")
-    assert said[-1].startswith("no row came for")
+    assert lines[0].endswith("log.jsonl: no rows yet")
+    assert lines[1].startswith("step 12 | healthy")
+    assert lines[-1].startswith("no row came for")
 
 
-def test_a_run_that_cannot_be_read_is_said_and_does_not_end_the_view(tmp_path):
+def test_a_run_that_cannot_be_read_is_reported_and_does_not_end_the_view(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none") as run:
         for row in healthy_rows(10):
             log_row(run, row)
@@ -427,15 +427,15 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_end_the_view(tmp_path):
     assert (watched.problem, watched.judge.points) == ("", 10)
 
 
-def test_a_terminal_without_textual_is_told_what_to_install(tmp_path, capsys, monkeypatch):
+def test_without_textual_the_terminal_names_what_to_install(tmp_path, capsys, monkeypatch):
     log = write_jsonl(tmp_path / "log.jsonl", healthy_rows(10))
     monkeypatch.setitem(sys.modules, "rlvitals.tui.app", None)
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     assert main(["watch", str(log)]) == 64
-    told = capsys.readouterr().err
-    assert "pip install 'rlvitals[watch]'" in told
-    assert "--plain" in told
+    printed = capsys.readouterr().err
+    assert "pip install 'rlvitals[watch]'" in printed
+    assert "--plain" in printed
 
 
 def test_wrong_usage_is_one_line(tmp_path, capsys):
@@ -524,14 +524,14 @@ def test_a_run_that_was_named_has_no_list_to_go_back_to(tmp_path):
 
 def test_in_a_pipe_the_list_is_lines(several, capsys):
     assert main(["watch", str(several)]) == 0
-    told = capsys.readouterr()
-    lines = [text.split(" | ") for text in told.out.splitlines()]
+    captured = capsys.readouterr()
+    lines = [text.split(" | ") for text in captured.out.splitlines()]
     assert len(lines) == 3
     assert lines[0][:4] == ["healthy", str(several / "deep" / "going"), "running", "step 30"]
     assert {(line[0], line[1]) for line in lines[1:]} == {
         ("act", str(several / "bad")), ("act", str(several / "train_log.jsonl")),
     }  # fmt: skip
-    assert "name one of them to follow it" in told.err
+    assert "name one of them to follow it" in captured.err
     assert main(["watch", str(several), "--json"]) == 0
     events = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert [(event["type"], event["verdict"]) for event in events] == [

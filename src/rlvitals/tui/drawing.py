@@ -18,7 +18,7 @@ from textual.filter import LineFilter
 
 from rlvitals.catalog import Limits
 from rlvitals.render.charts import ChartSeries, chart
-from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.terminal import cut_middle, visible
 
@@ -126,7 +126,7 @@ def _is_typical(series: ChartSeries, band: Limits | None, row: int, rows: int, l
 def panel_title(name: str, title: str, value: float | None, band: Limits | None, width: int) -> Text:
     """The title of a chart: the metric, its last value and its typical range."""
     now = number(value)
-    typical = f"  [{said_band(*band)}]" if band else ""
+    typical = f"  [{band_text(*band)}]" if band else ""
     room = width - len(now) - len(typical) - 1
     if room < 8:
         typical, room = "", width - len(now) - 1

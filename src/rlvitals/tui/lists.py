@@ -28,20 +28,27 @@ def moment_ago(then: float | None) -> str:
 def fitting(lines: Sequence[ListLine], words: str) -> list[ListLine]:
     """The lines that contain every word."""
     wanted = words.lower().split()
-    return [line for line in lines if all(word in _said(line) for word in wanted)]
+    return [line for line in lines if all(word in _searched_text(line) for word in wanted)]
 
 
-def _said(line: ListLine) -> str:
+def _searched_text(line: ListLine) -> str:
     facts = line.facts
-    told = (line.name, facts["name"], facts["verdict"], facts["status"], facts["status_note"], facts["algorithm"] or "")
-    return " ".join(told).lower()
+    parts = (
+        line.name,
+        facts["name"],
+        facts["verdict"],
+        facts["status"],
+        facts["status_note"],
+        facts["algorithm"] or "",
+    )
+    return " ".join(parts).lower()
 
 
 def listed_line(line: ListLine) -> str:
     """One line of the list for a pipe."""
     facts = line.facts
-    told = [facts["verdict"], str(line.path), facts["status"], f"step {progress(facts)}", facts["reason"]]
-    return visible(" | ".join(word for word in told if word))
+    parts = [facts["verdict"], str(line.path), facts["status"], f"step {progress(facts)}", facts["reason"]]
+    return visible(" | ".join(word for word in parts if word))
 
 
 def listed_event(line: ListLine) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.render.charts import ChartSeries
 from rlvitals.render.check import RuleFindings, cases, cited_text, joined, kind, when
 from rlvitals.render.evidence import evidence
-from rlvitals.render.numbers import band as said_band
+from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.terminal import visible
 from rlvitals.tui.drawing import (
@@ -165,7 +165,7 @@ class VitalsPane(MetricsPane):
             symbol, style = STATUS[tile.status]
             moved = tile.change["since_start"] if tile.change else None
             change = "-" if moved is None else f"{'+' if moved > 0 else ''}{number(moved)}" if moved else "steady"
-            band = cut("" if tile.band is None else said_band(*tile.band), typical - 1) if typical else ""
+            band = cut("" if tile.band is None else band_text(*tile.band), typical - 1) if typical else ""
             series = self.watched.series(tile.name)
             lines.append(
                 Text.assemble(
@@ -180,8 +180,8 @@ class VitalsPane(MetricsPane):
             )
         chosen = tiles[self.selected]
         lines.append(Text(""))
-        said = f"{chosen.name}: {chosen.why or 'no finding'}"
-        lines.append(Text(cut(said, width), style=STATUS[chosen.status][1] or FAINT))
+        summary = f"{chosen.name}: {chosen.why or 'no finding'}"
+        lines.append(Text(cut(summary, width), style=STATUS[chosen.status][1] or FAINT))
         if chosen.change:
             lines.append(Text(cut(chosen.change["told"], width), style=FAINT))
         return [*lines, *self._large(chosen.name, width, height - len(lines))]
@@ -271,7 +271,7 @@ class FindingsPane(Pane):
     def _details(self, case: RuleFindings, width: int) -> list[Text]:
         finding = case.finding
         symbol, style = SEVERITIES[finding["severity"]]
-        told = [
+        paragraphs = [
             Text.assemble((f"{symbol} {finding['severity']}  ", style), (visible(finding["title"]), "bold")),
             Text(visible(when(finding, case.others)), style=FAINT),
             Text(visible(kind(finding)), style=FAINT),
@@ -282,8 +282,8 @@ class FindingsPane(Pane):
             ("causes", joined(finding["causes"])),
             *(("seen in", cited_text(place)) for place in finding.get("cited", ())),
         ]
-        told += [Text.assemble((f"{word}: ", FAINT), visible(text)) for word, text in parts if text]
-        lines = wrapped(told, width, self.app.console)
+        paragraphs += [Text.assemble((f"{word}: ", FAINT), visible(text)) for word, text in parts if text]
+        lines = wrapped(paragraphs, width, self.app.console)
         for name in finding["metrics"]:
             series = self.watched.series(name)
             if series is not None:

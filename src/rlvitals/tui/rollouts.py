@@ -110,16 +110,16 @@ class RolloutsPane(Pane):
         return [*lines, *self.page(self._details(group, width), height - len(lines))]
 
     def _details(self, group: Group, width: int) -> list[Text]:
-        told: list[Text] = []
+        lines: list[Text] = []
         if any(turn.advantage is not None for rollout in group.rollouts for turn in rollout.turns):
-            told += [Text(line) for line in turn_table(group, width).split("\n")]
+            lines += [Text(line) for line in turn_table(group, width).split("\n")]
         if not group.rollouts:
-            return [*told, Text("no rollouts", style=FAINT)]
+            return [*lines, Text("no rollouts", style=FAINT)]
         self.selected = min(self.selected, len(group.rollouts) - 1)
         rollout = group.rollouts[self.selected]
-        told.append(Text(rollout_heading(self.selected + 1, rollout).strip(), style="bold"))
-        told += [Text(line) for line in transcript(rollout, full=True).split("\n")]
-        return wrapped(told, width, self.app.console)
+        lines.append(Text(rollout_heading(self.selected + 1, rollout).strip(), style="bold"))
+        lines += [Text(line) for line in transcript(rollout, full=True).split("\n")]
+        return wrapped(lines, width, self.app.console)
 
     def _listed(self, width: int, height: int) -> list[Text]:
         what = "lowest rewards first" if self.is_worst else f"with {self.filter!r}"
@@ -127,9 +127,9 @@ class RolloutsPane(Pane):
         self.selected = max(0, min(self.selected, len(self._hits) - 1))
         for place in window(len(self._hits), self.selected, height - 1):
             hit = self._hits[place]
-            told = (
+            head = (
                 f"step {number(hit.step):>6}  group {hit.group:>3}.{hit.rollout:<3} {signed(hit.reward)}  {hit.outcome}"
             )
-            text = cut(f"{told}  {' '.join(hit.prompt.split())}", width)
+            text = cut(f"{head}  {' '.join(hit.prompt.split())}", width)
             lines.append(Text(text, style="reverse" if place == self.selected else "", no_wrap=True))
         return lines

@@ -175,13 +175,13 @@ class ChoosingApp(FilteringApp[Path]):
             return
         self._choices.refresh()
         lines, width = self._choices.lines, self.size.width - 2
-        told = [f"{len(lines)} runs and logs in {self._listed.folder}"]
+        parts = [f"{len(lines)} runs and logs in {self._listed.folder}"]
         for verdict in ("act", "watch", "healthy"):
             count = sum(line.facts["verdict"] == verdict for line in lines)
-            told += [f"{VERDICTS[verdict][0]} {count} {verdict}"] if count else []
+            parts += [f"{VERDICTS[verdict][0]} {count} {verdict}"] if count else []
         running = sum(line.facts["status"] == "running" for line in lines)
-        told += [f"{running} running"] if running else []
-        head = Text(cut("  ".join(told), width), style="bold", no_wrap=True)
+        parts += [f"{running} running"] if running else []
+        head = Text(cut("  ".join(parts), width), style="bold", no_wrap=True)
         reason = Text(visible(self._choices.reason), no_wrap=True)
         reason.truncate(width, overflow="ellipsis")
         self.query_one("#head", Static).update(Text("\n").join([head, reason]))
