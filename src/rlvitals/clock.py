@@ -82,7 +82,7 @@ class AttemptClock:
         self._last: Row | None = None
         self._process: ProcessId | None = None
         self._unwritten: deque[bytes] = deque()
-        self._say_once = Once()
+        self._warn_once = Once()
         self._next_look = 0.0
         self._looked_at = self._seen_at = time.time()
         self._slept = 0.0
@@ -108,11 +108,11 @@ class AttemptClock:
             with guarded(self._put_aside, but=(OSError,)):
                 self._look(time.time())
         except OSError as error:  # a disk error may be temporary: the next look tries again
-            self._say_once(f"the clock cannot read {self._dir.root}: {error.strerror or error}")
+            self._warn_once(f"the clock cannot read {self._dir.root}: {error.strerror or error}")
 
     def _put_aside(self, error: Exception) -> None:
         self.is_over = True
-        self._say_once(f"the clock failed and is disabled: {words_of(error)}")
+        self._warn_once(f"the clock failed and is disabled: {words_of(error)}")
 
     def close(self) -> None:
         """Write the lines that could not be written before, and wait for notifications that are being sent."""
@@ -133,11 +133,11 @@ class AttemptClock:
         if state == "gone":
             pid = self._process.pid if self._process is not None else 0
             self._monitor.tick(now, lost_pid=pid)
-            self._tell(now)
+            self._report(now)
         elif state == "running" and self._last is not None and self._last.attempt == self._attempt:
             # Loading a model before an attempt's first row may take any amount of time.
             self._monitor.tick(now - self._slept)
-            self._tell(now)
+            self._report(now)
         self.is_over = state != "running"
         self._write()
 
@@ -176,7 +176,7 @@ class AttemptClock:
         step = max(row.step, case.step) if stream == "eval" else row.step
         self._monitor.update({"step": step, "timestamp": row.timestamp})
 
-    def _tell(self, now: float) -> None:
+    def _report(self, now: float) -> None:
         """Record and report the events of the last tick."""
         for event in self._monitor.events:
             self._unwritten.append(event_line(replace(event, timestamp=now, attempt=self._attempt, seen_in="clock")))
@@ -192,7 +192,7 @@ class AttemptClock:
                 append_event(self._dir, self._unwritten[0])
                 self._unwritten.popleft()
         except OSError as error:
-            self._say_once(f"cannot write {self._dir.findings}: {error.strerror or error}")
+            self._warn_once(f"cannot write {self._dir.findings}: {error.strerror or error}")
 
 
 def _tail(log: Path) -> RowTail:

@@ -435,22 +435,22 @@ def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
             near = did_you_mean(str(key), NOTIFY_KEYS)
             raise ConfigError(f"notify has no setting {_harmless(key)}.{near} Settings: {', '.join(NOTIFY_KEYS)}")
     given = {key: os.fspath(value) if key == "sentinel" else value for key, value in given.items() if value is not None}
-    told = interpolate({key: value for key, value in given.items() if key != "to"})
-    if "webhook" in told and not re.match(r"https?://[^/\s]+\S*$", str(told["webhook"])):
+    settings = interpolate({key: value for key, value in given.items() if key != "to"})
+    if "webhook" in settings and not re.match(r"https?://[^/\s]+\S*$", str(settings["webhook"])):
         raise ConfigError("notify.webhook must be an http(s) address, or '${env:NAME}' for one in the environment")
-    if "link" in told and (
-        masked(told["link"]) != told["link"] or not re.match(r"https?://[^/\s@]+\S*$", str(told["link"]))
+    if "link" in settings and (
+        masked(settings["link"]) != settings["link"] or not re.match(r"https?://[^/\s@]+\S*$", str(settings["link"]))
     ):
         raise ConfigError("notify.link must be the http(s) address of the run's page, without a token in it")
     for key, known in (("format", WEBHOOK_FORMATS), ("on", _SEVERITIES)):
-        if key in told and told[key] not in known:
-            near = did_you_mean(str(told[key]), known)
-            raise ConfigError(f"notify.{key} must be one of {', '.join(known)}, not {told[key]!r}.{near}")
+        if key in settings and settings[key] not in known:
+            near = did_you_mean(str(settings[key]), known)
+            raise ConfigError(f"notify.{key} must be one of {', '.join(known)}, not {settings[key]!r}.{near}")
     if given.get("to"):
-        told["to"] = _targets(given["to"], told.get("on", "critical"))
-    if told and not told.keys() & {"to", "webhook", "sentinel"}:
+        settings["to"] = _targets(given["to"], settings.get("on", "critical"))
+    if settings and not settings.keys() & {"to", "webhook", "sentinel"}:
         raise ConfigError("notify needs a service ('to'), a webhook or a sentinel")
-    return told
+    return settings
 
 
 def _targets(value: Any, on: str) -> list[dict[str, Any]]:
@@ -460,11 +460,11 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
         target = {"to": one} if isinstance(one, str) else _with_on(one) if isinstance(one, Mapping) else {}
         service = target.get("to")
         if service not in NOTIFY_SERVICES:
-            said = f" not {_harmless(service)}." if isinstance(service, str) else ""
+            wrong = f" not {_harmless(service)}." if isinstance(service, str) else ""
             near = did_you_mean(service, NOTIFY_SERVICES) if isinstance(service, str) else ""
             raise ConfigError(
-                f"notify names services: {', '.join(NOTIFY_SERVICES)};{said}{near} Addresses and tokens are taken from "
-                "the environment (docs/notifications.md)"
+                f"notify names services: {', '.join(NOTIFY_SERVICES)};{wrong}{near} Addresses and tokens are taken "
+                "from the environment (docs/notifications.md)"
             )
         for key in target:
             if key not in TARGET_KEYS:

@@ -77,7 +77,7 @@ class RunGauges:
     def _begin(self) -> None:
         """Discard all state: the run is new, or another one has replaced it."""
         self._state: object = None
-        self._told: RunReading | None = None
+        self._reading: RunReading | None = None
         self._card: tuple[object, RunInfo] | None = None
         self._tails = {stream: RowTail(self._dir.log(stream)) for stream in ("train", "eval")}
         self._health = RowTail(self._dir.findings)
@@ -96,21 +96,21 @@ class RunGauges:
     def look(self) -> RunReading:
         """The run as it is now. Raises RlvitalsError or OSError if it cannot be read."""
         state = tuple(map(stamp, self._files))
-        if self._told is not None and state == self._state and self._is_still(self._told, state[0]):
-            return self._told
+        if self._reading is not None and state == self._state and self._is_still(self._reading, state[0]):
+            return self._reading
         tails = (self._tails["train"], self._tails["eval"], self._health)
         sizes = [None if found is None else found[1] for found in (state[1], state[3], state[4])]
         if any(size is not None and size < tail.offset for size, tail in zip(sizes, tails, strict=True)):
             self._begin()  # shorter than what was read: another run has replaced it
-        told = self._read(self._info(state[0]), dict(zip(("train", "eval", "findings"), sizes, strict=True)))
-        self._state, self._told = state, told
-        return told
+        reading = self._read(self._info(state[0]), dict(zip(("train", "eval", "findings"), sizes, strict=True)))
+        self._state, self._reading = state, reading
+        return reading
 
-    def _is_still(self, told: RunReading, card: object) -> bool:
+    def _is_still(self, reading: RunReading, card: object) -> bool:
         """Whether the status is unchanged. The files do not show that a process has died, so a running run is checked
         again.
         """
-        return told.status != "running" or self._status(self._info(card)) == "running"
+        return reading.status != "running" or self._status(self._info(card)) == "running"
 
     def _info(self, state: object) -> RunInfo:
         if self._card is None or state is None or self._card[0] != state:

@@ -69,18 +69,18 @@ def words_of(error: BaseException) -> str:
     ('ValueError: no number', 'KeyError')
     """
     name = type(error).__name__
-    said = value_or("", str, error)
-    return f"{name}: {said}" if said else name
+    text = value_or("", str, error)
+    return f"{name}: {text}" if text else name
 
 
 class Once:
     """Messages of one owner, each logged once by its key.
 
-    >>> said = []
-    >>> warn_once = Once(said.append)
+    >>> logged = []
+    >>> warn_once = Once(logged.append)
     >>> warn_once("the disk is full"), warn_once("the disk is full"), warn_once("row 2 is torn", key="torn")
     (True, False, True)
-    >>> warn_once("row 3 is torn", key="torn"), said
+    >>> warn_once("row 3 is torn", key="torn"), logged
     (False, ['the disk is full', 'row 2 is torn'])
     """
 

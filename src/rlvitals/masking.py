@@ -259,8 +259,8 @@ class Masking:
             return self.text(value)
         if value is None or isinstance(value, bool | int | float):
             return value
-        said = str(value)  # its text when it is stored
-        return value if self.text(said) == said else self.text(said)
+        stored = str(value)  # its text when it is stored
+        return value if self.text(stored) == stored else self.text(stored)
 
     def hides(self, path: tuple[str, ...], value: Any) -> bool:
         """Whether a value is a secret, judged by its path of names."""
@@ -299,21 +299,21 @@ class Masking:
 
     def command(self, words: Iterable[str]) -> str:
         """A masked command line. Handles `--api-key KEY`, `--api-key=KEY`, Hydra's `api_key=KEY`, `-u me:KEY`."""
-        told: list[str] = []
+        parts: list[str] = []
         flag = ""
         for word in words:
             name, equals, value = word.partition("=")
             key = name.lstrip("-+~")
             if flag and not word.startswith("--") and self._hides_argument(flag, word):
-                told.append(MASK)
+                parts.append(MASK)
                 flag = ""
             elif equals and self.hides(_dotted(key), value):
-                told.append(f"{name}={MASK}")
+                parts.append(f"{name}={MASK}")
                 flag = ""
             else:
-                told.append(self.text(word))
+                parts.append(self.text(word))
                 flag = key if word.startswith("-") and not equals else ""
-        return _BEARER.sub(rf"\1 {MASK}", " ".join(told))
+        return _BEARER.sub(rf"\1 {MASK}", " ".join(parts))
 
     def _hides_argument(self, flag: str, word: str) -> bool:
         if flag in ("u", "user"):

@@ -240,10 +240,10 @@ class Finding:
             f"do: {'; '.join(self.advice)}" if self.advice else "",
             f"causes: {'; '.join(self.causes)}" if self.causes else "",
         ]
-        told = "".join(f"<div>{escape(part)}</div>" for part in parts if part)
+        details = "".join(f"<div>{escape(part)}</div>" for part in parts if part)
         return (
             f'<div style="border-left:4px solid {edge};padding-left:10px;margin:4px 0">'
-            f"<b>{symbol} {escape(self.severity)}: {escape(self.title)}</b>{told}</div>"
+            f"<b>{symbol} {escape(self.severity)}: {escape(self.title)}</b>{details}</div>"
         )
 
 

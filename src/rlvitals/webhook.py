@@ -79,8 +79,8 @@ def send(sending: Sending, timeout: float) -> Reply:
         if isinstance(reason, TimeoutError):
             return late
         # Never str(error): some errors quote the address.
-        said = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
-        return Reply(problem=said, may_help=True, is_doubtful=isinstance(reason, ConnectionResetError))
+        problem = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
+        return Reply(problem=problem, may_help=True, is_doubtful=isinstance(reason, ConnectionResetError))
     except TimeoutError:
         return late
     except (InvalidURL, ValueError, OverflowError) as error:
@@ -89,15 +89,15 @@ def send(sending: Sending, timeout: float) -> Reply:
         return Reply(problem=type(error).__name__, may_help=True, is_doubtful=True)
 
 
-def _seconds(said: str) -> float | None:
+def _seconds(header: str) -> float | None:
     """The value of `Retry-After` in seconds; it may be a date."""
     with contextlib.suppress(ValueError):
-        seconds = float(said)
+        seconds = float(header)
         return seconds if 0 <= seconds < 86400 else None
-    if said:
+    if header:
         from email.utils import parsedate_to_datetime
         from time import time
 
         with contextlib.suppress(ValueError, TypeError):
-            return min(max(0.0, parsedate_to_datetime(said).timestamp() - time()), 86400.0)
+            return min(max(0.0, parsedate_to_datetime(header).timestamp() - time()), 86400.0)
     return None
