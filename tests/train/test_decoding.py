@@ -32,11 +32,11 @@ def turns(model, read, *, lengths=(6, 5, 9), prompts=PROMPTS):
     generator = torch.Generator(device).manual_seed(3)
     how = {"temperature": 1.0, "eos_id": EOS, "pad_id": PAD, "generator": generator}
     ids, mask = left_padded(prompts, PAD, device)
-    told = []
+    messages = []
     with torch.no_grad():
         for turn, length in enumerate(lengths):
             found = write_on(read, ids, mask, max_new_tokens=length, is_first=turn == 0, **how)
-            told.append(found)
+            messages.append(found)
             rows = torch.tensor([4, 0, 1], device=device) if turn == 0 else torch.tensor([1, 2], device=device)
             if turn < 2:
                 read.select(rows)
@@ -44,7 +44,7 @@ def turns(model, read, *, lengths=(6, 5, 9), prompts=PROMPTS):
                 mask = torch.cat([mask, found.mask], dim=1)[rows]
                 mask = torch.cat([mask, more], dim=1)
                 ids = torch.cat([found.tokens[rows][:, -1:], new], dim=1)
-    return told
+    return messages
 
 
 def assert_alike(found, expected, *, within=1e-5):
@@ -67,7 +67,7 @@ def test_a_batch_that_outgrows_its_storage_gets_more(monkeypatch):
     assert read.nbytes >= 2 * 2 * 5 * 2 * 28 * 8 * 4  # two layers of keys and values, two heads of 8 floats, 28 columns
 
 
-def test_storage_that_was_used_before_begins_anew():
+def test_storage_that_was_used_before_starts_empty():
     model = llama()
     read = Fixed(model, 5, 64, with_graphs=False)
     first = turns(model, read)

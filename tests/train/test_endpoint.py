@@ -91,7 +91,7 @@ def status(code, *headers, body=None):
     return lambda handler, _: handler.send(code, body or {"error": f"status {code}"}, headers)
 
 
-def says(content, usage=(11, 7)):
+def replies(content, usage=(11, 7)):
     return lambda handler, _: handler.send(200, completion(content, usage))
 
 
@@ -242,10 +242,10 @@ MALFORMED = {
     "no object": lambda handler, _: handler.send(200, b"[]"),
     "no choices": lambda handler, _: handler.send(200, {"choices": []}),
     "no text": lambda handler, _: handler.send(200, {"choices": [{"message": {"content": None}}]}),
-    "prose": says("This is a fine function."),
-    "a score missing": says('{"correctness": 1.0}'),
-    "a score out of range": says(json.dumps({**SCORES, "quality": 9})),
-    "a score that is a text": says(json.dumps({**SCORES, "quality": "good"})),
+    "prose": replies("This is a fine function."),
+    "a score missing": replies('{"correctness": 1.0}'),
+    "a score out of range": replies(json.dumps({**SCORES, "quality": 9})),
+    "a score that is a text": replies(json.dumps({**SCORES, "quality": "good"})),
     "bytes that are not a text": lambda handler, _: handler.send(200, b"\xff\xfe\x00"),
     "nested beyond reason": lambda handler, _: handler.send(200, b"[" * 100_000),
 }
@@ -265,8 +265,8 @@ def test_a_malformed_answer_is_asked_for_again_and_then_missing(hostile, case):
     assert len(hostile.requests) == 2
 
 
-def test_the_next_try_tells_what_was_wrong_with_a_reply_and_no_other_failure_changes_the_question(hostile):
-    hostile.script = [status(500), says("A fine function. " * 1000), status(500), says("Still fine."), good]
+def test_the_next_try_names_what_was_wrong_with_a_reply_and_no_other_failure_changes_the_question(hostile):
+    hostile.script = [status(500), replies("A fine function. " * 1000), status(500), replies("Still fine."), good]
     answer = ask(hostile, tries=5)
     assert answer.verdict == SCORES
     question, *tries = [request["messages"] for *_, request in hostile.requests]
@@ -306,7 +306,7 @@ def test_a_students_text_of_any_kind_reaches_the_judge(hostile, text):
 
 
 def test_tokens_of_answers_that_were_no_use_are_counted_too(hostile):
-    hostile.script = [says("no idea", (100, 5)), says("{}", (100, 2)), says(json.dumps(SCORES), (100, 30))]
+    hostile.script = [replies("no idea", (100, 5)), replies("{}", (100, 2)), replies(json.dumps(SCORES), (100, 30))]
     answer = ask(hostile)
     assert answer.verdict == SCORES
     assert (answer.prompt_tokens, answer.completion_tokens) == (300, 37)
@@ -358,7 +358,7 @@ def test_judgements_come_in_the_order_of_the_questions(hostile):
 
 
 def test_a_bill_adds_up_over_cache_failures_and_tries(hostile):
-    hostile.script = [says("what?", (10, 1)), says(json.dumps(SCORES), (10, 20)), status(400)]
+    hostile.script = [replies("what?", (10, 1)), replies(json.dumps(SCORES), (10, 20)), status(400)]
     teacher = CachedTeacher(EndpointTeacher(JudgeClient(hostile.url, "judge-1"), concurrency=1))
     one, two = AnswerToJudge(TASK, "one"), AnswerToJudge(TASK, "two")
     assert teacher.judge([one, one])[0].scores == SCORES
@@ -383,8 +383,8 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere_else(hostile, monke
     with pytest.raises(ConfigError) as raised:
         teacher.check()
     teacher.close()
-    told = [answer.failure, repr(answer), str(raised.value), caplog.text, teacher.identity, repr(judge)]
-    assert SECRET not in "".join(told)
+    texts = [answer.failure, repr(answer), str(raised.value), caplog.text, teacher.identity, repr(judge)]
+    assert SECRET not in "".join(texts)
     assert SECRET not in json.dumps(hostile.requests[0][3])
 
 
@@ -413,7 +413,7 @@ def test_an_address_with_a_secret_in_it_is_refused_without_repeating_it(url):
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/v1", "", "http://"])
-def test_what_is_no_address_is_said(url):
+def test_what_is_no_address_is_reported(url):
     with pytest.raises(ConfigError, match="must look like"):
         JudgeClient(url, "judge-1")
 
@@ -425,12 +425,12 @@ def test_a_key_over_an_open_line_is_warned_about(monkeypatch, caplog):
     assert SECRET not in caplog.text
 
 
-def test_a_teacher_that_is_not_there_is_said_before_training(hostile):
+def test_a_teacher_that_is_not_there_is_reported_before_training(hostile):
     hostile.script = [status(404, body={"error": "no such model"})]
     teacher = EndpointTeacher(JudgeClient(hostile.url, "judge-1"))
     with pytest.raises(ConfigError, match="no such model"):
         teacher.check()
-    hostile.script = [says("I am well")]
+    hostile.script = [replies("I am well")]
     teacher.check()  # it answers; whether it can judge is seen in Teacher/FailureRate
     teacher.close()
 
@@ -497,7 +497,7 @@ def test_a_real_server_answers_is_counted_and_says_what_the_model_says_here(serv
 
 
 @pytest.mark.slow
-def test_a_real_server_without_the_model_is_said(served):
+def test_a_real_server_without_the_model_is_reported(served):
     teacher = EndpointTeacher(JudgeClient(served[0], "/nowhere/model", tries=1))
     with pytest.raises(ConfigError, match="does not answer"):
         teacher.check()

@@ -92,8 +92,8 @@ def test_an_evaluation_says_which_prompts_were_lost_and_won_and_what_any_answer_
     assert pass_rates(first) == {"a": 1.0, "b": 0.0, "c": 0.5}
     # pass@2 is 1, 0 and 1 of the three; the mean accuracy is a half.
     assert prompts_row(first, None) == pytest.approx({"eval.pass_at_k/2": 2 / 3, "eval.pass_gap_at_k/2": 1 / 6})
-    told = prompts_row(second, pass_rates(first))
-    assert (told["eval.prompts_lost_fraction"], told["eval.prompts_won_fraction"]) == pytest.approx((1 / 3, 1 / 3))
+    row = prompts_row(second, pass_rates(first))
+    assert (row["eval.prompts_lost_fraction"], row["eval.prompts_won_fraction"]) == pytest.approx((1 / 3, 1 / 3))
     assert prompts_row(some(5), None) == {}  # one answer each, and nothing before
 
 
@@ -218,7 +218,7 @@ time.sleep(60)
         assert (judged.best_accuracy, judged.without_improvement) == (0.6, 1)
 
 
-def test_a_damaged_control_is_said_and_nothing_is_compared(tmp_path, caplog):
+def test_a_damaged_control_is_reported_and_nothing_is_compared(tmp_path, caplog):
     root = tmp_path / "run"
     with rlvitals.start(root) as run:
         quiet(run).record(some(2), step=0, seconds=1.0)
@@ -230,7 +230,7 @@ def test_a_damaged_control_is_said_and_nothing_is_compared(tmp_path, caplog):
     assert any("beat_rate will be null" in text and "control.json" in text for text in caplog.messages)
 
 
-def test_a_run_started_anew_has_no_control_of_the_old_one(tmp_path):
+def test_a_run_that_overwrites_another_has_no_control_of_the_old_one(tmp_path):
     root = tmp_path / "run"
     with rlvitals.start(root) as run:
         quiet(run).record(some(2), step=0, seconds=1.0)
@@ -243,16 +243,16 @@ def test_a_run_started_anew_has_no_control_of_the_old_one(tmp_path):
 
 
 def test_an_evaluation_is_a_file_a_row_and_a_few_lines(tmp_path):
-    root, said = tmp_path / "run", []
+    root, lines = tmp_path / "run", []
     with rlvitals.start(root) as run:
-        evaluations = Evaluations(run, target_accuracy=0.8, say=said.append)
+        evaluations = Evaluations(run, target_accuracy=0.8, say=lines.append)
         evaluations.record(some(2), step=0, seconds=1.0)
-        said.clear()
+        lines.clear()
         evaluations.record(SAMPLES, step=10, seconds=1.5)
     whole = json.loads((root / "eval_logs/eval_step_0010.json").read_text())
     assert list(whole) == list(FIELDS)
     assert whole == statistics(SAMPLES, step=10, seconds=1.5)  # no query of the control is among them
-    assert said == [
+    assert lines == [
         "Detailed Rubric Statistics:",
         "   Attempted answers: 3/4 (75.0%)",
         "   Found correct email: 3/4 (75.0%)",
@@ -280,11 +280,11 @@ def test_what_is_printed_goes_to_standard_error(tmp_path, capsys):
 
 
 def test_a_file_that_could_not_be_written_is_not_called_saved(tmp_path, caplog):
-    said = []
+    lines = []
     with rlvitals.start(tmp_path / "run") as run:
         (tmp_path / "run" / "eval_logs").write_text("in the way")
-        Evaluations(run, say=said.append).record(SAMPLES, step=3, seconds=1.5)
-    assert not any("saved" in line for line in said)
+        Evaluations(run, say=lines.append).record(SAMPLES, step=3, seconds=1.5)
+    assert not any("saved" in line for line in lines)
     assert any("cannot write" in text for text in caplog.messages)
     assert "accuracy" in (tmp_path / "run/logs/eval_metrics.jsonl").read_text()
 
@@ -318,7 +318,7 @@ def test_training_stops_after_five_evaluations_without_a_better_accuracy(tmp_pat
     assert stops[6] == "no better accuracy in 5 evaluations; the best is 0.500 of step 1"
 
 
-def test_a_better_accuracy_begins_the_count_anew_and_null_switches_it_off(tmp_path):
+def test_a_better_accuracy_restarts_the_count_and_null_switches_it_off(tmp_path):
     with rlvitals.start(tmp_path / "run") as run:
         evaluations = quiet(run, patience=2)
         found = [evaluations.record(some(correct), step=step, seconds=1.0) for step, correct in enumerate([2, 1, 3, 3])]

@@ -80,24 +80,24 @@ def test_the_examples_of_the_syntax_are_well_formed_and_call_tools_by_lot(shippe
 def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_turns_say(shipped: models.Loaded) -> None:
     for row in conversations(shipped):
         assert row.episode.is_over
-        assert len(row.said) == row.episode.rubric.num_turns
+        assert len(row.turns) == row.episode.rubric.num_turns
         assert len(row.ids) == len(row.own) == len(row.logprobs)
-        spans = [place for said in row.said for place in range(said.start, said.end)]
+        spans = [place for turn in row.turns for place in range(turn.start, turn.end)]
         assert spans == [place for place, mark in enumerate(row.own) if mark]
-        for said in row.said:
-            assert shipped.tokenizer.decode(row.ids[said.start : said.end]).removesuffix("<eos>") == said.message
+        for turn in row.turns:
+            assert shipped.tokenizer.decode(row.ids[turn.start : turn.end]).removesuffix("<eos>") == turn.message
 
 
-def test_what_the_tools_said_is_read_and_not_the_models_own(shipped: models.Loaded) -> None:
-    row = next(row for row in conversations(shipped, 20) if len(row.said) > 1 and row.said[0].observations)
-    between = row.ids[row.said[0].end : row.said[1].start]
-    assert row.said[0].observations[0].content in shipped.tokenizer.decode(between)
-    assert not any(row.own[row.said[0].end : row.said[1].start])
+def test_what_the_tools_return_is_read_and_not_the_models_own(shipped: models.Loaded) -> None:
+    row = next(row for row in conversations(shipped, 20) if len(row.turns) > 1 and row.turns[0].observations)
+    between = row.ids[row.turns[0].end : row.turns[1].start]
+    assert row.turns[0].observations[0].content in shipped.tokenizer.decode(between)
+    assert not any(row.own[row.turns[0].end : row.turns[1].start])
 
 
 def test_log_probs_of_the_cached_batch_are_those_of_one_pass_over_each_conversation(shipped: models.Loaded) -> None:
     rows = conversations(shipped)
-    assert len({len(row.said) for row in rows}) > 1, (
+    assert len({len(row.turns) for row in rows}) > 1, (
         "the rows must drop out at different turns for this to say anything"
     )
     for row in rows:
@@ -178,13 +178,13 @@ def test_what_follows_a_message_is_what_the_template_puts_there_and_the_end_come
     assert "search_emails" in dialogue.tokenizer.decode(dialogue.begin([{"role": "user", "content": "Where?"}]))
 
 
-def test_a_template_that_knows_no_tools_is_told_of_them_in_words() -> None:
+def test_a_template_that_knows_no_tools_gets_them_in_its_prompt() -> None:
     plain = CHATML.split("{% endif %}", 1)[1]
     dialogue = Dialogue(Letters(plain), TOOLS)
     messages = [{"role": "system", "content": "Help."}, {"role": "user", "content": "Where?"}]
-    begun = dialogue.tokenizer.decode(dialogue.begin(messages))
-    assert "Help." in begun
-    assert '"search_emails"' in begun
+    prompt = dialogue.tokenizer.decode(dialogue.begin(messages))
+    assert "Help." in prompt
+    assert '"search_emails"' in prompt
     after = dialogue.tokenizer.decode(dialogue.go_on([Observation("read_email", "the mail")], has_ended=True))
     assert "user\n<tool_response>\nthe mail\n</tool_response>" in after
 
@@ -221,7 +221,7 @@ def test_what_is_no_call_stays_a_text(text: str) -> None:
 def played(shipped: models.Loaded) -> Played:
     rows = conversations(shipped, 4)
     rollouts = [
-        Rollout(turns=tuple(Turn(advantage=10.0 * number + turn) for turn in range(len(row.said))), advantage=1.0)
+        Rollout(turns=tuple(Turn(advantage=10.0 * number + turn) for turn in range(len(row.turns))), advantage=1.0)
         for number, row in enumerate(rows)
     ]
     groups = [Group(rollouts=tuple(rollouts[:2]), kept=True), Group(rollouts=tuple(rollouts[2:]), kept=False)]
@@ -304,12 +304,12 @@ def test_a_short_training_records_everything(tmp_path: Path, capsys: pytest.Capt
     groups = run.rollouts(2)
     assert len(groups) == 3
     assert all(len(group.rollouts) == 4 for group in groups)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for words in (
         "Turn-by-Turn Advantage Table:", "STEP PHASE 1: ROLLOUT COLLECTION", "Groups kept for training:",
         "Grad norm (before clipping)", "Trainable tokens:", "Eval stats saved to:",
     ):  # fmt: skip
-        assert words in said, words
+        assert words in printed, words
 
 
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -362,10 +362,10 @@ def test_answers_that_cannot_be_graded_are_left_out_and_counted(
     assert outcome.status == "finished"
     groups = [group for step in (1, 2) for group in rlvitals.open_run(tmp_path / "run").rollouts(step)]
     missing = [rollout.reward is None for group in groups for rollout in group.rollouts]
-    told = rows(tmp_path / "run")
-    assert sum(missing) / len(missing) == pytest.approx(sum(row["reward.unscorable_fraction"] for row in told) / 2)
+    logged = rows(tmp_path / "run")
+    assert sum(missing) / len(missing) == pytest.approx(sum(row["reward.unscorable_fraction"] for row in logged) / 2)
     assert 0 < sum(missing) < len(missing)
-    for step, row in enumerate(told, 1):
+    for step, row in enumerate(logged, 1):
         judged = [one for group in groups[3 * step - 3 : 3 * step] for one in group.rollouts if one.reward is not None]
         parts = {part for one in judged for part in one.reward_parts}
         assert parts

@@ -59,8 +59,8 @@ def test_every_number_of_the_update_comes_out_of_the_recorded_tokens(tmp_path: P
     traced = [each for group in view.rollouts(1) for each in group.rollouts if each.trace is not None]
     assert all(group.meta[TRAINED_ROLLOUTS] == len(traced) for group in view.rollouts(1))
     for rollout in traced:
-        trace, said = rollout.trace, "".join(rollout.trace.texts)
-        assert all(turn.text in said for turn in rollout.turns)
+        trace, text = rollout.trace, "".join(rollout.trace.texts)
+        assert all(turn.text in text for turn in rollout.turns)
         assert sum(trace.trained) == rollout.trainable_tokens
         assert set(trace.turns) == set(range(len(rollout.turns)))
         assert len(trace.new_logprobs) == len(trace.entropies) == len(trace.ids)
@@ -106,7 +106,7 @@ def played() -> Played:
     episodes = [Episode(question, world.mailbox, max_turns=5, style="tags") for question in world.questions[:6]]
     how = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
     rows = converse(shipped.model, Dialogue(shipped.tokenizer, None), episodes, how, torch.Generator().manual_seed(1))
-    rollouts = [Rollout(turns=tuple(Turn() for _ in row.said), reward=1.0, advantage=0.5) for row in rows]
+    rollouts = [Rollout(turns=tuple(Turn() for _ in row.turns), reward=1.0, advantage=0.5) for row in rows]
     groups = [Group(rollouts=tuple(rollouts[:3]), kept=True), Group(rollouts=tuple(rollouts[3:]), kept=False)]
     return Played(groups, [rows[:3], rows[3:]])
 

@@ -67,5 +67,5 @@ def test_what_is_reached_by_dots_comes_with_the_package():
 
 
 def test_a_module_that_a_plain_import_does_not_bring_is_asked_for():
-    told = "import torch\nimport torch.fx.experimental\ntorch.a.b.c()\ntorch.fx.experimental.d\nother.e.f"
-    assert chains_in(ast.parse(told)) == {"torch.a.b.c", "torch.a.b", "torch.a", "torch.fx", "torch.fx.experimental"}
+    source = "import torch\nimport torch.fx.experimental\ntorch.a.b.c()\ntorch.fx.experimental.d\nother.e.f"
+    assert chains_in(ast.parse(source)) == {"torch.a.b.c", "torch.a.b", "torch.a", "torch.fx", "torch.fx.experimental"}

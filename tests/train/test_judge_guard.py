@@ -86,8 +86,8 @@ def test_whatever_is_thrown_costs_its_own_judgement_and_no_other(error, caplog):
     assert [one for one in found if not isinstance(one, str)] == [0, 10, 20, 50, 60, 70, 80, 100]
     assert [place for place, one in enumerate(found) if isinstance(one, str) and one.startswith(name)] == [3, 4, 9]
     assert guard.failures == 3
-    (said,) = caplog.records  # once, however many there are
-    assert name in said.getMessage()
+    (record,) = caplog.records  # once, however many there are
+    assert name in record.getMessage()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

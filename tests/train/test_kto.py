@@ -90,8 +90,8 @@ def test_a_run_leaves_what_the_guide_draws(trained):
     rates = [row["learning_rate"] for row in rows]
     assert rates[:4] == sorted(rates[:4])
     assert rates[10:] == [3e-4] * 20
-    told = json.loads(done.stdout)
-    assert (told["where"], told["steps"], told["status"]) == (str(folder), 30, "finished")
+    outcome = json.loads(done.stdout)
+    assert (outcome["where"], outcome["steps"], outcome["status"]) == (str(folder), 30, "finished")
     assert rlvitals.open_run(folder).info.algorithm == "kto"
     assert rlvitals.open_run(folder).config["recipe"]["warm_up_steps"] == 10
 

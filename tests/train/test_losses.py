@@ -61,9 +61,9 @@ def plain(tensor):
 
 def read_alone(model, prompt, answer, temperature=1.0):
     """Log-probs and entropies of an answer's tokens, from logits and nothing else."""
-    told = model(input_ids=torch.tensor([prompt + answer]), output_hidden_states=True)
-    every = torch.log_softmax(told.logits[0, len(prompt) - 1 : -1] / temperature, dim=-1)
-    return every[torch.arange(len(answer)), torch.tensor(answer)], -(every.exp() * every).sum(dim=-1), told
+    output = model(input_ids=torch.tensor([prompt + answer]), output_hidden_states=True)
+    every = torch.log_softmax(output.logits[0, len(prompt) - 1 : -1] / temperature, dim=-1)
+    return every[torch.arange(len(answer)), torch.tensor(answer)], -(every.exp() * every).sum(dim=-1), output
 
 
 def clipped(r, a, dual):
@@ -136,7 +136,7 @@ def test_the_policys_loss_and_derivative_are_those_written_by_hand(dual, kl_coef
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
-def test_the_critics_loss_is_clipped_around_what_it_said_before(clip):
+def test_the_critics_loss_is_clipped_around_its_old_values(clip):
     # Predictions within the clip; beyond it towards the return, where the clipped error is larger; and away from it.
     values = torch.tensor([1.1, 1.9, 0.1, 1.9, 0.1], dtype=torch.float64, requires_grad=True)
     old, returns = torch.ones(5, dtype=torch.float64), torch.tensor([2.0, 2.0, 2.0, 0.0, 0.0], dtype=torch.float64)
@@ -633,12 +633,12 @@ def test_the_reward_models_loss_pushes_the_preferred_answer_up(tmp_path):
     wanted = sum((1 + (-(score(p, good) - score(p, bad))).exp()).log() for p, good, bad in pairs) / 2
     slopes = dict(zip(dict(exact.named_parameters()), gradients(exact, wanted), strict=True))
     before = {name: weight.detach().clone() for name, weight in judge.named_parameters()}
-    told = []
+    found = []
     reward_model.learn(
         judge, pairs, steps=1, batch_size=2, learning_rate=1e-3, pad_id=0, generator=torch.Generator().manual_seed(0),
-        on_step=lambda step, loss: told.append(loss),
+        on_step=lambda step, loss: found.append(loss),
     )  # fmt: skip
-    assert told == pytest.approx([plain(wanted)], rel=1e-5)
+    assert found == pytest.approx([plain(wanted)], rel=1e-5)
     for name, weight in judge.named_parameters():
         # AdamW's first step goes against the sign of each gradient.
         moved, clear = weight.detach() - before[name], slopes[name].abs() > 1e-4

@@ -87,7 +87,7 @@ def test_a_read_message_has_all_its_recipients():
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("search_emails", {"keywords": []}, "0 entries"),
         ("search_emails", {"keywords": "falcon"}, "str, not a list"),
@@ -110,8 +110,8 @@ def test_a_read_message_has_all_its_recipients():
         ("return_final_answer", {"answer": "x", "source_message_ids": "m1"}, "not a list"),
     ],
 )
-def test_arguments_that_a_tool_does_not_take_are_named(name, arguments, said):
-    with pytest.raises(BadArguments, match=said):
+def test_arguments_that_a_tool_does_not_take_are_named(name, arguments, message):
+    with pytest.raises(BadArguments, match=message):
         check_arguments(name, arguments)
 
 
@@ -342,7 +342,7 @@ def test_a_tiny_model_sees_as_little_as_can_be():
     assert episode.step("<read>m9</read>")[0].content == "no such email"
 
 
-def test_a_chat_model_is_told_whose_mail_it_is_and_how_many_turns_it_has():
+def test_a_chat_models_prompt_names_whose_mail_it_is_and_how_many_turns_it_has():
     system, user = Episode(TWO, BOX, max_turns=7).messages()
     assert ME in system["content"]
     assert "2025-02-01" in system["content"]

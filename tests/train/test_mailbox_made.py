@@ -279,7 +279,7 @@ def test_the_enron_layout_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "path,text\na,b\n"])
-def test_a_csv_without_messages_is_said_plainly(tmp_path, content):
+def test_a_csv_without_messages_is_reported_plainly(tmp_path, content):
     path = tmp_path / "emails.csv"
     with pytest.raises(ConfigError, match="cannot read"):
         list(mail.read_enron_csv(path))
@@ -321,13 +321,13 @@ def test_questions_of_ones_own_are_read_from_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [("{", "line 1 is not JSON"), ("[]", "JSON object"), ('{"id": 1}', "line 1 has no 'question'"),
      ('{"id": 1, "question": 2, "answer": "a", "message_ids": [], "inbox": "x"}', "question must be a text"),
      ('{"id": 1, "question": "q", "answer": "a", "message_ids": 3, "inbox": "x"}', "wrong kind")],
 )  # fmt: skip
-def test_a_question_that_is_none_names_its_line(tmp_path, line, said):
+def test_a_question_that_is_none_names_its_line(tmp_path, line, message):
     path = tmp_path / "questions.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         mail.read_questions(path)

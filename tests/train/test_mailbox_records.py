@@ -22,7 +22,7 @@ def play(*texts, question=QUESTION, max_turns=4):
     return episode
 
 
-def test_a_rollout_says_what_was_said_done_and_worth():
+def test_a_rollout_holds_texts_calls_and_rewards():
     made = play(SEARCH, READ, ANSWER).rollout()
     assert (made.outcome, made.stop, made.error, made.reward) == ("correct", "answered", "", 2.0)
     assert made.reward_parts == {"perfect": 2.0}

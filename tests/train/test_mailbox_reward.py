@@ -96,7 +96,7 @@ def test_the_documents_reward_case_by_case(case):
     assert reward(rubric, 10, "plain") == float(rubric.answer_correct)
 
 
-def test_bad_forms_are_told_apart_in_their_order():
+def test_bad_forms_are_distinguished_in_their_order():
     rubric = Rubric(cant_parse_tool_call=True, bad_tool_call_name=True, bad_tool_call_args=True, attempted_answer=True)
     assert reward_parts(rubric, 10)["parse_error"] == -2.0
 
@@ -191,15 +191,15 @@ class JudgeServer:
         return JudgeClient(f"http://127.0.0.1:{self.server.server_port}/v1", "judge-1", seconds=5, tries=1)
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_a_judge_decides_on_meaning(said):
-    with JudgeServer(json.dumps({"correct": said})) as server:
+@pytest.mark.parametrize("correct", [True, False])
+def test_a_judge_decides_on_meaning(correct):
+    with JudgeServer(json.dumps({"correct": correct})) as server:
         grade = ModelGrader(server.client())(QUESTION, "the fourteenth room of the second floor", ())
-    assert grade == (said, float(said), "judged by judge-1")
+    assert grade == (correct, float(correct), "judged by judge-1")
     assert server.asked[0]["messages"] == judge_messages(QUESTION, "the fourteenth room of the second floor")
 
 
-def test_without_a_verdict_the_words_decide_and_it_is_said():
+def test_without_a_verdict_the_words_decide_and_it_is_reported():
     with JudgeServer("Sure, looks good!") as server:
         judge = ModelGrader(server.client())
         right, wrong = judge(QUESTION, "room B-214 in Porto", ()), judge(QUESTION, "Lisbon", ())

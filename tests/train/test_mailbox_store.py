@@ -134,7 +134,7 @@ def test_a_mailbox_that_could_not_be_finished_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to look at" * 20])
-def test_what_is_no_mailbox_is_said_plainly(tmp_path, content):
+def test_what_is_no_mailbox_is_reported_plainly(tmp_path, content):
     path = tmp_path / "box.sqlite"
     with pytest.raises(ConfigError, match="there is no mailbox"):
         Mailbox.open(path)

@@ -35,15 +35,15 @@ def test_a_size_nobody_knows_is_an_error():
         models.is_tiny(None, "7B")
 
 
-def test_a_kept_model_is_built_once_and_anew_when_asked(tmp_path):
+def test_a_kept_model_is_built_once_and_rebuilt_when_asked(tmp_path):
     folder = tmp_path / "tiny_model"
-    first = models.keep(folder, build, anew=True)
+    first = models.keep(folder, build, rebuild=True)
     assert torch.equal(weights(first), weights(build()))
-    again = models.keep(folder, lambda: pytest.fail("it is there already"), anew=False)
+    again = models.keep(folder, lambda: pytest.fail("it is there already"), rebuild=False)
     assert torch.equal(weights(again), weights(first))
     assert again.tokenizer("a + b").input_ids == first.tokenizer("a + b").input_ids
-    anew = models.keep(folder, lambda: build(seed=1), anew=True)
-    assert not torch.equal(weights(anew), weights(first))
+    rebuilt = models.keep(folder, lambda: build(seed=1), rebuild=True)
+    assert not torch.equal(weights(rebuilt), weights(first))
     assert os.listdir(tmp_path) == ["tiny_model"]
 
 
@@ -52,7 +52,7 @@ def test_a_build_that_was_broken_off_leaves_nothing_that_looks_whole(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        models.keep(tmp_path / "tiny_model", broken, anew=True)
+        models.keep(tmp_path / "tiny_model", broken, rebuild=True)
     assert not (tmp_path / "tiny_model").exists()
 
 

@@ -69,7 +69,7 @@ def finished(tmp_path_factory):
     return folder, ppo.train(settings(folder, plots=True, text_scores=scores, **changes))
 
 
-def test_a_text_score_that_cannot_be_computed_here_is_said_before_the_training(monkeypatch, caplog):
+def test_a_text_score_that_cannot_be_computed_here_is_reported_before_the_training(monkeypatch, caplog):
     monkeypatch.setattr("rlvitals.textscore.evaluate.is_offline_installed", lambda: False)
     assert computable(("bertscore", "bleu")) == ["bleu"]
     assert "bertscore-offline" in caplog.text
@@ -120,9 +120,9 @@ def test_a_run_leaves_the_documents_epochs_and_everything_to_go_on_from(finished
     assert list(checkpoint.checkpoints(folder)) == [4, 6]
     for name in ("warm_start", "reward_model", "final_model"):
         assert (folder / name / "model.safetensors").is_file()
-    begun = rows(folder)[0]
-    assert 0.0 <= begun["rm.accuracy"] <= 1.0
-    assert begun["sft.loss"] > 0
+    start = rows(folder)[0]
+    assert 0.0 <= start["rm.accuracy"] <= 1.0
+    assert start["sft.loss"] > 0
 
 
 def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
@@ -136,9 +136,9 @@ def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
 
 
 def test_the_kls_coefficient_follows_the_kl_of_the_step_before(finished):
-    told = [row for row in rows(finished[0]) if row["step"] > 0]
-    assert {row["critic/kl_coef"] for row in told} != {told[0]["critic/kl_coef"]}
-    for row, after in itertools.pairwise(told):
+    logged = [row for row in rows(finished[0]) if row["step"] > 0]
+    assert {row["critic/kl_coef"] for row in logged} != {logged[0]["critic/kl_coef"]}
+    for row, after in itertools.pairwise(logged):
         error = min(max(row["objective/kl"] / 0.05 - 1.0, -0.2), 0.2)
         assert after["critic/kl_coef"] == pytest.approx(row["critic/kl_coef"] * (1 + error * 8 / 100), rel=1e-9)
 
@@ -233,23 +233,23 @@ def test_an_answer_that_cannot_be_scored_is_left_out_counted_and_ends_nothing(tm
     changes = {"warm_up_steps": 30, "max_steps": 3, "reward": f"{__name__}:sometimes", "text_scores": ()}
     outcome = ppo.train(settings(tmp_path / "run", **changes))
     assert outcome.status == "finished"
-    told = [row for row in rows(tmp_path / "run") if row["step"] > 0]
-    assert len(told) == 3
-    shares = [row["reward.unscorable_fraction"] for row in told]
+    logged = [row for row in rows(tmp_path / "run") if row["step"] > 0]
+    assert len(logged) == 3
+    shares = [row["reward.unscorable_fraction"] for row in logged]
     assert all(0 < share < 1 for share in shares)
-    assert all(row["critic/score/mean"] > 0 for row in told)  # the mean of those there are: 1 and 2
-    assert all(math.isfinite(row["actor/total_loss"]) for row in told)
+    assert all(row["critic/score/mean"] > 0 for row in logged)  # the mean of those there are: 1 and 2
+    assert all(math.isfinite(row["actor/total_loss"]) for row in logged)
     assert sum("RecursionError" in record.getMessage() for record in caplog.records) == 1
     assert not unexplained(tmp_path / "run")
 
 
-def test_a_reward_that_scores_nothing_is_said_after_a_few_steps(tmp_path):
+def test_a_reward_that_scores_nothing_is_reported_after_a_few_steps(tmp_path):
     changes = {"max_steps": 9, "reward": f"{__name__}:never", "text_scores": (), "warm_up_steps": 1}
     with pytest.raises(ConfigError, match="scored nothing for 5 steps"):
         ppo.train(settings(tmp_path / "run", **changes))
-    told = [row for row in rows(tmp_path / "run") if row["step"] > 0]
-    assert [row["reward.unscorable_fraction"] for row in told] == [1.0] * 4
-    assert not [name for row in told for name in row if name.startswith(("actor/", "critic/score"))]
+    logged = [row for row in rows(tmp_path / "run") if row["step"] > 0]
+    assert [row["reward.unscorable_fraction"] for row in logged] == [1.0] * 4
+    assert not [name for row in logged for name in row if name.startswith(("actor/", "critic/score"))]
 
 
 def test_the_doctor_stops_it_when_it_may(tmp_path):
@@ -328,9 +328,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), WRONG)
-def test_what_cannot_work_is_said_before_anything_is_written(tmp_path, changes, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_what_cannot_work_is_reported_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         ppo.train(settings(tmp_path / "run", **changes))
     assert not (tmp_path / "run").exists()
 
@@ -350,14 +350,14 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "pairs", "said"), BAD_FILES)
-def test_bad_data_is_named_with_its_line_before_anything_is_written(tmp_path, data, pairs, said):
+@pytest.mark.parametrize(("data", "pairs", "message"), BAD_FILES)
+def test_bad_data_is_named_with_its_line_before_anything_is_written(tmp_path, data, pairs, message):
     (tmp_path / "data.jsonl").write_text(data)
     given = {"dataset": str(tmp_path / "data.jsonl"), "families": ()}
     if pairs is not None:
         (tmp_path / "pairs.jsonl").write_text(pairs)
         given["preferences"] = str(tmp_path / "pairs.jsonl")
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         ppo.train(settings(tmp_path / "run", **given))
     assert not (tmp_path / "run").exists()
 

@@ -83,7 +83,7 @@ def test_the_documents_output_path_is_the_output_folder(tmp_path, section):
         ("a: [\n", "not valid YAML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path, text, complaint):
+def test_what_is_wrong_with_a_file_is_reported(tmp_path, text, complaint):
     with pytest.raises(ConfigError, match=complaint):
         recipe.load("kto", Settings, written(tmp_path, text))
 

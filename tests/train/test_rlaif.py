@@ -265,10 +265,10 @@ def test_an_answer_without_a_judgement_is_in_no_number(tmp_path, trainer):
         judgements = run.teacher._teacher.judge(batch.questions)
         stats = metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
         learnt = run.improve(batch, judgements)
-    told = [judgement.reward for judgement in judgements if judgement.scores]
-    assert len(told) == 4
+    rewards = [judgement.reward for judgement in judgements if judgement.scores]
+    assert len(rewards) == 4
     assert stats["Train/AvgReward"].count == 4
-    assert stats["Train/AvgReward"].number == pytest.approx(sum(told) / 4)
+    assert stats["Train/AvgReward"].number == pytest.approx(sum(rewards) / 4)
     assert stats["Teacher/FailureRate"].number == 0.5
     assert learnt["Train/Loss"].count == int(batch.mask[::2].sum())
 
@@ -304,9 +304,9 @@ def test_a_students_answer_cannot_end_the_training(tmp_path, trainer):
         assert learn(trainer(tmp_path, teacher, max_steps=2)).status == "finished"
     finally:
         teacher.close()
-    told = rows_of(tmp_path)
-    assert [row["step"] for row in told] == [1, 2]
-    assert all(0 < row["Teacher/FailureRate"] < 1 for row in told)
+    logged = rows_of(tmp_path)
+    assert [row["step"] for row in logged] == [1, 2]
+    assert all(0 < row["Teacher/FailureRate"] < 1 for row in logged)
 
 
 def test_a_teacher_that_throws_at_everything_is_one_that_judges_nothing(tmp_path, trainer):
@@ -369,8 +369,8 @@ def test_the_share_of_verdicts_that_are_right_by_hand():
         return [Judgement(None if right is None else dict.fromkeys(WEIGHTS, float(right))) for right in rights]
 
     # Right and called right, wrong and called right, right and called wrong, not judged, tests not run.
-    said, tested = judged(True, True, False, None, True), judged(True, False, True, True, None)
-    stats = {name: value.number for name, value in metrics.gold_stats(said, tested).items()}
+    verdicts, tested = judged(True, True, False, None, True), judged(True, False, True, True, None)
+    stats = {name: value.number for name, value in metrics.gold_stats(verdicts, tested).items()}
     assert stats == {
         "judge.gold_agreement": pytest.approx(1 / 3),
         "judge.false_positive_fraction": 1.0,
@@ -493,7 +493,7 @@ COMMAND = [sys.executable, "-m", "rlvitals.cli.main", "train", "rlaif"]
 
 
 def flags(chosen):
-    told = []
+    words = []
     for name, value in asdict(chosen).items():
         if value is not None:
             text = (
@@ -503,8 +503,8 @@ def flags(chosen):
                 if isinstance(value, bool)
                 else value
             )
-            told += [f"--{name.replace('_', '-')}", str(text)]
-    return told
+            words += [f"--{name.replace('_', '-')}", str(text)]
+    return words
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment):
@@ -571,7 +571,7 @@ def write_rules(folder, action):
     return str(folder / "rules.yaml")
 
 
-def test_a_stop_that_the_doctor_asks_for_is_carried_out_and_said(tmp_path, trainer):
+def test_a_stop_that_the_doctor_asks_for_is_carried_out_and_reported(tmp_path, trainer):
     run = trainer(tmp_path / "run", Scripted(), actions="act", max_steps=8, rules=write_rules(tmp_path, "stop"))
     outcome = learn(run)
     assert outcome.status == "stopped"
@@ -684,7 +684,7 @@ def test_a_bad_data_set_is_an_error_that_names_the_line(tmp_path, lines, words):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_data_set_is_said(tmp_path):
+def test_a_missing_data_set_is_reported(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read the dataset .*No such file"):
         rlaif.train(settings(tmp_path / "run", dataset=str(tmp_path / "none.jsonl")))
 
@@ -708,7 +708,7 @@ def test_a_folder_that_holds_a_run_is_not_touched(tmp_path, small):
         rlaif.train(settings(tmp_path, max_steps=1))
 
 
-def test_a_checkpoint_that_is_not_there_is_said(tmp_path):
+def test_a_checkpoint_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(ConfigError, match=r"is not a checkpoint; .* has: none"):
         rlaif.train(settings(tmp_path, resume_from="checkpoint-7"))
 

@@ -126,12 +126,12 @@ def test_a_process_killed_by_somebody_else_says_nothing_about_the_answer():
         own.close()
 
 
-def test_what_protects_the_machine_is_said_and_that_it_is_no_sandbox(runner):
-    said = runner.described()
-    assert "not a sandbox for hostile code" in said
+def test_what_protects_the_machine_is_described_and_that_it_is_no_sandbox(runner):
+    text = runner.described()
+    assert "not a sandbox for hostile code" in text
     for wall, words in (("network", "no network"), ("memory", "a memory limit")):
-        assert words in said
-        assert (said.find(words) < said.find("not to be had")) == runner.protections[wall] or "not to be" not in said
+        assert words in text
+        assert (text.find(words) < text.find("not to be had")) == runner.protections[wall] or "not to be" not in text
 
 
 INSIDE = """
@@ -154,11 +154,11 @@ def test_the_process_cannot_write_files(tmp_path):
     import json
 
     code = INSIDE.format(folder=str(Path(worker.__file__).parent), file=str(tmp_path / "made"))
-    told = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
-    if not told["files"]:
+    report = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
+    if not report["files"]:
         pytest.skip("this platform limits no files")
-    assert told["wrote"] is False
-    if told["read_only"]:
+    assert report["wrote"] is False
+    if report["read_only"]:
         assert not (tmp_path / "made").exists()
 
 

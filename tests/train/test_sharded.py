@@ -36,11 +36,11 @@ MEASURED = ("time/", "memory/", "system/", "perf", "Performance/", "Teacher/Seco
 
 
 def flags(given):
-    told = []
+    words = []
     for name, value in given.items():
         text = ",".join(value) if isinstance(value, tuple) else str(value).lower() if value in (True, False) else value
-        told += [f"--{name.replace('_', '-')}", str(text)]
-    return told
+        words += [f"--{name.replace('_', '-')}", str(text)]
+    return words
 
 
 def launch(*words, is_sharded):
@@ -170,7 +170,7 @@ def test_grpo_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path):
     assert all(row["grad_norm"] > 0.1 for row in rows)
 
 
-def test_what_cannot_be_sharded_is_said_at_once(tmp_path):
+def test_what_cannot_be_sharded_is_reported_at_once(tmp_path):
     given = {**GRPO, "output_dir": tmp_path / "run", "groups_per_step": 1}
     done = launch("train", "grpo", *flags(given), is_sharded=True)
     assert "groups_per_step must be at least 2, one for each process" in done.stderr

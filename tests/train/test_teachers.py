@@ -117,11 +117,11 @@ def test_cost_ranks_nested_loops_above_loops_above_steps():
 
 
 def test_documentation_asks_for_words_names_and_numbers():
-    said = [
+    scores = [
         documentation(function(f"def below({A}): {text}\n"), TASK)
         for text in ("pass", '""; pass', '"Filter."', f'"Filter {A} please."', f'"Items of {A} below 4."')
     ]
-    assert said == pytest.approx([0.0, 0.0, 0.4, 0.8, 1.0])
+    assert scores == pytest.approx([0.0, 0.0, 0.4, 0.8, 1.0])
 
 
 # Verdicts of models
@@ -187,7 +187,7 @@ def ask(cached, *answers):
     return cached.judge([AnswerToJudge(TASK, answer) for answer in answers])
 
 
-def test_an_answer_is_judged_once_and_told_in_order():
+def test_an_answer_is_judged_once_and_returned_in_order():
     inner = Counting()
     cached = CachedTeacher(inner)
     first = ask(cached, "aa", "b", "aa")

@@ -63,9 +63,9 @@ def test_a_saved_tokenizer_is_the_same_one(tokenizer, tmp_path):
 
 
 def test_a_chat_is_written_out_and_an_answer_ends(tokenizer):
-    said = [{"role": "user", "content": "add"}, {"role": "assistant", "content": "a"}]
-    assert tokenizer.apply_chat_template(said, tokenize=False) == "user: add\nassistant: a<eos>\n"
-    asked = tokenizer.apply_chat_template(said[:1], tokenize=False, add_generation_prompt=True)
+    chat = [{"role": "user", "content": "add"}, {"role": "assistant", "content": "a"}]
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == "user: add\nassistant: a<eos>\n"
+    asked = tokenizer.apply_chat_template(chat[:1], tokenize=False, add_generation_prompt=True)
     assert asked == "user: add\nassistant: "
     assert tokenizer.unk_token_id not in tokenizer(asked).input_ids
 

@@ -23,7 +23,7 @@ def test_each_group_is_scaled_to_the_norm_where_it_is_above_it():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_no_number_changes_nothing_and_is_told(bad):
+def test_a_gradient_that_is_no_number_changes_nothing_and_is_returned(bad):
     (first, second), optimizer = two_groups()
     first.grad, second.grad = torch.ones(3), torch.tensor([0.1, bad])
     norms = sharded.update(optimizer, 1.0)

@@ -167,12 +167,12 @@ def prompts_row(samples: Sequence[Sample], before: Mapping[str, float] | None) -
     now = pass_rates(samples)
     answers = len(samples) // max(len(now), 1)
     if answers > 1:
-        told = rollout.stats(
+        stats = rollout.stats(
             success=[sample.rubric.answer_correct for sample in samples],
             group_ids=[str(sample.query) for sample in samples],
             pass_k=(answers,),
         )
-        row |= {name: told[name] for name in (f"eval.pass_at_k/{answers}", f"eval.pass_gap_at_k/{answers}")}
+        row |= {name: stats[name] for name in (f"eval.pass_at_k/{answers}", f"eval.pass_gap_at_k/{answers}")}
     if before is not None:
         row |= turnover(before, now).stats
     return {name: value.number for name, value in row.items() if value.number is not None}
@@ -226,7 +226,7 @@ class Evaluations:
         if self._run.rank == 0:
             if self._keep is not None:
                 drop_evaluations(self._dir, self._keep, spare={0})
-            self._tell(stats, beat)
+            self._print(stats, beat)
         return Judged(stats, beat, self._best, self._without, self._why_stop(stats["accuracy"]))
 
     def _weigh(self, accuracy: float, step: int) -> None:
@@ -243,7 +243,7 @@ class Evaluations:
             return f"no better accuracy in {self._without} evaluations; {best}"
         return ""
 
-    def _tell(self, stats: Mapping[str, Any], beat: Beat | None) -> None:
+    def _print(self, stats: Mapping[str, Any], beat: Beat | None) -> None:
         for line in rubric_lines(stats):
             self._say(line)
         if beat is not None:

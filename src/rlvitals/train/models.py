@@ -102,15 +102,15 @@ def named_errors(what: str, advice: str = "") -> Iterator[None]:
         raise ConfigError(f"cannot load {what}: {reason}{advice}") from error
 
 
-def keep(folder: Path, build: Callable[[], Loaded], *, anew: bool) -> Loaded:
-    """The model in `folder`. It is built there first if it is missing or `anew` is set; the write is atomic.
+def keep(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> Loaded:
+    """The model in `folder`. It is built there first if it is missing or `rebuild` is set; the write is atomic.
 
     The main process builds it and all processes load it, so that every rank starts with the same weights.
     """
     from accelerate import PartialState
 
     state = PartialState()
-    if state.is_main_process and (anew or not folder.is_dir()):
+    if state.is_main_process and (rebuild or not folder.is_dir()):
         write(folder, build())
     state.wait_for_everyone()
     return load(str(folder), None)

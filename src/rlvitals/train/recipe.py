@@ -186,7 +186,7 @@ def _checked(value: Any, kind: Any, name: str, file: str | None) -> Any:
             return value
     where = f" (in {file!r}, the recipe or on the command line)" if file else ""
     near = did_you_mean(str(value), _words(kind)) if isinstance(value, str) else ""
-    raise ConfigError(f"{name} must be {_said(kind)}, not {value!r}{where}.{near}")
+    raise ConfigError(f"{name} must be {_described(kind)}, not {value!r}{where}.{near}")
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
@@ -197,9 +197,9 @@ def _words(kind: Any) -> list[Any]:
     return [word for option in _options(kind) if get_origin(option) is Literal for word in get_args(option)]
 
 
-def _said(kind: Any) -> str:
-    said = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    plain = [said.get(option, "a list of texts") for option in _options(kind) if get_origin(option) is not Literal]
+def _described(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    plain = [names.get(option, "a list of texts") for option in _options(kind) if get_origin(option) is not Literal]
     return " or ".join([*map(repr, _words(kind)), *plain])
 
 

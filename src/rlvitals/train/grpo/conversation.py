@@ -29,7 +29,7 @@ from rlvitals.train.sampling import evaluating, left_padded, write_on
 
 _MARK = "the message ends here"
 
-_TOLD_TOOLS = (
+_TOOLS_PROMPT = (
     "{system}\n\nYou may call these functions, described as JSON:\n<tools>\n{tools}\n</tools>\n\n"
     "A call is one JSON object with the function's name and arguments inside these tags:\n"
     '<tool_call>\n{{"name": "search_emails", "arguments": {{"keywords": ["budget"]}}}}\n</tool_call>'
@@ -47,18 +47,18 @@ class Dialogue:
         self.eos_id: int = tokenizer.eos_token_id
         self.pad_id: int = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         asked = [{"role": "user", "content": "?"}]
-        self._is_told = tools is not None and self._text(asked) == self._text(asked, tools=tools)
+        self._needs_tools_prompt = tools is not None and self._text(asked) == self._text(asked, tools=tools)
         self._after: dict[tuple[tuple[str, str], ...], str] = {}
 
     def begin(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens up to the model's first message."""
         if self._tools is None:
             return self.ids_of(self._text(messages))
-        if not self._is_told:
+        if not self._needs_tools_prompt:
             return self.ids_of(self._text(messages, tools=self._tools))
-        told = "\n".join(json.dumps(tool) for tool in self._tools)
+        schemas = "\n".join(json.dumps(tool) for tool in self._tools)
         first, *rest = messages
-        system = {"role": "system", "content": _TOLD_TOOLS.format(system=first["content"], tools=told)}
+        system = {"role": "system", "content": _TOOLS_PROMPT.format(system=first["content"], tools=schemas)}
         return self.ids_of(self._text([system, *rest]))
 
     def go_on(self, observations: Sequence[Observation], *, has_ended: bool) -> list[int]:
@@ -84,9 +84,9 @@ class Dialogue:
 
     def _text_after(self, observations: Sequence[Observation]) -> str:
         shown = [seen.message() for seen in observations]
-        if self._is_told:
-            said = "\n".join(f"<tool_response>\n{seen.content}\n</tool_response>" for seen in observations)
-            shown = [{"role": "user", "content": said}]
+        if self._needs_tools_prompt:
+            results = "\n".join(f"<tool_response>\n{seen.content}\n</tool_response>" for seen in observations)
+            shown = [{"role": "user", "content": results}]
         messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}, *shown]
         _, found, after = self._text(messages).rpartition(_MARK)
         if not found:
@@ -170,7 +170,7 @@ class Trajectory:
     """1 on the tokens the model wrote."""
     logprobs: list[float] = field(default_factory=list)
     """Log-probs of these tokens under the distribution sampled from; 0 elsewhere."""
-    said: list[AssistantTurn] = field(default_factory=list)
+    turns: list[AssistantTurn] = field(default_factory=list)
     was_cut: bool = False
     """Whether one of its messages reached the token limit."""
 
@@ -190,7 +190,7 @@ class Trajectory:
 
     def write(self, ids: Sequence[int], logprobs: Sequence[float], seconds: float = 0.0) -> None:
         """Append a message of the model."""
-        self.said.append(AssistantTurn(len(self.ids), len(self.ids) + len(ids), seconds))
+        self.turns.append(AssistantTurn(len(self.ids), len(self.ids) + len(ids), seconds))
         self.ids += ids
         self.own += [1] * len(ids)
         self.logprobs += logprobs
@@ -251,12 +251,12 @@ class _Batch:
         if self._mask is not None and self._unread is not None:
             mask = torch.cat([self._mask, mask], dim=1)
             ids = torch.cat([self._unread, ids], dim=1)
-        told = write_on(
+        sampled = write_on(
             self._read, ids, mask, max_new_tokens=how.max_new_tokens, temperature=how.temperature,
             eos_id=self._dialogue.eos_id, pad_id=pad_id, generator=self._generator, is_first=is_first,
         )  # fmt: skip
-        self._mask, self._unread = torch.cat([mask, told.mask], dim=1), told.tokens[:, -1:]
-        found = zip(told.tokens.tolist(), told.logprobs.tolist(), told.mask.sum(dim=1).tolist(), strict=True)
+        self._mask, self._unread = torch.cat([mask, sampled.mask], dim=1), sampled.tokens[:, -1:]
+        found = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.mask.sum(dim=1).tolist(), strict=True)
         return [(ids[:length], numbers[:length]) for ids, numbers, length in found]
 
     def keep(self, places: list[int]) -> None:
@@ -270,20 +270,20 @@ class _Batch:
 
 def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | None:
     """Pass the last message to the episode. Returns the tokens to read next, or None if the conversation is over."""
-    said = row.said[-1]
-    ids = row.ids[said.start :]
+    turn = row.turns[-1]
+    ids = row.ids[turn.start :]
     has_ended = ids[-1] == dialogue.eos_id
     row.was_cut |= not has_ended
-    said.message = dialogue.message(ids)
-    said.observations = row.episode.step(said.message, prompt_tokens=said.start, completion_tokens=len(ids))
+    turn.message = dialogue.message(ids)
+    turn.observations = row.episode.step(turn.message, prompt_tokens=turn.start, completion_tokens=len(ids))
     if row.episode.is_over:
         return None
-    new = dialogue.go_on(said.observations, has_ended=has_ended)
+    new = dialogue.go_on(turn.observations, has_ended=has_ended)
     if len(row.ids) + len(new) + how.max_new_tokens > how.max_context:
         row.episode.cut_off(f"no room for another message within {how.max_context} tokens")
         return None
     row.read(new)
-    said.after = len(new)
+    turn.after = len(new)
     return new
 
 
@@ -309,12 +309,12 @@ def group_record(rows: Sequence[Trajectory], reward: str, *, seed: int, policy_v
         replace(
             rollout,
             turns=tuple(
-                replace(turn, tokens=said.end - said.start + said.after, seconds=said.seconds)
-                for turn, said in zip(rollout.turns, row.said, strict=True)
+                replace(turn, tokens=sampled.end - sampled.start + sampled.after, seconds=sampled.seconds)
+                for turn, sampled in zip(rollout.turns, row.turns, strict=True)
             ),
             tokens=len(row.ids),
             trainable_tokens=sum(row.own),
-            seconds=sum(said.seconds for said in row.said),
+            seconds=sum(sampled.seconds for sampled in row.turns),
             seed=seed,
             policy_version=policy_version,
         )

@@ -22,7 +22,9 @@ def chosen(played: Played, count: int, seed: int, *, is_training: bool) -> list[
     """Group and number of the rollouts whose tokens are recorded. They are drawn at random, so that they represent the
     step: from the trained rollouts, or from all rollouts if nothing is trained.
     """
-    every = [(at, number) for at, rows in enumerate(played.trajectories) for number, row in enumerate(rows) if row.said]
+    every = [
+        (at, number) for at, rows in enumerate(played.trajectories) for number, row in enumerate(rows) if row.turns
+    ]
     places = played.kept_places() if is_training else every
     found, tokens = [], 0
     for drawn in torch.randperm(len(places), generator=torch.Generator().manual_seed(seed)).tolist()[:count]:
@@ -52,9 +54,9 @@ def with_traces(
         if seen is not None and (at, number) in lines:
             trace = replace(trace, **_updated(seen, lines[at, number], len(trace.ids)))
         rollouts[at][number] = replace(rollouts[at][number], trace=trace)
-    told = {TRAINED_ROLLOUTS: trained} if trained else {}
+    extra = {TRAINED_ROLLOUTS: trained} if trained else {}
     return [
-        replace(group, rollouts=tuple(of_one), meta={**group.meta, **told})
+        replace(group, rollouts=tuple(of_one), meta={**group.meta, **extra})
         for group, of_one in zip(played.groups, rollouts, strict=True)
     ]
 
@@ -62,9 +64,9 @@ def with_traces(
 def _sampled(row: Trajectory, tokenizer: Any) -> TokenTrace:
     """The sampler's part of a trace: tokens, texts, turns, which tokens the model wrote, and their log-probs."""
     turns, rest = [0] * len(row.ids), slice(row.prompt, None)
-    for number, said in enumerate(row.said):
-        after = row.said[number + 1].start if number + 1 < len(row.said) else len(row.ids)
-        turns[said.start : after] = [number] * (after - said.start)
+    for number, turn in enumerate(row.turns):
+        after = row.turns[number + 1].start if number + 1 < len(row.turns) else len(row.ids)
+        turns[turn.start : after] = [number] * (after - turn.start)
     ids = row.ids[rest]
     return TokenTrace(
         ids=tuple(ids),

@@ -69,11 +69,11 @@ class GrpoTrainer(Loop[GRPOSettings]):
         super().__init__(settings, run, accelerator)
         self.tasks, self.grader = tasks, grader_of(settings)
         self.is_verbose = step_summary.is_verbose(settings.verbose or None)
-        model, self.tokenizer = start_of(settings, tasks, accelerator.device, is_anew=not settings.resume_from)
+        model, self.tokenizer = start_of(settings, tasks, accelerator.device, rebuild=not settings.resume_from)
         self.dialogue = dialogue_of(settings, self.tokenizer)
         reference = None
         if settings.kl_coef and settings.is_training:
-            reference = sharded.to_read(start_of(settings, tasks, accelerator.device, is_anew=False).model, accelerator)
+            reference = sharded.to_read(start_of(settings, tasks, accelerator.device, rebuild=False).model, accelerator)
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=5e-4)

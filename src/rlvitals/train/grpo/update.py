@@ -40,7 +40,7 @@ class Played(NamedTuple):
             for at, (group, rows) in enumerate(zip(self.groups, self.trajectories, strict=True))
             if group.kept
             for number, (rollout, trajectory) in enumerate(zip(group.rollouts, rows, strict=True))
-            if rollout.advantage is not None and trajectory.said
+            if rollout.advantage is not None and trajectory.turns
         ]
 
 
@@ -114,8 +114,8 @@ def _columns(rollout: Rollout, row: Trajectory) -> tuple[list[int], list[int], l
     and the advantage of its turn.
     """
     advantages = [0.0] * len(row.ids)
-    for turn, said in zip(rollout.turns, row.said, strict=True):
-        advantages[said.start : said.end] = [turn.advantage or 0.0] * (said.end - said.start)
+    for turn, sampled in zip(rollout.turns, row.turns, strict=True):
+        advantages[sampled.start : sampled.end] = [turn.advantage or 0.0] * (sampled.end - sampled.start)
     rest = slice(row.prompt, None)
     return (
         row.ids[: row.prompt],

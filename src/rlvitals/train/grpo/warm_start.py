@@ -70,11 +70,11 @@ def dialogue_of(settings: GRPOSettings, tokenizer: Any) -> Dialogue:
     return Dialogue(tokenizer, TOOLS[-1:] if settings.mode == "simple" else TOOLS)
 
 
-def start_of(settings: GRPOSettings, tasks: Tasks, device: Any, *, is_anew: bool) -> models.Loaded:
+def start_of(settings: GRPOSettings, tasks: Tasks, device: Any, *, rebuild: bool) -> models.Loaded:
     """The model before GRPO. A warmed-up model is saved in the run's folder, because the KL is measured against it."""
     if settings.warm_up_steps is not None:
         folder = kept_folder(settings.output_dir) / FOLDER
-        return models.keep(folder, lambda: _warmed_up(settings, tasks, device), anew=is_anew)
+        return models.keep(folder, lambda: _warmed_up(settings, tasks, device), rebuild=rebuild)
     return models.load(str(SHIPPED[settings.tiny_start]) if settings.is_tiny else settings.model, settings.model_size)
 
 
@@ -136,8 +136,8 @@ def careless_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -
         is_simple = rng.random() < SIMPLE
         kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
         episode = kind(question, mailbox, max_turns=turns, style="tags")
-        said = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
-        return recite(dialogue, episode, said)
+        messages = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
+        return recite(dialogue, episode, messages)
 
     return _dealt(example, batch=batch, seed=seed)
 
@@ -171,8 +171,8 @@ def _plan(question: Question, rng: random.Random, skill: float) -> list[str]:
         case "stop half way" if len(question.message_ids) > 1:  # answer with the result of the first look-up
             return [*right[:2], _answer(question.searches[1][0], question.message_ids[0])]
         case "guess" | "stop half way":  # answer before the last message was read
-            told = right[: rng.choice([0, 1, 1, 1, len(right) - 2, len(right) - 2])]
-            return [*told, _guess(question, rng)]
+            prefix = right[: rng.choice([0, 1, 1, 1, len(right) - 2, len(right) - 2])]
+            return [*prefix, _guess(question, rng)]
         case "give up":
             return [*right[: rng.choice([0, 1, 2])], _answer(IDK)]
         case "search badly":  # half of the time, the solution follows
@@ -223,16 +223,16 @@ def _by_lot(episode: Episode, rng: random.Random, *, is_drill: bool) -> Iterator
     all from what it has seen. The calls are not checked for correctness.
     """
     words, listed = _content(episode.question.question), list[str]()
-    told = list(words) if is_drill else []
+    answer_words = list(words) if is_drill else []
     while True:
-        match rng.choice(["search", *["read"] * bool(listed), *["answer"] * bool(told)]):
+        match rng.choice(["search", *["read"] * bool(listed), *["answer"] * bool(answer_words)]):
             case "search":
                 yield write_call("search_emails", {"keywords": rng.sample(words, 2)})
             case "read":
                 yield write_call("read_email", {"message_id": rng.choice(listed)})
-                told += _content(episode.turns[-1].calls[0].result or "")
+                answer_words += _content(episode.turns[-1].calls[0].result or "")
             case "answer":
-                yield _answer(rng.choice(told), *rng.sample(listed, rng.randint(0, min(2, len(listed)))))
+                yield _answer(rng.choice(answer_words), *rng.sample(listed, rng.randint(0, min(2, len(listed)))))
         shown = episode.turns[-1].calls[0].result or ""
         listed += [each for each in re.findall(r"\bm\d+\b", shown) if each not in listed]
         words += [each for each in _content(shown) if each not in words]
@@ -262,13 +262,13 @@ def main(start: str = "careless", folder: Path | None = None) -> None:
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     warn(f"{models.parameters(model):,} parameters, {len(tokenizer)} tokens")
 
-    def tell(step: int, loss: float) -> None:
+    def report(step: int, loss: float) -> None:
         if step % 50 == 0:
             warn(f"step {step}/{steps}: loss {loss:.4f}")
 
     dialogue = Dialogue(tokenizer, None)
     deal = LESSONS[start](dialogue, steps=steps, batch=BATCH, seed=SEED)
-    teach(model, dialogue, deal, steps=steps, rate=RATE, on_step=tell)
+    teach(model, dialogue, deal, steps=steps, rate=RATE, on_step=report)
     shutil.rmtree(folder, ignore_errors=True)
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

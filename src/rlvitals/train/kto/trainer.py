@@ -110,7 +110,7 @@ def train(settings: KTOSettings) -> TrainingOutcome:
         trainer.remove_callback(PrinterCallback)
         if resumed is not None:
             _count_tokens_on(trainer, resumed)
-        _tell(settings, args, data, model)
+        _print_setup(settings, args, data, model)
         with ExitStack() as ending:
             ending.push(lambda _, error, __: _finish_early(recorder, error))
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
@@ -236,7 +236,7 @@ def the_model(settings: KTOSettings, folder: Path, data: Preferences, args: Any,
     if not settings.is_tiny:
         halves = settings.lora and args.bf16  # enough for frozen weights, not for trained ones
         return models.load(settings.model, settings.model_size, dtype="bfloat16" if halves else "float32")
-    return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), anew=not is_resumed)
+    return models.keep(folder / models.TINY_FOLDER, lambda: build_tiny(settings, data), rebuild=not is_resumed)
 
 
 def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
@@ -281,14 +281,14 @@ def outcome(folder: Path, state: Any) -> TrainingOutcome:
     is_broken = bool(losses) and not math.isfinite(losses[-1])
     is_short = state.global_step < state.max_steps
     status: Any = "failed" if is_broken else "stopped" if is_short else "finished"
-    said = f"KTO {status} after {state.global_step} of {state.max_steps} steps"
+    summary = f"KTO {status} after {state.global_step} of {state.max_steps} steps"
     margins = [row[MARGIN] for row in state.log_history if MARGIN in row]
     if margins:
-        said += f": margin {margins[0]:+.2f} -> {fmean(margins[-10:]):+.2f} (mean of the last {len(margins[-10:])})"
+        summary += f": margin {margins[0]:+.2f} -> {fmean(margins[-10:]):+.2f} (mean of the last {len(margins[-10:])})"
     held_out = [row[EVAL_MARGIN] for row in state.log_history if EVAL_MARGIN in row]
     if held_out:
-        said += f", on held-out prompts {held_out[0]:+.2f} -> {held_out[-1]:+.2f}"
-    return TrainingOutcome(str(folder), int(state.global_step), status, f"{said}. {_findings(folder)}")
+        summary += f", on held-out prompts {held_out[0]:+.2f} -> {held_out[-1]:+.2f}"
+    return TrainingOutcome(str(folder), int(state.global_step), status, f"{summary}. {_findings(folder)}")
 
 
 def _findings(folder: Path) -> str:
@@ -335,7 +335,7 @@ def _tokens(tokenizer: Any, example: LabelledAnswer, longest: int) -> tuple[list
     return prompt, whole[len(prompt) : max(longest, len(prompt) + 1)]
 
 
-def _tell(settings: KTOSettings, args: Any, data: Preferences, model: Any) -> None:
+def _print_setup(settings: KTOSettings, args: Any, data: Preferences, model: Any) -> None:
     good = sum(example.label for example in data.train)
     _say(
         settings,

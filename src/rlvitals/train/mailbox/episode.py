@@ -123,13 +123,13 @@ class Episode:
         if self._style == "tags":
             return [asked]
         today = f" Today is {self.question.query_date}." if self.question.query_date else ""
-        told = (
+        instruction = (
             f"You answer questions about the e-mails of {self.question.inbox}.{today} Search them with search_emails, "
             f"open what looks right with read_email, and end with return_final_answer: a short answer, and the ids of "
             f'the messages it rests on. If you cannot find it, answer "I don\'t know". Every message of yours must be '
             f"a tool call, and you have {self.max_turns} of them."
         )
-        return [{"role": "system", "content": told}, asked]
+        return [{"role": "system", "content": instruction}, asked]
 
     def step(
         self, message: str | Mapping[str, Any], *, prompt_tokens: int = 0, completion_tokens: int = 0
@@ -143,16 +143,16 @@ class Episode:
         done: list[_Done] = []
         try:
             for call in read_calls(message):
-                done.append(self._carry_out(call) if len(done) < MAX_CALLS else self._pass_over(call))
+                done.append(self._carry_out(call) if len(done) < MAX_CALLS else self._skip(call))
                 if self.is_over:
                     break
         except UnreadableCall as error:
             self.rubric.cant_parse_tool_call = True
             self._end("parse_error", str(error))
-        said = message.get("content") if isinstance(message, Mapping) else message
+        content = message.get("content") if isinstance(message, Mapping) else message
         self.turns.append(
             records.Turn(
-                said if isinstance(said, str) else "",
+                content if isinstance(content, str) else "",
                 tuple(each.record for each in done),
                 outcome=done[0].outcome if done else "no_tool",
                 trainable_tokens=completion_tokens or None,
@@ -209,7 +209,7 @@ class Episode:
         shown = Observation(result.tool, self._shown(result), call.id)
         return _Done(records.ToolCall(call.name, given, shown.content, error=result.failure), shown, outcome)
 
-    def _pass_over(self, call: RequestedCall) -> _Done:
+    def _skip(self, call: RequestedCall) -> _Done:
         why = "too many calls in one message"
         shown = Observation(call.name, self._shown(ToolResult(call.name, {}, {"error": why})), call.id)
         return _Done(records.ToolCall(call.name, call.arguments, error=why), shown, "unjudged")
@@ -279,11 +279,11 @@ class SimpleEpisode(Episode):
     """A question whose messages are read out with it, among others, and that is answered in one message."""
 
     def messages(self) -> list[dict[str, Any]]:
-        begun, texts = super().messages(), self._read_out()
+        prompt, texts = super().messages(), self._read_out()
         if self._style == "tags":
-            return [*begun, *({"role": "tool", "content": text} for text in texts)]
-        begun[-1] = {"role": "user", "content": "\n\n".join([*texts, self.question.question])}
-        return begun
+            return [*prompt, *({"role": "tool", "content": text} for text in texts)]
+        prompt[-1] = {"role": "user", "content": "\n\n".join([*texts, self.question.question])}
+        return prompt
 
     def _read_out(self) -> list[str]:
         rng = random.Random(f"read out {self.question.id}")  # noqa: S311

@@ -110,7 +110,7 @@ def judge_messages(question: Question, answer: str) -> list[dict[str, str]]:
 
 def read_verdict(verdict: Mapping[str, Any]) -> bool:
     """The judge's yes or no; raises BadVerdict on anything else."""
-    said = verdict.get("correct")
-    if not isinstance(said, bool):
-        raise BadVerdict(f"correct is {str(said)[:40]}, neither true nor false")
-    return said
+    correct = verdict.get("correct")
+    if not isinstance(correct, bool):
+        raise BadVerdict(f"correct is {str(correct)[:40]}, neither true nor false")
+    return correct

@@ -223,7 +223,7 @@ class _Project:
         month, moved = rng.sample(MONTHS, 2)
         when = self.moment
         first = when()
-        told = [
+        drafts = [
             (f"{name}: who leads", f"From now on project {name} is led by {self.lead}.", when()),
             (f"{name} budget", f"The budget of {name} is approved: {budget}. Please do not go beyond it.", when()),
             (f"{name} cost code", f"Please book your hours for {name} under the cost code {code}.", when()),
@@ -235,7 +235,7 @@ class _Project:
             ("New number", f"{self.lead} can be reached under the telephone number {phone} now.", when()),
             ("Delivery notes", f"The warehouse of {self.supplier} is in {city}. Returns go there as well.", when()),
         ]  # fmt: skip
-        made = [self.email(place, *each) for place, each in enumerate(told)]
+        made = [self.email(place, *each) for place, each in enumerate(drafts)]
         ids = [email.message_id for email in made]
         asked: list[_Asked] = [
             ("lead", f"Who leads project {name}?", self.lead, [(ids[0], (name, "led"))]),
@@ -308,15 +308,15 @@ def mini(seed: int, *, split: Split = "train", families: tuple[str, ...] | None 
         for of, value in zip(rng.sample(things, count), _drawn(rng, given, count), strict=True)
     ]
     rng.shuffle(facts)
-    made, told = [], {}
+    made, known_facts = [], {}
     for place, (relation, of, value) in enumerate(facts, start=1):
-        told[relation, of] = (f"m{place}", value)
+        known_facts[relation, of] = (f"m{place}", value)
         sender, when = f"{rng.choice(PEOPLE)}@mini.test", f"2025-01-{1 + place % 28:02d} 09:{place:02d}:00"
         body = f"{relation} of {of} is {value}"
         made.append(Email(f"m{place}", f"{of} {relation}", sender, when, body, to=(INBOX,)))
     asked = [
         _question(f"mini-{split}-{seed}-{place}", one, INBOX, "2025-02-01")
-        for place, one in enumerate(_mini_questions(told))
+        for place, one in enumerate(_mini_questions(known_facts))
         if not families or one[0] in families
     ]
     rng.shuffle(asked)
@@ -339,12 +339,12 @@ def _drawn(rng: random.Random, given: list[str], count: int) -> list[str]:
     return rng.sample(given, count) if len(given) >= count else rng.choices(given, k=count)
 
 
-def _mini_questions(told: dict[tuple[str, str], tuple[str, str]]) -> Iterator[_Asked]:
-    for (relation, of), (message_id, value) in told.items():
+def _mini_questions(known_facts: dict[tuple[str, str], tuple[str, str]]) -> Iterator[_Asked]:
+    for (relation, of), (message_id, value) in known_facts.items():
         hop = (message_id, (of, relation))
         yield relation, f"{relation} of {of} ?", value, [hop]
         for second in ("room", "phone") if relation == "lead" else ():
-            if (second, value) in told:
-                other_id, answer = told[second, value]
+            if (second, value) in known_facts:
+                other_id, answer = known_facts[second, value]
                 asked = f"{second} of lead of {of} ?"
                 yield f"{second}_of_lead", asked, answer, [hop, (other_id, (value, second))]

@@ -40,8 +40,8 @@ class Evaluation(NamedTuple):
         def score(name: str) -> float:
             return float(getattr(scores, TEXT_SCORES[name])(self.answers, self.references))
 
-        told = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
-        return {name: number for name, number in told.items() if not math.isnan(number)}
+        computed = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
+        return {name: number for name, number in computed.items() if not math.isnan(number)}
 
     def shown(self, count: int = 8) -> list[dict[str, str]]:
         """A few answers for people to read, in the evaluation's own file."""

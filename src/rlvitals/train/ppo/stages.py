@@ -74,23 +74,23 @@ class Texts:
 
 
 class Stages:
-    """The stages of one run; `told` holds the results to log."""
+    """The stages of one run; `results` holds the results to log."""
 
     def __init__(self, settings: PPOSettings, data: Data, grader: Grader, run: Run, accelerator: Any) -> None:
         self._settings, self._data, self._grader = settings, data, grader
-        self._run, self._accelerator, self._is_anew = run, accelerator, not settings.resume_from
+        self._run, self._accelerator, self._is_new_run = run, accelerator, not settings.resume_from
         folder = kept_folder(settings.output_dir)
         self.warm_start, self._judge, self._critic = (
             folder / name for name in ("warm_start", "reward_model", "critic")
         )
-        self.told: dict[str, float] = {}
+        self.results: dict[str, float] = {}
         self.texts: Texts
 
     def start(self) -> models.Loaded:
         """The model that PPO starts from, on the CPU."""
-        loaded = models.keep(self.warm_start, self._warmed_up, anew=self._is_anew)
+        loaded = models.keep(self.warm_start, self._warmed_up, rebuild=self._is_new_run)
         self.texts = self._texts(loaded)
-        self._tell(loaded.model, {"sft.loss": "warm_up_loss"})
+        self._add_results(loaded.model, {"sft.loss": "warm_up_loss"})
         return loaded
 
     def reward(self) -> Reward:
@@ -98,12 +98,12 @@ class Stages:
         if self._settings.reward != "model":
             return self._reward_of_texts
         model = sharded.to_read(self._reward_model(), self._accelerator)
-        self._tell(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
+        self._add_results(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
         return lambda rows, places: reward_model.scores(model, rows)
 
     def critic(self) -> Any:
         """The initial critic, in the format of a reward model; see `ActorCritic.begin_values`."""
-        if self._accelerator.is_main_process and (self._is_anew or not self._critic.is_dir()):
+        if self._accelerator.is_main_process and (self._is_new_run or not self._critic.is_dir()):
             self._train_critic()
         self._accelerator.wait_for_everyone()
         return reward_model.build(str(self._critic), self.texts.pad_id)
@@ -171,7 +171,7 @@ class Stages:
         settings = self._settings
         if settings.reward_model is not None:
             return reward_model.build(settings.reward_model, self.texts.pad_id)
-        if self._accelerator.is_main_process and (self._is_anew or not self._judge.is_dir()):
+        if self._accelerator.is_main_process and (self._is_new_run or not self._judge.is_dir()):
             self._train_reward_model()
         self._accelerator.wait_for_everyone()
         return reward_model.build(str(self._judge), self.texts.pad_id)
@@ -263,10 +263,10 @@ class Stages:
         texts = self.texts
         return [(texts.prompt(p.prompt), texts.answer(p.chosen), texts.answer(p.rejected)) for p in preferences]
 
-    def _tell(self, model: Any, names: dict[str, str]) -> None:
+    def _add_results(self, model: Any, names: dict[str, str]) -> None:
         """Read the results of a stage from the model's config, where a resume finds them too."""
         found = {name: getattr(model.config, key, None) for name, key in names.items()}
-        self.told |= {name: value for name, value in found.items() if value is not None}
+        self.results |= {name: value for name, value in found.items() if value is not None}
 
     def _bar(self, steps: int) -> Any:
         is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process

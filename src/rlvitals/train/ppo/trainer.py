@@ -75,7 +75,7 @@ class PpoTrainer(Loop[PPOSettings]):
         self.prompts = [stages.texts.prompt(example.prompt) for example in data.examples]
         self.held_out_prompts = [stages.texts.prompt(example.prompt) for example in data.held_out]
         self.reward = stages.reward()
-        self.stages_told = stages.told
+        self.stage_results = stages.results
         self.reference = sharded.to_read(models.load(str(stages.warm_start), None).model, accelerator)
         if settings.gradient_checkpointing:
             start.model.gradient_checkpointing_enable()
@@ -95,8 +95,8 @@ class PpoTrainer(Loop[PPOSettings]):
         settings, why_stopped = self.settings, ""
         self.resume(origin)
         if origin is None:
-            if self.is_main and self.stages_told:
-                self.run.log(self.stages_told, step=0)
+            if self.is_main and self.stage_results:
+                self.run.log(self.stage_results, step=0)
             self.evaluate(with_texts=False)
             self.first_score = self.last_score
         epochs = -(-settings.max_steps // settings.steps_per_epoch)

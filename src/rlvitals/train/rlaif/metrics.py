@@ -78,23 +78,23 @@ def bill_stats(bill: Bill, seconds: float) -> Stats:
 def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> Stats:
     """Agreement of a teacher with itself on the same answers: 1 minus the absolute difference of the two rewards."""
     pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=True)]
-    told = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
-    return {"Teacher/SelfAgreement": values.mean(told)} if told else {}
+    agreements = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
+    return {"Teacher/SelfAgreement": values.mean(agreements)} if agreements else {}
 
 
 def gold_stats(judgements: Sequence[Judgement], gold: Sequence[Judgement]) -> Stats:
     """The test results of the answers, and how well the teacher's verdicts agree with them (`GOLD_NAMES`). Answers
     whose tests could not be run are left out.
     """
-    pairs = [(said, tested) for said, tested in zip(judgements, gold, strict=True) if tested.scores is not None]
-    told: Stats = judging.stats(
-        verdicts=[_is_right(said) for said, _ in pairs],
-        scores=[None if said.scores is None else said.scores["correctness"] for said, _ in pairs],
+    pairs = [(judged, tested) for judged, tested in zip(judgements, gold, strict=True) if tested.scores is not None]
+    stats: Stats = judging.stats(
+        verdicts=[_is_right(judged) for judged, _ in pairs],
+        scores=[None if judged.scores is None else judged.scores["correctness"] for judged, _ in pairs],
         gold=[bool(_is_right(tested)) for _, tested in pairs],
     )
-    told = {name: told[name] for name in GOLD_NAMES}
+    stats = {name: stats[name] for name in GOLD_NAMES}
     rewards = [tested.reward for _, tested in pairs if tested.reward is not None]
-    return told | solved_stats(gold) | {"true_score": values.mean(rewards)}
+    return stats | solved_stats(gold) | {"true_score": values.mean(rewards)}
 
 
 def solved_stats(tested: Sequence[Judgement]) -> Stats:

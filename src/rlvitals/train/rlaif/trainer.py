@@ -72,7 +72,9 @@ def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
             learning_rate=settings.warm_up_learning_rate, device=accelerator.device,
         )  # fmt: skip
 
-    return models.keep(kept_folder(settings.output_dir) / models.TINY_FOLDER, build, anew=settings.resume_from is None)
+    return models.keep(
+        kept_folder(settings.output_dir) / models.TINY_FOLDER, build, rebuild=settings.resume_from is None
+    )
 
 
 def start_run(settings: RLAIFSettings, student: models.Loaded, origin: Path | None) -> Run:
@@ -201,17 +203,17 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in tasks for _ in range(count)]
         ids, mask = sampling.left_padded(prompts, pad, device)
         with self.accelerator.autocast():
-            told = sampling.sample(
+            sampled = sampling.sample(
                 self.inner, ids, mask, max_new_tokens=self.settings.max_new_tokens, generator=generator,
                 temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id, pad_id=pad,
             )  # fmt: skip
         texts = self.tokenizer.batch_decode(
-            [row[kept.bool()] for row, kept in zip(told.tokens, told.mask, strict=True)], skip_special_tokens=True
+            [row[kept.bool()] for row, kept in zip(sampled.tokens, sampled.mask, strict=True)], skip_special_tokens=True
         )
         questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
-        rows = sampling.answered(ids, mask, told.tokens, told.mask)
-        return AnswerBatch(rows, told.mask, told.finished, questions, groups)
+        rows = sampling.answered(ids, mask, sampled.tokens, sampled.mask)
+        return AnswerBatch(rows, sampled.mask, sampled.finished, questions, groups)
 
     def improve(self, batch: AnswerBatch, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """Take one optimiser step on the judged answers. Returns its metrics; empty if nothing was judged."""
@@ -268,13 +270,13 @@ class RlaifTrainer(Loop[RLAIFSettings]):
                     part |= metrics.solved_stats(judgements)
                 stats = merge([stats, part])
         merged = reduce(stats)
-        told = {new: merged[old] for old, new in metrics.EVAL_NAMES.items() if old in merged}
-        reward = getattr(told.get("reward"), "number", None)
+        row = {new: merged[old] for old, new in metrics.EVAL_NAMES.items() if old in merged}
+        reward = getattr(row.get("reward"), "number", None)
         self.last_eval = (self.step, reward)
         if reward is not None and self.baseline is not None:
-            told["baseline_gain"] = reward - self.baseline
+            row["baseline_gain"] = reward - self.baseline
         if self.is_main:
-            self.run.log_eval(told, step=self.step)
+            self.run.log_eval(row, step=self.step)
 
     def log(self) -> None:
         """Log a row if one is due. The epoch's metrics are in the row of its last step."""
@@ -310,6 +312,6 @@ class RlaifTrainer(Loop[RLAIFSettings]):
 
 def _advantages(judgements: Sequence[Judgement], groups: Sequence[int]) -> Tensor:
     """Advantages of the judged answers, each relative to the judged answers to the same task."""
-    told = [(j.reward, group) for j, group in zip(judgements, groups, strict=True) if j.scores is not None]
-    rewards = np.array([reward for reward, _ in told])
-    return torch.as_tensor(advantage.group_relative(rewards, [group for _, group in told]), dtype=torch.float32)
+    judged = [(j.reward, group) for j, group in zip(judgements, groups, strict=True) if j.scores is not None]
+    rewards = np.array([reward for reward, _ in judged])
+    return torch.as_tensor(advantage.group_relative(rewards, [group for _, group in judged]), dtype=torch.float32)

@@ -95,11 +95,11 @@ def messages(question: AnswerToJudge) -> list[dict[str, str]]:
         )
         return {"role": "user", "content": text}
 
-    told = [{"role": "system", "content": INSTRUCTION}]
+    chat = [{"role": "system", "content": INSTRUCTION}]
     for prompt, answer, scores in EXAMPLES:
         verdict = json.dumps(dict(zip(WEIGHTS, scores, strict=True)))
-        told += [asked(prompt, answer), {"role": "assistant", "content": verdict}]
-    return [*told, asked(question.task.prompt, question.answer)]
+        chat += [asked(prompt, answer), {"role": "assistant", "content": verdict}]
+    return [*chat, asked(question.task.prompt, question.answer)]
 
 
 class BadVerdict(ValueError):

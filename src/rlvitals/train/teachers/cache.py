@@ -67,13 +67,13 @@ class CachedTeacher:
         keys = [self._key(question) for question in questions]
         new = {key: question for key, question in zip(keys, questions, strict=True) if key not in self._known}
         fresh = dict(zip(new, self._ask(list(new.values())), strict=True))
-        found, told = [], set()
+        found, seen = [], set()
         for key in keys:
             judgement = fresh[key] if key in fresh else self._known[key]
-            if judgement.scores is not None and (key not in fresh or key in told):
+            if judgement.scores is not None and (key not in fresh or key in seen):
                 judgement = replace(judgement, prompt_tokens=0, completion_tokens=0, is_cached=True)
             found.append(judgement)
-            told.add(key)
+            seen.add(key)
         self.bill.add(found, fresh.values())
         entries = [
             {"step": self.step, "key": key, "scores": judgement.scores, "reason": judgement.reason}

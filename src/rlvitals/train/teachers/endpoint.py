@@ -120,10 +120,16 @@ class _Failed(Exception):
     """
 
     def __init__(
-        self, why: str, *, wait: float | None = None, is_final: bool = False, is_unread: bool = False, said: str = ""
+        self,
+        why: str,
+        *,
+        wait: float | None = None,
+        is_final: bool = False,
+        is_unread: bool = False,
+        reply_text: str = "",
     ) -> None:
         super().__init__(why)
-        self.wait, self.is_final, self.is_unread, self.said = wait, is_final, is_unread, said
+        self.wait, self.is_final, self.is_unread, self.reply_text = wait, is_final, is_unread, reply_text
 
 
 class _Failure(NamedTuple):
@@ -133,14 +139,14 @@ class _Failure(NamedTuple):
     wait: float | None
     is_final: bool
     is_unread: bool
-    said: str
+    reply_text: str
 
 
-def _told(error: Exception) -> _Failure:
+def _failure_of(error: Exception) -> _Failure:
     if isinstance(error, _Failed):
-        return _Failure(str(error), error.wait, error.is_final, error.is_unread, error.said)
+        return _Failure(str(error), error.wait, error.is_final, error.is_unread, error.reply_text)
     # A reply can be anything; the same one again would not help.
-    return _Failure(words_of(error), None, is_final=True, is_unread=False, said="")
+    return _Failure(words_of(error), None, is_final=True, is_unread=False, reply_text="")
 
 
 class JudgeClient:
@@ -175,20 +181,20 @@ class JudgeClient:
         asked = list(messages)
         for turn in range(1, self._tries + 1):
             spent = replace(spent, tries=turn)
-            with guarded(lambda error: failed.append(_told(error))):
+            with guarded(lambda error: failed.append(_failure_of(error))):
                 self._gate.pass_through()
                 reply = self._post({**self._body, "messages": asked})
                 spent = spent.plus_usage(reply)
                 return replace(spent, verdict=_verdict(reply, read), failure="", is_unread=False)
-            why, wait, is_final, is_unread, said = failed[-1]
+            why, wait, is_final, is_unread, reply_text = failed[-1]
             line = " ".join(why.split())
             if self._key:  # should a server have sent it back; before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
             spent = replace(spent, failure=line[:300], is_unread=is_unread)
             if is_final:
                 break
-            if said:  # at temperature 0 the same messages would get the same reply
-                asked = [*messages, *_objection(said, line[:300])]
+            if reply_text:  # at temperature 0 the same messages would get the same reply
+                asked = [*messages, *_objection(reply_text, line[:300])]
             if wait is not None:
                 self._gate.close_for(min(wait, LONGEST_WAIT))
             elif turn < self._tries:
@@ -281,14 +287,14 @@ def _verdict(reply: Any, read: Callable[[dict[str, Any]], T]) -> T:
             raise BadVerdict("the reply has no choices[0].message.content")
         return read(read_object(text))
     except BadVerdict as error:
-        said = text if isinstance(text, str) else ""
-        raise _Failed(f"no verdict: {error}", is_unread=True, said=said) from None
+        reply_text = text if isinstance(text, str) else ""
+        raise _Failed(f"no verdict: {error}", is_unread=True, reply_text=reply_text) from None
 
 
-def _objection(said: str, why: str) -> list[dict[str, str]]:
+def _objection(reply_text: str, why: str) -> list[dict[str, str]]:
     """What the next try adds to the question: the reply without a verdict, and what is wrong with it."""
     wish = f"This cannot be read ({why}). Answer the question with one JSON object and nothing else."
-    return [{"role": "assistant", "content": said[:MAX_QUOTED]}, {"role": "user", "content": wish}]
+    return [{"role": "assistant", "content": reply_text[:MAX_QUOTED]}, {"role": "user", "content": wish}]
 
 
 def _wait_of(header: str | None) -> float | None:

@@ -45,11 +45,11 @@ class LocalTeacher:
         end = self._tokenizer.eos_token_id
         pad = end if self._tokenizer.pad_token_id is None else self._tokenizer.pad_token_id
         ids, mask = left_padded(prompts, pad, next(self._model.parameters()).device)
-        told = sample(
+        sampled = sample(
             self._model, ids, mask, max_new_tokens=self._max_tokens, temperature=0.0, eos_id=end, pad_id=pad
         )  # fmt: skip
         found = []
-        for prompt, tokens, counted in zip(prompts, told.tokens, told.mask, strict=True):
+        for prompt, tokens, counted in zip(prompts, sampled.tokens, sampled.mask, strict=True):
             kept = tokens[counted.to(torch.bool)]
             spent = Judgement(None, prompt_tokens=len(prompt), completion_tokens=len(kept))
             try:
