@@ -273,7 +273,7 @@ def test_settings_that_advice_is_about_are_kept_under_its_names(loggers, tmp_pat
     )  # fmt: skip
     loggers.TensorboardLogger(args).close()
     config = rlvitals.open_run(tmp_path / "ppo_1115").config
-    told = {name: config[name] for name in ("temperature", "max_grad_norm", "epsilon_high", "num_iterations")}
-    assert told == {"temperature": 0.7, "max_grad_norm": 0.5, "epsilon_high": 0.28, "num_iterations": 3}
-    told = {name: config[name] for name in ("train_batch_size", "rollout_batch_size", "per_device_train_batch_size")}
-    assert told == {"train_batch_size": 32, "rollout_batch_size": 64, "per_device_train_batch_size": 2}
+    found = {name: config[name] for name in ("temperature", "max_grad_norm", "epsilon_high", "num_iterations")}
+    assert found == {"temperature": 0.7, "max_grad_norm": 0.5, "epsilon_high": 0.28, "num_iterations": 3}
+    found = {name: config[name] for name in ("train_batch_size", "rollout_batch_size", "per_device_train_batch_size")}
+    assert found == {"train_batch_size": 32, "rollout_batch_size": 64, "per_device_train_batch_size": 2}

@@ -119,14 +119,14 @@ def lasting(cluster, tmp_path_factory):
     """A driver that runs one script after the other. Starting one, and workers of its own for it, takes seconds of
     processor time.
     """
-    said = tmp_path_factory.mktemp("driver") / "stderr"
-    with said.open("w") as log:
+    errors = tmp_path_factory.mktemp("driver") / "stderr"
+    with errors.open("w") as log:
         child = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(SCRIPTS), cluster, ""],
             env={**os.environ, **SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
-    child.said = said
+    child.errors = errors
     yield child
     child.kill()
     child.communicate()
@@ -137,14 +137,14 @@ def outcome_of(lasting, tmp_path):
     """Run a script to its end: what it told, and what stands on standard error."""
 
     def run(script):
-        before = lasting.said.stat().st_size
+        before = lasting.errors.stat().st_size
         lasting.stdin.write(json.dumps({"script": textwrap.dedent(script), "folder": str(tmp_path / "run")}) + "\n")
         lasting.stdin.flush()
         lines = []
         while (line := lasting.stdout.readline()) != "> end\n":
-            assert line, f"the driver has ended: {lasting.said.read_text()}"
+            assert line, f"the driver has ended: {lasting.errors.read_text()}"
             lines += [line[2:-1]] if line.startswith("> ") else []
-        err = lasting.said.read_bytes()[before:].decode()
+        err = lasting.errors.read_bytes()[before:].decode()
         assert "failed" not in lines, err
         return lines, err
 

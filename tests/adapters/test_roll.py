@@ -198,8 +198,8 @@ def test_what_roll_prints_can_be_checked_without_a_tracker(tmp_path, form):
             metrics = {"critic/score/mean": step / 20, "critic/rewards/mean": step / 20, "actor/grad_norm": 0.5}
             metrics |= {"actor/kl_loss": 0.01, "critic/entropy/mean": 0.5, "tokens/response_length/mean": 300.0}
             row = json.dumps(metrics | {"system/step": step})
-            said = form.format(row=row, step=step)
-            file.write(f"[2026-11-15 18:00:{step:02d}] [tracking.py (150)] [INFO] [DRIVER 0 / 1][PID 100] {said}\n")
+            message = form.format(row=row, step=step)
+            file.write(f"[2026-11-15 18:00:{step:02d}] [tracking.py (150)] [INFO] [DRIVER 0 / 1][PID 100] {message}\n")
             file.write(f"[2026-11-15 18:00:{step:02d}] [INFO] [DRIVER 0 / 1][PID 100] pipeline step {step} finished\n")
     report = rlvitals.check(log).to_dict()
     assert (report["verdict"], report["framework"], report["first_step"], report["last_step"]) == (

@@ -91,13 +91,13 @@ def test_the_doctor_stops_it(tmp_path, control):
     assert rlvitals.open_run(tmp_path).last_step == last
 
 
-@pytest.mark.parametrize(("action", "said"), [("checkpoint", "saved global_step_"), ("reduce_lr", "SkyRL's workers")])
-def test_what_it_can_do_is_done_and_the_rest_is_declined(tmp_path, control, action, said):
+@pytest.mark.parametrize(("action", "text"), [("checkpoint", "saved global_step_"), ("reduce_lr", "SkyRL's workers")])
+def test_what_it_can_do_is_done_and_the_rest_is_declined(tmp_path, control, action, text):
     callback = VitalsCallback(tmp_path, hardware=False, actions="act", rules=[rule(action)])
     train(trainer(tmp_path / "unused"), callback, control)
     lines = [json.loads(line) for line in (tmp_path / "logs" / "findings.jsonl").read_text().splitlines()]
     (answer,) = [line["text"] for line in lines if line["type"] == "answer"]
-    assert said in answer
+    assert text in answer
 
 
 def test_a_batch_that_is_not_understood_does_not_raise(tmp_path, control, caplog):

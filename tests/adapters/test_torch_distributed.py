@@ -93,12 +93,12 @@ def ranks(tmp_path_factory):
         for rank in range(WORLD)
     ]
     try:
-        said = [child.communicate(timeout=200)[1] for child in children]
+        errors = [child.communicate(timeout=200)[1] for child in children]
     finally:
         for child in children:
             child.kill()
-    assert [child.returncode for child in children] == [0] * WORLD, said
-    return [(json.loads((folder / f"rank-{rank}.json").read_text()), said[rank]) for rank in range(WORLD)]
+    assert [child.returncode for child in children] == [0] * WORLD, errors
+    return [(json.loads((folder / f"rank-{rank}.json").read_text()), errors[rank]) for rank in range(WORLD)]
 
 
 def samples(centre=3.0, scale=2.0):
@@ -256,7 +256,7 @@ LOST = """
 """
 
 
-def said_by_ranks(tmp_path, fault):
+def messages_of_ranks(tmp_path, fault):
     """The last rank is a new interpreter, in which nothing but this program has imported anything."""
     words = [sys.executable, "-c", textwrap.dedent(LOST)]
     children = [
@@ -274,18 +274,18 @@ def said_by_ranks(tmp_path, fault):
 
 @pytest.mark.slow
 def test_a_rank_that_skips_a_call_is_named_on_every_rank(tmp_path):
-    said = said_by_ranks(tmp_path, "skips")
-    assert len(set(said)) == 1
-    assert said[0].startswith("rank 1 calls reduce at step 13 while rank 0 is at step 12 (call 3 of each).")
+    messages = messages_of_ranks(tmp_path, "skips")
+    assert len(set(messages)) == 1
+    assert messages[0].startswith("rank 1 calls reduce at step 13 while rank 0 is at step 12 (call 3 of each).")
 
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_tell_its_step_is_not_compared(tmp_path):
-    assert said_by_ranks(tmp_path, "does not tell") == ["nothing"] * 3
+    assert messages_of_ranks(tmp_path, "does not tell") == ["nothing"] * 3
 
 
 @pytest.mark.slow
 def test_a_rank_that_never_calls_is_the_backends_to_notice_with_a_note_of_ours(tmp_path):
-    said = said_by_ranks(tmp_path, "never comes")
+    messages = messages_of_ranks(tmp_path, "never comes")
     for rank in (0, 2):
-        assert f"This was call 3 of rlvitals' reduce on rank {rank} of 3." in said[rank]
+        assert f"This was call 3 of rlvitals' reduce on rank {rank} of 3." in messages[rank]

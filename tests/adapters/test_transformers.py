@@ -285,7 +285,7 @@ def test_what_must_fail_fails_when_the_trainer_is_built(tmp_path):
         tiny_trainers.make("trainer", tmp_path / "other", [callback(tmp_path / "file" / "run")], max_steps=1)
 
 
-def test_a_wrong_setting_is_told_when_the_callback_is_made():
+def test_a_wrong_setting_is_reported_when_the_callback_is_made():
     with pytest.raises(ConfigError, match="actions"):
         callback(actionz="act")
     with pytest.raises(ConfigError, match="advise"):
@@ -344,7 +344,7 @@ class Broken:
         raise OSError("the disk is gone")
 
 
-def test_trouble_in_the_callback_is_said_once_and_training_goes_on(tmp_path, caplog):
+def test_trouble_in_the_callback_is_reported_once_and_training_goes_on(tmp_path, caplog):
     from transformers import TrainerCallback
 
     recorder = callback(actions="act")
@@ -360,9 +360,9 @@ def test_trouble_in_the_callback_is_said_once_and_training_goes_on(tmp_path, cap
         trainer.train()
     breaks.real.finish()
     assert trainer.state.global_step == 6
-    said = [record.getMessage() for record in caplog.records if "the disk is gone" in record.getMessage()]
-    assert said
-    assert len(said) == len(set(said))
+    warnings = [record.getMessage() for record in caplog.records if "the disk is gone" in record.getMessage()]
+    assert warnings
+    assert len(warnings) == len(set(warnings))
     assert len(rows(tmp_path, "training_metrics")) == 2
 
 

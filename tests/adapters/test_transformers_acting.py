@@ -27,7 +27,7 @@ def callback(*given, **settings):
     return VitalsCallback(*given, **{"hardware": False, "actions": "act", **settings})
 
 
-def told(folder, kind):
+def findings_log(folder, kind):
     """The lines of one type in the findings' log."""
     path = Path(folder) / "logs" / "findings.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -53,12 +53,12 @@ def test_a_learning_rate_far_too_high_is_named_and_stops_the_run(name, ruined, t
     trainer = tiny_trainers.make(name, tmp_path, [callback()], learning_rate=1.0, max_steps=60)
     trainer.train()
     assert trainer.state.global_step < 30
-    stop = told(tmp_path, "request")[-1]
+    stop = findings_log(tmp_path, "request")[-1]
     assert stop["action"] == "stop"
     assert stop["kind"] in ruined
-    named = next(finding for finding in told(tmp_path, "finding") if finding["kind"] == "lr_too_high")
+    named = next(finding for finding in findings_log(tmp_path, "finding") if finding["kind"] == "lr_too_high")
     assert named["step"] <= stop["step"]
-    (answer,) = told(tmp_path, "answer")
+    (answer,) = findings_log(tmp_path, "answer")
     assert (answer["answer"], answer["text"]) == ("done", "training stops")
     run = rlvitals.open_run(tmp_path)
     assert (run.status, run.last_step) == ("finished", trainer.state.global_step)
@@ -71,23 +71,23 @@ def test_its_healthy_twin_is_left_alone(name, steps, tmp_path):
     trainer = tiny_trainers.make(name, tmp_path, [recorder], learning_rate=1e-3, max_steps=steps)
     trainer.train()
     assert trainer.state.global_step == steps
-    assert not told(tmp_path, "request")
-    assert {finding["severity"] for finding in told(tmp_path, "finding")} <= {"info"}
+    assert not findings_log(tmp_path, "request")
+    assert {finding["severity"] for finding in findings_log(tmp_path, "finding")} <= {"info"}
 
 
 def test_without_leave_to_act_nothing_is_done(tmp_path):
     trainer = tiny_trainers.make("kto", tmp_path, [callback(actions="advise")], learning_rate=1.0, max_steps=20)
     trainer.train()
     assert trainer.state.global_step == 20
-    assert "lr_too_high" in {finding["kind"] for finding in told(tmp_path, "finding")}
+    assert "lr_too_high" in {finding["kind"] for finding in findings_log(tmp_path, "finding")}
 
 
 def test_a_checkpoint_that_is_asked_for_is_saved_at_that_step(tmp_path):
     """Everything is told apart: the doctor wants the weights kept before they are spoiled."""
     trainer = tiny_trainers.make("dpo", tmp_path, [callback()], learning_rate=0.1, max_steps=45)
     trainer.train()
-    (request,) = [line for line in told(tmp_path, "request") if line["action"] == "checkpoint"]
-    (answer,) = told(tmp_path, "answer")
+    (request,) = [line for line in findings_log(tmp_path, "request") if line["action"] == "checkpoint"]
+    (answer,) = findings_log(tmp_path, "answer")
     assert request["kind"] == "saturated"
     assert answer["text"] == f"saved checkpoint-{request['step']}"
     assert (tmp_path / f"checkpoint-{request['step']}" / "trainer_state.json").is_file()
@@ -105,7 +105,7 @@ def test_a_cut_learning_rate_stays_cut_also_in_a_run_resumed_later(schedule, tmp
     whole.train()
     cut = tiny_trainers.make("trainer", tmp_path / "cut", [callback(rules=[rule("reduce_lr", "epoch > 0.3")])], **how)
     cut.train()
-    (answer,) = told(tmp_path / "cut", "answer")
+    (answer,) = findings_log(tmp_path / "cut", "answer")
     at = answer["step"]
     assert 1 < at < 6
     expected = [rate if step <= at else rate / 2 for step, rate in enumerate(rates(whole), start=1)]
@@ -135,9 +135,9 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_in_place(tmp_path):
     rules = [rule("revert", "loss > 6"), {"rule": "early_blow_up", "enabled": False}]
     trainer = tiny_trainers.make("trainer", tmp_path, [callback(rules=rules), Looks()], save_steps=2, **how)
     trainer.train()
-    request, answer = told(tmp_path, "request")[0], told(tmp_path, "answer")[0]
+    request, answer = findings_log(tmp_path, "request")[0], findings_log(tmp_path, "answer")[0]
     assert (request["action"], answer["answer"]) == ("revert", "done")
-    onset = told(tmp_path, "finding")[0]["onset_step"]
+    onset = findings_log(tmp_path, "finding")[0]["onset_step"]
     good = (onset - 1) // 2 * 2
     assert answer["text"].startswith(f"back to checkpoint-{good}, learning rate ")
     before, after = seen[good], seen[request["step"]]
@@ -159,8 +159,8 @@ def test_where_it_cannot_go_back_in_place_it_stops_and_says_how_to_go_on(tmp_pat
     recorder = callback(rules=[rule("revert", "epoch > 0.6")])
     trainer = tiny_trainers.make("trainer", tmp_path, [recorder, Spoils()], save_strategy="steps", save_steps=2)
     trainer.train()
-    (request,) = told(tmp_path, "request")
-    (answer,) = told(tmp_path, "answer")
+    (request,) = findings_log(tmp_path, "request")
+    (answer,) = findings_log(tmp_path, "answer")
     assert (request["action"], answer["answer"]) == ("revert", "declined")
     assert "has no optimizer.pt" in answer["text"]
     assert f"resume_from_checkpoint='{tmp_path}/checkpoint-4'" in answer["text"]
@@ -201,7 +201,7 @@ def test_requests_that_come_with_an_evaluation_are_carried_out_at_the_next_step(
     how = {"logging_steps": 100, "eval_strategy": "steps", "eval_steps": 2}
     trainer = tiny_trainers.make("trainer", tmp_path, [recorder], **how)
     trainer.train()
-    assert told(tmp_path, "request")[0]["step"] == 2
+    assert findings_log(tmp_path, "request")[0]["step"] == 2
     assert trainer.state.global_step == 3
 
 
@@ -218,7 +218,7 @@ def test_weights_that_are_no_numbers_are_seen_although_the_trainer_hides_their_l
     trainer.train()
     assert 9 <= trainer.state.global_step < 15
     assert next(event["loss"] for event in trainer.state.log_history if event["step"] == 9) == 0.0
-    request = told(tmp_path, "request")[-1]
+    request = findings_log(tmp_path, "request")[-1]
     assert (request["action"], request["kind"], request["onset_step"]) == ("stop", "nonfinite", 9)
 
 
@@ -236,6 +236,6 @@ def test_a_trainer_stops_when_somebody_asks_from_outside(tmp_path):
     trainer = tiny_trainers.make("trainer", tmp_path, [callback(actions="asked"), Asks()], max_steps=30)
     trainer.train()
     assert trainer.state.global_step in (3, 4)
-    (request,), (answer,) = told(tmp_path, "request"), told(tmp_path, "answer")
+    (request,), (answer,) = findings_log(tmp_path, "request"), findings_log(tmp_path, "answer")
     assert (request["asked_by"], request["reason"]) == ("Ada", "asked by Ada: the demo is over")
     assert (answer["answer"], answer["text"]) == ("done", "training stops")

@@ -82,11 +82,11 @@ def jobs(tmp_path_factory):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
-    def told(job):
+    def results(job):
         return [json.loads((folder / f"{job}-{rank}.json").read_text()) for rank in (0, 1)]
 
-    told.folder = folder
-    return told
+    results.folder = folder
+    return results
 
 
 def lines(folder, log):
@@ -114,7 +114,7 @@ def test_the_main_process_records_what_the_trainer_logs_over_both(jobs, job):
     assert rlvitals.open_run(folder).status == "finished"
 
 
-def told_of(folder, step):
+def recorded_rewards(folder, step):
     """Every recorded completion of a step and its reward, group by group."""
     groups = rlvitals.open_run(folder).rollouts(step)
     return [[(rollout.turns[0].text, rollout.reward) for rollout in group.rollouts] for group in groups]
@@ -126,11 +126,11 @@ def test_each_process_records_its_own_rollouts_where_it_has_whole_groups(jobs, j
     names = sorted(path.name for path in (folder / "logs" / "rollouts").iterdir())
     assert names == sorted(f"step-{step:06d}{rank}.jsonl" for step in range(1, 5) for rank in ("", "-rank-1"))
     for step in range(1, 5):
-        shown = [told["seen"][step - 1] for told in jobs(job)]
+        shown = [result["seen"][step - 1] for result in jobs(job)]
         if job == "online_dpo":
             shown = [[seen[place] for pair in range(4) for place in (pair, pair + 4)] for seen in shown]
-        expected = [(text, pytest.approx(said, rel=1e-6)) for seen in shown for text, said in seen]
-        recorded = told_of(folder, step)
+        expected = [(text, pytest.approx(reward, rel=1e-6)) for seen in shown for text, reward in seen]
+        recorded = recorded_rewards(folder, step)
         assert [one for group in recorded for one in group] == expected
         assert {len(group) for group in recorded} == {2 if job == "online_dpo" else 4}
 
@@ -138,9 +138,9 @@ def test_each_process_records_its_own_rollouts_where_it_has_whole_groups(jobs, j
 def test_groups_that_are_spread_over_processes_are_recorded_whole_by_the_main_one(jobs):
     folder = jobs.folder / "spread"
     for step in (1, 2):
-        first, second = (told["seen"][step - 1] for told in jobs("spread"))
-        (group,) = told_of(folder, step)
-        assert group == [(text, pytest.approx(said, rel=1e-6)) for text, said in [*first, *second]]
+        first, second = (result["seen"][step - 1] for result in jobs("spread"))
+        (group,) = recorded_rewards(folder, step)
+        assert group == [(text, pytest.approx(reward, rel=1e-6)) for text, reward in [*first, *second]]
         (stored,) = rlvitals.open_run(folder).rollouts(step)
         # Lengths and tokens are known where they were sampled.
         assert [rollout.trainable_tokens is None for rollout in stored.rollouts] == [False, False, True, True]
@@ -189,9 +189,9 @@ def test_training_again_into_a_folder_with_a_finished_run_goes_on_beside_it_on_b
             f"step-{step:06d}{rank}.jsonl" for step in range(1, steps + 1) for rank in ("", "-rank-1")
         )
         for step in range(1, steps + 1):
-            shown = [one for told in jobs(job) for one in told["seen"][step - 1]]
-            recorded = [one for group in told_of(place, step) for one in group]
-            assert recorded == [(text, pytest.approx(said, rel=1e-6)) for text, said in shown]
+            shown = [one for result in jobs(job) for one in result["seen"][step - 1]]
+            recorded = [one for group in recorded_rewards(place, step) for one in group]
+            assert recorded == [(text, pytest.approx(reward, rel=1e-6)) for text, reward in shown]
     assert not (jobs.folder / "again-3").exists()
 
 

@@ -45,9 +45,9 @@ class Judge:
         self.__name__, self.score, self.seen = name, score, []
 
     def __call__(self, prompts, completions, trainer_state, **columns):
-        said = [self.score(completion) for completion in completions]
-        self.seen.append((trainer_state.global_step, list(zip(prompts, completions, said, strict=True))))
-        return said
+        scores = [self.score(completion) for completion in completions]
+        self.seen.append((trainer_state.global_step, list(zip(prompts, completions, scores, strict=True))))
+        return scores
 
 
 def words(text):
@@ -91,7 +91,7 @@ def grpo(tmp_path_factory):
     return folder, trainer, judges
 
 
-def test_every_completion_has_what_the_reward_functions_said(grpo):
+def test_every_completion_has_its_rewards(grpo):
     folder, _, judges = grpo
     found = recorded(folder)
     assert list(found) == [1, 2, 3, 4]
@@ -104,8 +104,8 @@ def test_every_completion_has_what_the_reward_functions_said(grpo):
         assert [len(group.rollouts) for group in groups] == [4, 4]
         assert [group.answer for group in groups] == [tiny_trainers.GOOD] * 2
         assert groups[0].meta["reward_weights"] == {"words": 1.0, "shortness": 0.5}
-        told = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
-        for (prompt, rollout), first, second in zip(told, shown["words"], shown["shortness"], strict=True):
+        pairs = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
+        for (prompt, rollout), first, second in zip(pairs, shown["words"], shown["shortness"], strict=True):
             assert (prompt, rollout.turns[0].text) == first[:2]
             expected = {"words": first[2]} | ({} if second[2] is None else {"shortness": second[2]})
             assert rollout.reward_parts == pytest.approx(expected, **CLOSE)
@@ -144,10 +144,10 @@ def test_tokens_give_the_entropy_and_the_divergence_that_trl_logs(grpo):
         for rollout, trace in zip(all_rollouts(groups), traces, strict=True):
             assert len(trace.ids) == rollout.trainable_tokens == sum(trace.trained)
             assert rollout.tokens > len(trace.ids)
-            said = "".join(trace.texts)
+            text = "".join(trace.texts)
             for special in ("<pad>", "<bos>", "<eos>", "<unk>"):
-                said = said.replace(special, "")
-            assert said.replace(" ", "") == rollout.turns[0].text.replace(" ", "")
+                text = text.replace(special, "")
+            assert text.replace(" ", "") == rollout.turns[0].text.replace(" ", "")
             assert trace.advantages == pytest.approx([rollout.advantage] * len(trace.ids), abs=1e-5)
             assert trace.logprobs == trace.new_logprobs  # one step a batch: TRL takes the one for the other
         entropies = [value for trace in traces for value in trace.entropies]
@@ -188,14 +188,14 @@ def test_recording_changes_nothing_of_the_training(grpo, tmp_path):
     how = {"per_device_train_batch_size": 8, "max_steps": 3, "beta": 0.1, "reward_weights": [1.0, 0.5]}
     judged = [[Judge("words", words), Judge("shortness", shortness)] for _ in range(2)]
     plain = train("grpo", tmp_path / "off", callback(rollouts=False), rewards=judged[0], **how)
-    heard = train("grpo", tmp_path / "on", callback(), rewards=judged[1], **how)
+    recording = train("grpo", tmp_path / "on", callback(), rewards=judged[1], **how)
     assert not (tmp_path / "off" / "logs" / "rollouts").exists()
     for step, event in logged(plain).items():
-        other = logged(heard)[step]
+        other = logged(recording)[step]
         assert {k: v for k, v in event.items() if k != "step_time"} == {
             k: v for k, v in other.items() if k != "step_time"
         }
-    left = {"_generate_and_score_completions", "_calculate_rewards", "_compute_loss"} & vars(heard).keys()
+    left = {"_generate_and_score_completions", "_calculate_rewards", "_compute_loss"} & vars(recording).keys()
     assert not left, "the trainer is left as it was"
 
 
@@ -228,7 +228,7 @@ def test_rloo_has_log_probabilities_of_both_models(tmp_path):
     for step, groups in found.items():
         rollouts = all_rollouts(groups)
         shown = judge.seen[step - 1][1]
-        assert [(r.turns[0].text, r.reward) for r in rollouts] == [(text, said) for _, text, said in shown]
+        assert [(r.turns[0].text, r.reward) for r in rollouts] == [(text, score) for _, text, score in shown]
         assert statistics.mean(r.reward for r in rollouts) == pytest.approx(logged(trainer)[step]["reward"], **CLOSE)
         traces = [rollout.trace for rollout in rollouts]
         differences = [
@@ -308,15 +308,15 @@ def test_tool_calls_and_turns(tmp_path):
         assert groups[0].prompt in tiny_trainers.PROMPTS
         assert groups[0].max_turns == 3
         for rollout, (_, messages, _) in zip(rollouts, judge.seen[step - 1][1], strict=True):
-            said = [message for message in messages if message["role"] == "assistant"]
+            replies = [message for message in messages if message["role"] == "assistant"]
             answers = [message["content"] for message in messages if message["role"] == "tool"]
-            assert [turn.text for turn in rollout.turns] == [message["content"] for message in said]
+            assert [turn.text for turn in rollout.turns] == [message["content"] for message in replies]
             calls = [call for turn in rollout.turns for call in turn.calls]
-            asked = [call["function"]["arguments"] for message in said for call in message.get("tool_calls", [])]
+            asked = [call["function"]["arguments"] for message in replies for call in message.get("tool_calls", [])]
             assert [call.arguments for call in calls] == asked
             assert [call.result for call in calls if call.result is not None] == answers
             assert sum(rollout.trace.trained) == rollout.trainable_tokens
-            several += len(said) > 1
+            several += len(replies) > 1
             if answers:
                 assert rollout.trainable_tokens < len(rollout.trace.ids), "what a tool said is not trained on"
                 assert max(rollout.trace.turns) == len(answers)
@@ -376,12 +376,12 @@ def test_every_third_step_and_the_tokens_of_the_best_and_the_worst(tmp_path):
     "settings",
     [{"rollouts": 0}, {"rollouts": "all"}, {"rollout_tokens": -1}, {"rollout_tokens": True}, {"rollout_megabytes": 0}],
 )
-def test_wrong_settings_are_told_when_the_callback_is_made(settings):
+def test_wrong_settings_are_reported_when_the_callback_is_made(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         callback(**settings)
 
 
-def test_where_trl_is_built_otherwise_it_is_said_once_and_training_goes_on(tmp_path, caplog):
+def test_where_trl_is_built_otherwise_it_is_reported_once_and_training_goes_on(tmp_path, caplog):
     from trl import GRPOTrainer
 
     class Renamed(GRPOTrainer):
@@ -397,8 +397,8 @@ def test_where_trl_is_built_otherwise_it_is_said_once_and_training_goes_on(tmp_p
     with caplog.at_level(logging.WARNING, logger="rlvitals"):
         trainer = train("grpo", tmp_path, max_steps=3, given={"kind": Renamed})
     assert trainer.state.global_step == 3
-    said = [record.getMessage() for record in caplog.records if "rollouts" in record.getMessage()]
-    assert said == [
+    warnings = [record.getMessage() for record in caplog.records if "rollouts" in record.getMessage()]
+    assert warnings == [
         "VitalsCallback: no rollouts of Renamed are recorded: this version is not built as expected "
         "(it scored completions in another way)"
     ]
@@ -406,7 +406,7 @@ def test_where_trl_is_built_otherwise_it_is_said_once_and_training_goes_on(tmp_p
     assert len(rlvitals.open_run(tmp_path).series("loss")[0]) == 3
 
 
-def test_a_trainer_that_is_not_on_the_stack_is_said(tmp_path, caplog):
+def test_a_trainer_that_is_not_on_the_stack_is_reported(tmp_path, caplog):
     from transformers import TrainerControl, TrainerState
     from trl import GRPOConfig
 
@@ -439,10 +439,10 @@ def test_a_thread_that_cannot_keep_up_drops_batches_and_says_so(tmp_path, caplog
         trainer = train("grpo", tmp_path, rewards=[Freeing("words", words)])
     assert trainer.state.global_step == 6
     assert list(recorded(tmp_path))[:3] == [1, 2, 3]
-    said = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
-    assert "rollouts of step 4 are dropped: 2 batches wait" in said[0]
-    assert len(said) == 2
-    assert "batches of rollouts were dropped in all" in said[1]
+    warnings = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert "rollouts of step 4 are dropped: 2 batches wait" in warnings[0]
+    assert len(warnings) == 2
+    assert "batches of rollouts were dropped in all" in warnings[1]
     assert len(rlvitals.open_run(tmp_path).series("loss")[0]) == 6
 
 

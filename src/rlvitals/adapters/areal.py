@@ -65,8 +65,8 @@ class VitalsLogger:
             "total_steps": whole_or_none(theirs.ft_spec.total_train_steps),
             "resume": True if str(setting(config, "recover.mode") or "disabled") != "disabled" else None,
         }
-        told = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
-        self.run = open_run("areal", told, defaults, settings)
+        full_config = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
+        self.run = open_run("areal", full_config, defaults, settings)
         self.last_step = -1
         controls = StepLimitControls(
             self._stop,

@@ -81,9 +81,9 @@ def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Ma
 
 def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `rlvitals.start` for a framework's run, including `output_dir`."""
-    told = {key: value for key, value in defaults.items() if value is not None}
+    known = {key: value for key, value in defaults.items() if value is not None}
     if given.get("overwrite"):
-        told.pop("resume", None)
+        known.pop("resume", None)
     return {
         # Set here: a framework's keys of these names configure its own trackers, and its logging process may not be
         # the launcher's rank 0.
@@ -91,7 +91,7 @@ def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given
         "tracker_kwargs": {},
         "rank": 0,
         "framework": framework,
-        **told,
+        **known,
         **given,
         "config": plain_config(config),
     }
@@ -193,7 +193,7 @@ def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
     if getattr(theirs, "is_followed", False):
         return
 
-    def tell(*given: Any, **named: Any) -> None:
+    def run_ours(*given: Any, **named: Any) -> None:
         sentence = f"{name} of {getattr(owner, '__name__', owner)} could not be followed"
         with guarded(lambda error: warn_once(f"{sentence}: {words_of(error)}", key=sentence), but=(RlvitalsError,)):
             ours(*given, **named)
@@ -201,13 +201,13 @@ def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
     @wraps(theirs)
     def both(*given: Any, **named: Any) -> Any:
         result = theirs(*given, **named)
-        tell(result, *given, **named)
+        run_ours(result, *given, **named)
         return result
 
     @wraps(theirs)
     async def both_later(*given: Any, **named: Any) -> Any:
         result = await theirs(*given, **named)
-        tell(result, *given, **named)
+        run_ours(result, *given, **named)
         return result
 
     added: Any = both_later if iscoroutinefunction(theirs) else both

@@ -128,8 +128,8 @@ class VitalsCallback(_Callback):  # type: ignore[misc]
         if self.logger is not None and trainer.is_global_zero:
             self.logger.close("interrupted")
             planned = whole_or_none(trainer.max_steps)
-            begun_at = trainer.global_step or None  # above 0 if Lightning resumes from a checkpoint
-            run = self.logger.open(total_steps=planned, resume=begun_at)
+            resumed_at = trainer.global_step or None  # above 0 if Lightning resumes from a checkpoint
+            run = self.logger.open(total_steps=planned, resume=resumed_at)
         self._actions = Actions(run, controls=_Controls(trainer, self.logger.save_dir if self.logger else "."))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

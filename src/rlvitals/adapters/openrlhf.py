@@ -191,7 +191,7 @@ def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
             _followed[id(logger)] = VitalsLogger(args, **settings)
             _follow_experiences()
 
-    def tell(name: str) -> Callable[..., None]:
+    def forward_to(name: str) -> Callable[..., None]:
         def to_ours(_: None, logger: Any, *given: Any, **named: Any) -> None:
             if id(logger) in _followed:
                 getattr(_followed[id(logger)], name)(*given, **named)
@@ -203,8 +203,8 @@ def _follow(kind: Any, settings: Mapping[str, Any]) -> None:
             _followed.pop(id(logger)).close()
 
     follow(kind, "__init__", begin)
-    follow(kind, "log_train", tell("log_train"))
-    follow(kind, "log_eval", tell("log_eval"))
+    follow(kind, "log_train", forward_to("log_train"))
+    follow(kind, "log_eval", forward_to("log_eval"))
     follow(kind, "close", close)
 
 

@@ -110,18 +110,20 @@ class VitalsTracker:
 
     def log_batch(self, step: int, data: Any, tokenizer: Any) -> None:
         """Record a batch of the RLVR pipelines as rollouts."""
-        told = {name: list(values) for name, values in data.non_tensor_batch.items()}
+        columns = {name: list(values) for name, values in data.non_tensor_batch.items()}
         answers = tokenizer.batch_decode(data.batch["responses"], skip_special_tokens=True)
         scores = data.batch["scores"].tolist()
-        prompts = told.get("prompt") or tokenizer.batch_decode(data.batch["prompts"], skip_special_tokens=True)
-        references = told.get("ground_truth") or [""] * len(answers)
+        prompts = columns.get("prompt") or tokenizer.batch_decode(data.batch["prompts"], skip_special_tokens=True)
+        references = columns.get("ground_truth") or [""] * len(answers)
         rollouts = [
             (
                 (str(prompt), str(reference)),
                 {
                     "completion": answer,
                     "reward": score,
-                    "meta": {key: str(told[key][index]) for key in ("tag", "domain", "difficulty") if key in told},
+                    "meta": {
+                        key: str(columns[key][index]) for key in ("tag", "domain", "difficulty") if key in columns
+                    },
                 },
             )
             for index, (prompt, answer, score, reference) in enumerate(
@@ -156,9 +158,9 @@ def _trace_prompt(trace: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _traced(trace: Mapping[str, Any]) -> dict[str, Any]:
-    told = dict(trace.get("metadata") or {})
-    reward = next((told.pop(key) for key in ("reward", "score", "episode_score") if key in told), None)
-    return {"messages": trace["messages"], "reward": reward, "meta": told}
+    metadata = dict(trace.get("metadata") or {})
+    reward = next((metadata.pop(key) for key in ("reward", "score", "episode_score") if key in metadata), None)
+    return {"messages": trace["messages"], "reward": reward, "meta": metadata}
 
 
 def _without_reducers(values: Any, depth: int = 0) -> Any:

@@ -410,8 +410,8 @@ class VitalsCallback(TrainerCallback):  # type: ignore[misc]
 
 def _output_of(run_dir: RunDir) -> Path | None:
     """The output folder of the trainer that recorded this run."""
-    told = read_config(run_dir).get("output_dir")
-    return kept_folder(told) if isinstance(told, str) and told and "\0" not in told else None
+    folder = read_config(run_dir).get("output_dir")
+    return kept_folder(folder) if isinstance(folder, str) and folder and "\0" not in folder else None
 
 
 def _name_of(args: Any, folder: Path) -> str | None:

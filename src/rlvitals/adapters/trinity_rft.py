@@ -51,8 +51,8 @@ class VitalsMonitor:
             "resume": True if setting(config, "continue_from_checkpoint") else None,
         }
         given = setting(config, "monitor.monitor_args") or {}
-        told = {**known_settings(config, PATHS), **plain_config(config)}
-        self._run = join(**settings_for("trinity_rft", told, defaults, given))
+        full_config = {**known_settings(config, PATHS), **plain_config(config)}
+        self._run = join(**settings_for("trinity_rft", full_config, defaults, given))
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
@@ -80,6 +80,6 @@ class VitalsMonitor:
 
 
 def _example(row: Mapping[str, Any]) -> dict[str, Any]:
-    told = dict(row)
-    prompt, response, reward = (told.pop(key, None) for key in ("prompt", "response", "reward"))
-    return {"prompt": prompt or "", "rollouts": [{"completion": response or "", "reward": reward, "meta": told}]}
+    rest = dict(row)
+    prompt, response, reward = (rest.pop(key, None) for key in ("prompt", "response", "reward"))
+    return {"prompt": prompt or "", "rollouts": [{"completion": response or "", "reward": reward, "meta": rest}]}

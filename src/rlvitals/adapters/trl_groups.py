@@ -126,7 +126,7 @@ class _Reading:
         batch, place = self._batch, row - self._batch.own.start
         is_own = row in batch.own
         scores = dict(zip(_distinct(batch.reward_names), self._rewards[row], strict=False))
-        parts = {name: _short(score) for name, score in scores.items() if _is_said(score)}
+        parts = {name: _short(score) for name, score in scores.items() if _is_scored(score)}
         ids = batch.ids[place][: self._length(place)] if is_own else ()
         prompt = self._prompt_lengths[place] if is_own and self._prompt_lengths else None
         advantage = self._advantages[row] if self._advantages else None
@@ -151,7 +151,7 @@ class _Reading:
         if self._totals:
             return _short(self._totals[row])
         weighed = [
-            weight * score for weight, score in zip(self._weights, self._rewards[row], strict=True) if _is_said(score)
+            weight * score for weight, score in zip(self._weights, self._rewards[row], strict=True) if _is_scored(score)
         ]
         return _short(math.fsum(weighed)) if weighed else None
 
@@ -231,14 +231,14 @@ def _distinct(names: Sequence[str]) -> list[str]:
     ['format', 'exact', 'format 2']
     """
     seen: Counter[str] = Counter()
-    told = []
+    distinct = []
     for name in names:
         seen[name] += 1
-        told.append(name if seen[name] == 1 else f"{name} {seen[name]}")
-    return told
+        distinct.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return distinct
 
 
-def _is_said(score: Any) -> bool:
+def _is_scored(score: Any) -> bool:
     return score is not None and not math.isnan(score)
 
 

@@ -142,7 +142,7 @@ class TrlRollouts:
         if self._open is not None and not self._unseen:
             self._hand_over()
         if not self._has_seen:
-            self._say_unknown("no completions came by in its first step")
+            self._warn_unknown("no completions came by in its first step")
             self._has_seen = True
 
     def _hooks(self) -> dict[str, Callable[..., Any]]:
@@ -229,7 +229,7 @@ class TrlRollouts:
 
     def _take(self, output: Any, scored: _Scored) -> None:
         if scored.rewards is None:
-            self._say_unknown("it scored completions in another way")
+            self._warn_unknown("it scored completions in another way")
             return
         self._has_seen = True
         trainer = self._trainer
@@ -348,7 +348,7 @@ class TrlRollouts:
         scored = self._scored
         if scored is None:
             return original(*given, **more)
-        with self._hearing_functions(scored):
+        with self._recording_rewards(scored):
             rewards = original(*given, **more)
         with guarded(self._not_understood):
             named = dict(zip(("prompts", "completions", "completion_ids_list"), given, strict=False)) | more
@@ -357,26 +357,26 @@ class TrlRollouts:
         return rewards
 
     @contextmanager
-    def _hearing_functions(self, scored: _Scored) -> Iterator[None]:
+    def _recording_rewards(self, scored: _Scored) -> Iterator[None]:
         """Keep the reward of each function: TRL adds them up and keeps only the sum."""
         import torch
 
         trainer = self._trainer
         functions = trainer.reward_funcs
 
-        def heard(number: int, function: Any) -> Any:
+        def wrap(number: int, function: Any) -> Any:
             if isinstance(function, torch.nn.Module):
                 return function
 
             @wraps(function)
-            def hear(*given: Any, **more: Any) -> Any:
-                said = function(*given, **more)
-                scored.parts[number] = said
-                return said
+            def recorded(*given: Any, **more: Any) -> Any:
+                rewards = function(*given, **more)
+                scored.parts[number] = rewards
+                return rewards
 
-            return hear
+            return recorded
 
-        trainer.reward_funcs = [heard(number, function) for number, function in enumerate(functions)]
+        trainer.reward_funcs = [wrap(number, function) for number, function in enumerate(functions)]
         try:
             yield
         finally:
@@ -451,9 +451,9 @@ class TrlRollouts:
         self._warn_once(f"rollouts are not recorded: {words_of(error)}", f"rollouts {type(error)}")
 
     def _not_understood(self, error: Exception) -> None:
-        self._say_unknown(words_of(error))
+        self._warn_unknown(words_of(error))
 
-    def _say_unknown(self, why: str) -> None:
+    def _warn_unknown(self, why: str) -> None:
         kind = type(self._trainer).__name__
         self._warn_once(f"no rollouts of {kind} are recorded: this version is not built as expected ({why})", "unknown")
 
