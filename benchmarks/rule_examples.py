@@ -79,7 +79,7 @@ def judged(run, algorithm, rules=(), *, preset=None, framework=None, total_steps
         judge.tick(now)
     if judge.monitor.problems:
         print(f"rules that failed on {run.name}: {judge.monitor.problems}", file=sys.stderr)
-    found = [(said.finding, said.point) for said in judge.said]
+    found = [(said.finding, said.point) for said in judge.raised]
     names = {name for finding, _ in found for name in finding.metrics}
     series = {name: trace for name in sorted(names) if (trace := judge.trace(name)) is not None}
     onset = None if run.onset is None else run.rows[min(run.onset, len(run.rows) - 1)]["step"]

@@ -9,7 +9,7 @@ from rlvitals import documentation
 from rlvitals.cli.main import main
 from rlvitals.notify.messages import Standing, about_finding
 from rlvitals.render.check_html import page
-from rlvitals.views.diagnosis import diagnose, findings_told
+from rlvitals.views.diagnosis import diagnose, findings_answer
 from rlvitals.web import api
 from rlvitals.web.folder import Folder
 
@@ -55,7 +55,7 @@ def test_report_dashboard_and_message_link_the_page(run, monkeypatch):
     wanted = f"{BASE}/rule/nonfinite_core.html"
     assert f'<a href="{wanted}">nonfinite_core</a>' in page(rlvitals.check(run).to_dict())
     view = rlvitals.open_run(run)
-    told = findings_told(view, diagnose(view))
+    told = findings_answer(view, diagnose(view))
     assert by_rule(told["findings"])["nonfinite_core"]["page"] == wanted
     finding = next(found for found in view.findings if found.rule == "nonfinite_core")
     message = about_finding("sick", "key", finding, Standing("act", "bad"), is_escalated=False, timestamp=0.0)

@@ -174,7 +174,7 @@ def main(names: list[str]) -> None:
             assert isinstance(report, Report)
             about = [found for found in report.findings if found.rule == failure.rule]
             assert about, f"{failure.name}: {failure.rule} says nothing; {[found.rule for found in report.findings]} do"
-            picture = chosen(rlvitals.open_run(place), failure.metrics, said=about[:1])
+            picture = chosen(rlvitals.open_run(place), failure.metrics, raised=about[:1])
         image = Image.open(io.BytesIO(draw(picture))).convert("RGB")
         save_png(
             f"gallery-{failure.name}",

@@ -31,7 +31,7 @@ def chart(view: RunView, names: Sequence[str], found: Diagnosis) -> bytes | None
         return None
     there = [name for name in names if name in view.metrics][:MOST_METRICS]
     with contextlib.suppress(RlvitalsError):
-        return draw(chosen(view, there, said=found.findings) if there else overview(view, said=found.findings))
+        return draw(chosen(view, there, raised=found.findings) if there else overview(view, raised=found.findings))
     return None
 
 

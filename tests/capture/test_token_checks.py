@@ -11,7 +11,7 @@ import pytest
 import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.records import Group, Rollout
-from rlvitals.views.diagnosis import diagnose, findings_told
+from rlvitals.views.diagnosis import diagnose, findings_answer
 from rlvitals.views.rechecks import events_on_record, token_events
 from rlvitals.views.sources import source_of_run
 from token_updates import Update
@@ -90,7 +90,7 @@ def test_a_right_trainer_is_never_accused(tmp_path):
 def test_the_finding_is_in_check_in_the_report_in_health_and_at_its_address(tmp_path, capsys):
     view = recorded(tmp_path / "run", ["scale"] * 3)
     (told,) = [
-        each for each in findings_told(view, diagnose(view))["findings"] if each["rule"].startswith("recomputed")
+        each for each in findings_answer(view, diagnose(view))["findings"] if each["rule"].startswith("recomputed")
     ]
     logged = Update(seed=1, fault="scale").log()["train.loss"]
     assert told["evidence"]["logged"] == pytest.approx(logged)

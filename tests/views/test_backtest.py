@@ -179,7 +179,7 @@ def test_labels_are_read_with_what_they_leave_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("file\tonset_step\na\t1\n", "no 'verdict' here"),
         ("file\tverdict\na\tgood\n", "line 2: a verdict is one of"),
@@ -187,9 +187,9 @@ def test_labels_are_read_with_what_they_leave_out(tmp_path):
         ("file\tverdict\tkind\na\tfail\tboom\n", "'boom' is not a kind"),
     ],
 )
-def test_a_wrong_table_of_labels_is_an_error_that_points_at_the_line(tmp_path, table, said):
+def test_a_wrong_table_of_labels_is_an_error_that_points_at_the_line(tmp_path, table, message):
     (tmp_path / "labels.tsv").write_text(table)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_labels(tmp_path / "labels.tsv")
     with pytest.raises(ConfigError, match="cannot read"):
         read_labels(tmp_path / "none.tsv")

@@ -60,13 +60,13 @@ def test_an_evaluation_before_and_a_summary_after_the_training_are_no_rows_of_it
     report = check(tmp_path / "run")
     assert (report.rows, report.first_step, report.last_step) == (20, 1, 20)
     assert "eval_loss" not in {taken.signal for taken in report.names}
-    told = read_trend(tmp_path / "run")
-    assert [stats["step"] for stats in told.evaluations] == [0]
-    assert evaluated_slices(rlvitals.open_run(tmp_path / "run"), told.evaluations) == {}  # no two environments
+    trend = read_trend(tmp_path / "run")
+    assert [stats["step"] for stats in trend.evaluations] == [0]
+    assert evaluated_slices(rlvitals.open_run(tmp_path / "run"), trend.evaluations) == {}  # no two environments
 
 
 @pytest.mark.parametrize(
-    ("recovered", "again", "said"),
+    ("recovered", "again", "ending"),
     [
         (None, [], "not recovered"),
         (93, [], "recovered at 93"),
@@ -75,10 +75,10 @@ def test_an_evaluation_before_and_a_summary_after_the_training_are_no_rows_of_it
         (None, [(60, None)], "again at 60, not recovered"),
     ],
 )
-def test_when_a_finding_came_back_its_end_is_that_of_the_last_time(recovered, again, said):
+def test_when_a_finding_came_back_its_end_is_that_of_the_last_time(recovered, again, ending):
     finding = {"severity": "warning", "onset_step": 41, "step": 57, "recovered_step": recovered}
     others = [{"severity": "warning", "step": step, "recovered_step": end} for step, end in again]
-    assert when(finding, others) == f"started at step 41, warning at 57, {said}"
+    assert when(finding, others) == f"started at step 41, warning at 57, {ending}"
 
 
 def test_evidence_is_told_in_words():
@@ -276,7 +276,7 @@ def test_a_run_is_judged_again_by_the_rules_it_was_watched_with(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("recorded", "said"),
+    ("recorded", "message"),
     [
         ("secret.yaml", "watched with the rules of secret.yaml"),
         (["zq > 5 for 2: critical", "/etc/passwd"], "watched with the rules of /etc/passwd"),
@@ -284,7 +284,7 @@ def test_a_run_is_judged_again_by_the_rules_it_was_watched_with(tmp_path):
         ([{"rule": 7}], "cannot be used"),
     ],
 )
-def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_path, monkeypatch, recorded, said):
+def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_path, monkeypatch, recorded, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret.yaml").write_text("rules: [{rule: plateau, enabled: false}]")
     with rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none") as run:
@@ -292,12 +292,12 @@ def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_p
             run.log({"reward": 1.0}, step=step)
     config = tmp_path / "run" / "config.json"
     config.write_text(json.dumps({"rlvitals": {"rules": recorded}}))
-    assert any(said in note for note in check(tmp_path / "run").notes)
+    assert any(message in note for note in check(tmp_path / "run").notes)
 
 
 def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
-    said = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
-    for own, expected in (([HealthEvent("raised", 5, finding=said)], True), ([], False)):
+    finding = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
+    for own, expected in (([HealthEvent("raised", 5, finding=finding)], True), ([], False)):
         source = RowSource(tmp_path, "run", healthy_rows(), recorded=own)
         report = check_source(source)
         assert any("own monitor said 'watch'" in note for note in report.notes) == expected
@@ -524,12 +524,12 @@ def test_a_real_log_that_was_started_again_after_a_failure_tells_of_it(shared):
     report = check(shared / "logs" / "grpo_nan_grad_46.log")
     assert report.verdict == "watch"
     assert "1 critical finding, 1 warning; first: nonfinite" in report.reason
-    said = {
+    raised = {
         (finding.rule, finding.kind, finding.recovered_step)
         for finding in report.findings
         if finding.severity != "info"
     }
-    assert said == {("nonfinite_core", "nonfinite", 20), ("earlier_attempt_failed", "nonfinite", None)}
+    assert raised == {("nonfinite_core", "nonfinite", 20), ("earlier_attempt_failed", "nonfinite", None)}
 
 
 @pytest.mark.parametrize(
@@ -584,8 +584,8 @@ def test_samples_of_the_machine_are_joined_to_the_row_after_them_read_at_once_or
         run.log({"loss": 1.0}, step=4)
         polled += feed.poll().rows
         sampled(run, 30.0)  # no row comes after it
-    told = [row.get("System/Memory_Percent") for row in polled]
-    assert told == [None, 50.0, 51.0, 52.0, 99.0]
+    memory = [row.get("System/Memory_Percent") for row in polled]
+    assert memory == [None, 50.0, 51.0, 52.0, 99.0]
     assert list(open_source(path).rows) == polled
     assert not any("System/GPU_Utilization/0" in row for row in polled)
 
@@ -602,8 +602,8 @@ def test_polling_over_a_resume_joins_each_sample_once(tmp_path):
             news = feed.poll()
     story = (news.before or []) + news.rows
     # The sample before step 2 was taken on the living line, the one before step 3 on the abandoned one.
-    told = [(row["step"], row["System/Memory_Percent"]) for row in story]
-    assert told == [(0, 90.0), (1, 91.0), (2, 92.0), (3, 73.0)]
+    memory = [(row["step"], row["System/Memory_Percent"]) for row in story]
+    assert memory == [(0, 90.0), (1, 91.0), (2, 92.0), (3, 73.0)]
     assert list(open_source(path).rows) == story
 
 

@@ -12,7 +12,7 @@ from rlvitals.health.history import History
 from rlvitals.records import Finding, HealthEvent, Request
 from rlvitals.store.findings import answer_facts, append_event, event_line, request_facts
 from rlvitals.store.layout import RunDir
-from rlvitals.views.diagnosis import MOST_TOLD, Diagnosis, diagnose, findings_told
+from rlvitals.views.diagnosis import MOST_LISTED, Diagnosis, diagnose, findings_answer
 from rlvitals.views.run import open_run
 
 ALARM = Finding("mine", "kl_explosion", "critical", 50, 40, "too much", action="stop", metrics=("zq",))
@@ -39,8 +39,8 @@ def test_what_the_run_s_own_monitor_said_is_the_verdict_also_where_it_said_nothi
     with rlvitals.start(tmp_path / "unwatched", monitor=False, hardware=False, display="none") as run:
         for step, row in enumerate(dead, 1):
             run.log(row, step=step)
-    told = diagnose(open_run(tmp_path / "watched"))
-    assert (told.verdict, told.findings) == ("healthy", [])
+    diagnosis = diagnose(open_run(tmp_path / "watched"))
+    assert (diagnosis.verdict, diagnosis.findings) == ("healthy", [])
     judged = diagnose(open_run(tmp_path / "unwatched"))
     assert judged.verdict == "act"
     assert "dead_gradient" in {found.kind for found in judged.findings}
@@ -51,9 +51,9 @@ def test_what_a_clock_found_counts_though_nobody_watched_every_row(tmp_path):
     view = write_run(tmp_path)
     stall = replace(ALARM, kind="stall")
     append_event(RunDir(tmp_path), event_line(HealthEvent("raised", 50, 1.0, seen_in="clock", finding=stall)))
-    told = diagnose(view)
-    assert (told.verdict, told.findings) == ("act", [stall])
-    assert told.reason == "1 critical finding; first: stall, since step 40"
+    diagnosis = diagnose(view)
+    assert (diagnosis.verdict, diagnosis.findings) == ("act", [stall])
+    assert diagnosis.reason == "1 critical finding; first: stall, since step 40"
 
 
 def test_a_stall_that_an_earlier_version_recorded_counts_too(tmp_path):
@@ -89,10 +89,10 @@ def test_a_log_of_exactly_the_size_that_is_judged_is_judged_and_a_larger_one_is_
     monkeypatch.setattr(f"rlvitals.views.diagnosis.{limit}", least)
     assert "take long" not in diagnose(view).reason
     monkeypatch.setattr(f"rlvitals.views.diagnosis.{limit}", least - 1)
-    told = diagnose(view)
-    assert (told.verdict, told.findings) == ("cannot judge", [])
-    assert "60 rows of 3 metrics" in told.reason
-    assert "take long: run 'rlvitals check'" in told.reason
+    diagnosis = diagnose(view)
+    assert (diagnosis.verdict, diagnosis.findings) == ("cannot judge", [])
+    assert "60 rows of 3 metrics" in diagnosis.reason
+    assert "take long: run 'rlvitals check'" in diagnosis.reason
 
 
 # What was asked because of a finding
@@ -116,13 +116,13 @@ def test_each_finding_has_the_requests_it_led_to_and_their_answers(tmp_path):
         event_line(HealthEvent("answer", 53, 1.0, facts=answer_facts(first, "declined", "not now"))),
     ):  # fmt: skip
         append_event(RunDir(tmp_path), line)
-    told = findings_told(view, diagnose(view))["findings"]
+    findings = findings_answer(view, diagnose(view))["findings"]
     assert [
         [
             (one["request"], one["step"], one["timestamp"], one["answer"], one["answer_text"])
             for one in found["requests"]
         ]
-        for found in told
+        for found in findings
     ] == [[(1, 51, 151.0, "declined", "not now")], [(2, 91, 191.0, "done", "stopped")], [(3, 52, 152.0, None, "")]]
 
 
@@ -141,24 +141,24 @@ def test_the_step_at_which_a_finding_recovered_is_told(tmp_path):
     for line in (monitor_line(), finding_line(ALARM), finding_line(replace(ALARM, rule="yours"))):
         append_event(RunDir(tmp_path), line)
     append_event(RunDir(tmp_path), recovered_line("mine", 80))
-    told = findings_told(view, diagnose(view))
-    assert [(found["rule"], found["recovered_step"]) for found in told["findings"]] == [("mine", 80), ("yours", None)]
-    assert (told["verdict"], told["was_watched"], told["judging"]) == ("act", True, False)
+    answer = findings_answer(view, diagnose(view))
+    assert [(found["rule"], found["recovered_step"]) for found in answer["findings"]] == [("mine", 80), ("yours", None)]
+    assert (answer["verdict"], answer["was_watched"], answer["judging"]) == ("act", True, False)
 
 
 def test_of_very_many_findings_the_newest_are_told_and_the_others_counted(tmp_path):
     view = write_run(tmp_path, rows=1)
-    for count, left_out in ((MOST_TOLD, 0), (MOST_TOLD + 30, 30)):
+    for count, left_out in ((MOST_LISTED, 0), (MOST_LISTED + 30, 30)):
         findings = [replace(ALARM, step=step, metrics=()) for step in range(count)]
-        told = findings_told(view, Diagnosis("act", "", findings))
-        assert ([found["step"] for found in told["findings"]], told["left_out"]) == (
+        answer = findings_answer(view, Diagnosis("act", "", findings))
+        assert ([found["step"] for found in answer["findings"]], answer["left_out"]) == (
             list(range(left_out, count)),
             left_out,
         )
 
 
 @pytest.mark.parametrize(
-    ("onset", "said", "first", "last"),
+    ("onset", "raised", "first", "last"),
     [
         (40, 50, 20, 70),  # twice as far as the two are apart, on both sides
         (60, 60, 40, 80),  # and never less than a bit
@@ -166,11 +166,11 @@ def test_of_very_many_findings_the_newest_are_told_and_the_others_counted(tmp_pa
     ],
 )
 def test_the_curve_around_a_finding_shows_what_came_before_its_onset_and_after_it_was_said(
-    tmp_path, onset, said, first, last
+    tmp_path, onset, raised, first, last
 ):
     view = write_run(tmp_path, extra=["loss", "kl"])
-    found = replace(ALARM, onset_step=onset, step=said, metrics=("gone", "zq", "loss", "kl"))
-    trace = findings_told(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
+    found = replace(ALARM, onset_step=onset, step=raised, metrics=("gone", "zq", "loss", "kl"))
+    trace = findings_answer(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
     assert [line["name"] for line in trace] == ["zq", "loss"]  # two at most, and those there are
     assert (trace[0]["steps"][0], trace[0]["steps"][-1]) == (first, last)
     assert trace[0]["high"][-1] == float(last)
@@ -179,6 +179,6 @@ def test_the_curve_around_a_finding_shows_what_came_before_its_onset_and_after_i
 def test_the_curve_around_a_finding_has_the_band_of_its_metric(tmp_path):
     view = write_run(tmp_path, extra=["kl"], algorithm="grpo", framework="trl_grpo")
     found = replace(ALARM, metrics=("zq", "kl"))
-    unknown, kl = findings_told(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
+    unknown, kl = findings_answer(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
     assert unknown["band"] is None
     assert kl["band"][0] < kl["band"][1]

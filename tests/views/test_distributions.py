@@ -37,9 +37,9 @@ def test_logged_distributions_are_percentiles_over_the_steps(tmp_path, caplog):
         run.log_distribution({"nothing": [], "text": "no"}, step=3)
     assert "'nothing' is left out: it has no finite value" in caplog.text
     assert "a distribution could not be recorded" in caplog.text
-    told = {one["name"]: one for one in distributions(rlvitals.open_run(tmp_path / "run"))["distributions"]}
-    assert told.keys() == {"entropy", "metric/step"}
-    entropy = told["entropy"]
+    by_name = {one["name"]: one for one in distributions(rlvitals.open_run(tmp_path / "run"))["distributions"]}
+    assert by_name.keys() == {"entropy", "metric/step"}
+    entropy = by_name["entropy"]
     assert (entropy["steps"], entropy["counts"], entropy["source"]) == ([1, 2, 3], [101, 101, 101], "logged")
     by_level = dict(zip(entropy["levels"], entropy["quantiles"], strict=True))
     for level in (0.0, 0.05, 0.5, 0.95, 1.0):
@@ -54,13 +54,13 @@ def test_histograms_of_quantiles_have_the_shares_of_the_values_and_no_holes(tmp_
     with start(tmp_path / "run") as run:
         run.log({"loss": 1.0}, step=1)
         run.log_distribution({"gamma": drawn, "one": [3.0] * 50}, step=1)
-    told = {one["name"]: one for one in distributions(rlvitals.open_run(tmp_path / "run"))["distributions"]}
-    shares, edges = np.array(told["gamma"]["shares"][0]), np.array(told["gamma"]["edges"])
+    by_name = {one["name"]: one for one in distributions(rlvitals.open_run(tmp_path / "run"))["distributions"]}
+    shares, edges = np.array(by_name["gamma"]["shares"][0]), np.array(by_name["gamma"]["edges"])
     assert (shares > 0).all()
     within = (drawn >= edges[0]) & (drawn <= edges[-1])
     expected = np.histogram(drawn[within], edges)[0] / len(drawn)
     assert np.cumsum(shares)[:-1] == pytest.approx(np.cumsum(expected)[:-1] + (drawn < edges[0]).mean(), abs=0.03)
-    one = told["one"]
+    one = by_name["one"]
     (place,) = np.flatnonzero(one["shares"][0])  # all in the bin that holds it
     assert one["edges"][place] <= 3.0 <= one["edges"][place + 1]
     assert one["shares"][0][place] == 1
@@ -80,9 +80,9 @@ def test_what_a_resumed_run_overtook_and_torn_lines_are_left_out(tmp_path):
     with log.open("ab") as file:
         file.write(b'{"step":8,"attempt":2,"x":{"count":-1,"mean":1,"quantiles":[]},"y":3}\n{"step":9,"att')
     assert len(list(read_distributions(log))) == 12
-    (told,) = distributions(rlvitals.open_run(path))["distributions"]
-    assert told["steps"] == [1, 2, 3, 4, 5, 6, 7]
-    assert told["quantiles"][0] == [1, 1, 1, 1, 1, 5, 5]
+    (found,) = distributions(rlvitals.open_run(path))["distributions"]
+    assert found["steps"] == [1, 2, 3, 4, 5, 6, 7]
+    assert found["quantiles"][0] == [1, 1, 1, 1, 1, 5, 5]
 
 
 def test_rollouts_are_distributions_without_being_logged_as_such(tmp_path):
@@ -94,15 +94,15 @@ def test_rollouts_are_distributions_without_being_logged_as_such(tmp_path):
             ]
             run.log_groups([Group("p", tuple(rollouts))], step=step)
             run.log({"loss": 1.0, "note": f"step {step}"}, step=step)
-    told = distributions(rlvitals.open_run(tmp_path / "run"))
-    by_name = {one["name"]: one for one in told["distributions"]}
+    answer = distributions(rlvitals.open_run(tmp_path / "run"))
+    by_name = {one["name"]: one for one in answer["distributions"]}
     assert by_name.keys() == {"reward", "tokens"}  # every rollout has two turns: nothing is spread
     assert len(by_name["reward"]["steps"]) <= PLACES
     assert sum(by_name["reward"]["counts"]) == 5 * steps
     assert [level[0] for level in by_name["reward"]["quantiles"]] == pytest.approx([0, 0, 1, 2, 3, 4, 4])
     assert [level[0] for level in by_name["tokens"]["quantiles"]] == pytest.approx([10, 10, 11, 12, 13, 14, 14])
-    assert told["texts"][0] == {"name": "note", "step": steps, "text": f"step {steps}"}
-    assert json.loads(json.dumps(told)) == told
+    assert answer["texts"][0] == {"name": "note", "step": steps, "text": f"step {steps}"}
+    assert json.loads(json.dumps(answer)) == answer
 
 
 class Hostile:

@@ -246,10 +246,10 @@ def test_a_dump_is_watched_and_judged(tmp_path, capsys):
     for step in range(1, 40):
         dump_step(tmp_path / "rollout_data", step, texts=("a", "b") if step < 20 else ("bad",))
     assert main(["watch", str(tmp_path / "rollout_data"), "--json", "--until-idle", "0.1", "--interval", "0.05"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [event["rows"] for event in told if event["type"] == "row"] == [39]
-    assert "reward_collapse" in {event["kind"] for event in told if event["type"] == "finding"}
-    assert told[-1]["verdict"] == "act"
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["rows"] for event in events if event["type"] == "row"] == [39]
+    assert "reward_collapse" in {event["kind"] for event in events if event["type"] == "finding"}
+    assert events[-1]["verdict"] == "act"
 
 
 def test_old_steps_of_a_dump_are_pruned_and_what_is_not_understood_stays(verl, capsys):

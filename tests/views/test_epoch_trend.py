@@ -43,9 +43,9 @@ def test_the_same_change_is_an_improvement_or_noise_by_the_error_of_the_epochs()
 
 def test_rewards_that_only_scatter_are_rarely_called_anything_but_flat():
     rng = np.random.default_rng(11)
-    said = Counter(verdict(0.4 + 0.1 * rng.normal(size=6), error=0.1) for _ in range(400))
-    assert said["flat"] > 0.75 * 400
-    assert said["improving"] + said["worsening"] + said["inconsistent"] < 0.2 * 400
+    verdicts = Counter(verdict(0.4 + 0.1 * rng.normal(size=6), error=0.1) for _ in range(400))
+    assert verdicts["flat"] > 0.75 * 400
+    assert verdicts["improving"] + verdicts["worsening"] + verdicts["inconsistent"] < 0.2 * 400
 
 
 def test_a_noisy_climb_is_seen_over_the_whole_run_where_its_end_alone_does_not_show_it():

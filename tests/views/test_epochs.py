@@ -248,7 +248,7 @@ def test_a_run_without_a_reward_is_judged_by_its_margin_or_its_loss(tmp_path):
 
 def test_everything_is_plain_data_too(tmp_path):
     epochs = record(tmp_path, [{"epoch": epoch, "reward": 0.5} for epoch in (1, 2, 3)]).epochs()
-    told = json.loads(json.dumps(epochs.to_dict()))
-    assert [row["epoch"] for row in told["epochs"]] == [1, 2, 3]
-    assert told["verdict"] == epochs.verdict
+    facts = json.loads(json.dumps(epochs.to_dict()))
+    assert [row["epoch"] for row in facts["epochs"]] == [1, 2, 3]
+    assert facts["verdict"] == epochs.verdict
     assert (len(epochs), epochs[0].epoch, [epoch.epoch for epoch in epochs[1:]]) == (3, 1, [2, 3])

@@ -81,17 +81,17 @@ def test_every_measure_is_what_it_says(tmp_path, baselines):
 def test_noise_is_that_of_the_sampled_means():
     """The error that one run foretells is near what many runs show."""
     rng = np.random.default_rng(5)
-    finals, areas, foretold_finals, foretold_areas = [], [], [], []
+    finals, areas, expected_finals, expected_areas = [], [], [], []
     for _ in range(200):
         values = 0.5 + rng.normal(0, 0.1, 120)
         levels = Levels(MetricCurve(np.arange(120), values, 0), "up")
         finals.append(levels.final.value)
         areas.append(levels.area.value)
-        foretold_finals.append(levels.final.noise)
-        foretold_areas.append(levels.area.noise)
+        expected_finals.append(levels.final.noise)
+        expected_areas.append(levels.area.noise)
     # On the safe side, since a memory that there is not cannot be ruled out.
-    assert 0.9 < np.median(foretold_finals) / np.std(finals) < 1.7
-    assert 0.9 < np.median(foretold_areas) / np.std(areas) < 1.7
+    assert 0.9 < np.median(expected_finals) / np.std(finals) < 1.7
+    assert 0.9 < np.median(expected_areas) / np.std(areas) < 1.7
     assert np.median([scatter_of(rng.normal(0, 0.1, 120)).value for _ in range(100)]) == pytest.approx(0.1, rel=0.1)
 
 

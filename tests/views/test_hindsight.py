@@ -27,7 +27,7 @@ from rlvitals.web.folder import Folder
 
 BEGAN = 1_700_000_000.0
 STEPS = 110
-ONSET, SAID = 40, 49
+ONSET, RAISED = 40, 49
 """A gradient that is zero from step 40 on is critical at its tenth zero."""
 
 
@@ -71,7 +71,7 @@ def retime(run, moment, *, started, ended):
     shutil.rmtree(run / "index", ignore_errors=True)
 
 
-def told(run):
+def look_back(run):
     return rlvitals.check(run).hindsight
 
 
@@ -81,8 +81,8 @@ def test_the_hours_of_one_attempt_go_to_its_end_and_a_hang_counts(tmp_path):
     retime(
         run, lambda _, step: BEGAN + 60 * step + 7200 * (step > 100), started=[BEGAN], ended=BEGAN + 6600 + 7200 + 600
     )
-    found = told(run)
-    assert (found["onset"]["step"], found["onset"]["said_step"]) == (ONSET, SAID)
+    found = look_back(run)
+    assert (found["onset"]["step"], found["onset"]["said_step"]) == (ONSET, RAISED)
     # 70 minutes of rows, the two hours and the ten minutes: 3 h 20 min, 13 1/3 hours of four GPUs.
     assert found["cost"]["hours"] == pytest.approx(200 / 60)
     assert found["cost"]["gpu_hours"] == pytest.approx(800 / 60)
@@ -101,7 +101,7 @@ def test_the_time_between_attempts_is_nobodys_and_overtaken_steps_count(tmp_path
         return BEGAN + 60 * step if attempt == 1 else second + 120 + 60 * (step - 75)
 
     retime(run, moment, started=[BEGAN, second], ended=second + 120 + 60 * 35 + 240)
-    found = told(run)
+    found = look_back(run)
     assert found["onset"]["step"] == ONSET
     # Steps 41 to 90 of the first attempt, 15 of which were thrown away; then 2 minutes until its first step began, 35
     # steps and 4 minutes. The 8.5 hours between them cost nothing.
@@ -134,7 +134,7 @@ def killed(path, how):
 
 
 def test_a_killed_run_that_was_healthy_has_no_onset_and_goes_on_from_its_newest_checkpoint(tmp_path):
-    found = told(killed(tmp_path / "run", "lives"))
+    found = look_back(killed(tmp_path / "run", "lives"))
     assert found["onset"] is None
     assert found["cost"]["hours"] is None
     assert found["told"][0].startswith("No critical finding before the run stopped")
@@ -143,7 +143,7 @@ def test_a_killed_run_that_was_healthy_has_no_onset_and_goes_on_from_its_newest_
 
 def test_a_killed_run_that_had_failed_is_counted_to_its_last_sign_of_life(tmp_path):
     run = killed(tmp_path / "run", "dies")
-    found = told(run)
+    found = look_back(run)
     lines = [json.loads(line) for line in (run / "logs" / "training_metrics.jsonl").read_text().splitlines()]
     times = {line["step"]: line["timestamp"] for line in lines}
     end = max(times[60], (run / "heartbeat").stat().st_mtime)
@@ -156,14 +156,14 @@ def test_a_killed_run_that_had_failed_is_counted_to_its_last_sign_of_life(tmp_pa
     shutil.copytree(run, copy, copy_function=shutil.copy)
     for name in ("heartbeat", "run.json"):
         os.utime(copy / name, (times[60] + 1e6, times[60] + 1e6))
-    assert told(copy)["cost"]["hours"] == pytest.approx((times[60] - times[ONSET]) / 3600, abs=1e-9)
+    assert look_back(copy)["cost"]["hours"] == pytest.approx((times[60] - times[ONSET]) / 3600, abs=1e-9)
 
 
 def test_a_run_that_raised_is_told_and_a_healthy_one_is_not(tmp_path):
     with pytest.raises(ZeroDivisionError):
         record(tmp_path / "failed", range(1, 31), dies=False, beside=lambda run, step: 1 / (30 - step))
-    assert told(tmp_path / "failed")["told"][0].startswith("No critical finding before the run failed")
-    assert told(record(tmp_path / "healthy", dies=False)) is None
+    assert look_back(tmp_path / "failed")["told"][0].startswith("No critical finding before the run failed")
+    assert look_back(record(tmp_path / "healthy", dies=False)) is None
 
 
 def foreign(path, **columns):
@@ -176,7 +176,7 @@ def foreign(path, **columns):
 
 
 def test_a_log_without_timestamps_cannot_tell(tmp_path):
-    found = told(foreign(tmp_path / "log.jsonl"))
+    found = look_back(foreign(tmp_path / "log.jsonl"))
     assert found["cost"]["hours"] is None
     assert found["cost"]["measured_by"] == ""
     assert found["told"][0] == (
@@ -187,7 +187,7 @@ def test_a_log_without_timestamps_cannot_tell(tmp_path):
 
 def test_a_log_with_step_times_is_measured_by_them(tmp_path):
     # 30 s a step up to 100, 90 s beyond: 60 steps of 30 s and 10 of 90 s after step 40.
-    found = told(foreign(tmp_path / "log.jsonl", step_time=lambda step: 30.0 if step <= 100 else 90.0))
+    found = look_back(foreign(tmp_path / "log.jsonl", step_time=lambda step: 30.0 if step <= 100 else 90.0))
     assert found["cost"]["measured_by"] == "step times"
     assert found["cost"]["hours"] == pytest.approx((60 * 30 + 10 * 90) / 3600)
     assert "Measured by the times of the steps" in found["told"][0]
@@ -204,14 +204,14 @@ def test_rows_of_several_steps_stand_for_all_of_them(tmp_path):
 def test_a_long_silence_of_another_tools_log_is_left_out_and_said(tmp_path):
     # A row a minute, and nine hours between step 100 and 101: nobody knows whether a process was alive.
     path = foreign(tmp_path / "log.jsonl", timestamp=lambda step: BEGAN + 60 * step + 32_400 * (step > 100))
-    found = told(path)
+    found = look_back(path)
     assert found["cost"]["hours"] == pytest.approx((70 - 1) / 60)
     assert "9 h 1 min without a row are not counted" in found["told"][0]
 
 
 def test_steps_a_little_slower_are_no_silence(tmp_path):
     path = foreign(tmp_path / "log.jsonl", timestamp=lambda step: BEGAN + 60 * step + 1500 * (step > 100))
-    assert told(path)["cost"]["hours"] == pytest.approx((70 * 60 + 1500) / 3600)
+    assert look_back(path)["cost"]["hours"] == pytest.approx((70 * 60 + 1500) / 3600)
 
 
 @pytest.mark.parametrize(
@@ -267,13 +267,13 @@ def test_the_checkpoint_is_older_than_the_onset_and_best_by_the_outcome(tmp_path
     run = record(tmp_path / "run", beside=fall)
     for name in ("checkpoint-10", "global_step_20", "checkpoint-38", "checkpoint-60", "final_model", "checkpoint-x"):
         (run / name).mkdir()
-    checkpoint = told(run)["checkpoint"]
+    checkpoint = look_back(run)["checkpoint"]
     assert (checkpoint["step"], checkpoint["name"], checkpoint["metric"]) == (20, "global_step_20", "reward")
     steps, values = rlvitals.open_run(run).series("reward")
     assert checkpoint["value"] == pytest.approx(values[steps <= 20][-8:].mean())
     assert checkpoint["last_value"] == pytest.approx(values[-8:].mean())
     assert checkpoint["path"] == str(run / "global_step_20")
-    assert "the best of 3 checkpoints before step 40" in told(run)["told"][1]
+    assert "the best of 3 checkpoints before step 40" in look_back(run)["told"][1]
 
 
 def test_the_held_out_score_chooses_before_the_reward(tmp_path):
@@ -284,7 +284,7 @@ def test_the_held_out_score_chooses_before_the_reward(tmp_path):
     run = record(tmp_path / "run", beside=evaluate)
     for step in (10, 20, 30):
         (run / f"checkpoint-{step}").mkdir()
-    checkpoint = told(run)["checkpoint"]
+    checkpoint = look_back(run)["checkpoint"]
     assert (checkpoint["step"], checkpoint["value"], checkpoint["last_value"]) == (20, 0.7, 0.6)
     assert checkpoint["metric"] == rlvitals.open_run(run).held_out_outcome
 
@@ -297,7 +297,7 @@ def test_of_checkpoints_with_the_same_outcome_the_newest_is_taken(tmp_path):
     run = record(tmp_path / "run", beside=evaluate)
     for step in (10, 20, 30):
         (run / f"checkpoint-{step}").mkdir()
-    assert told(run)["checkpoint"]["step"] == 30
+    assert look_back(run)["checkpoint"]["step"] == 30
 
 
 def test_checkpoints_of_others_and_of_overtaken_attempts_are_not_taken(tmp_path):
@@ -321,7 +321,7 @@ def test_checkpoints_of_others_and_of_overtaken_attempts_are_not_taken(tmp_path)
 def test_a_checkpoint_that_is_only_on_record_is_named_as_such(tmp_path):
     run = record(tmp_path / "run", range(1, 21))
     record(run, range(21, STEPS + 1), resume="elsewhere/checkpoint-20")
-    found = told(run)["checkpoint"]
+    found = look_back(run)["checkpoint"]
     assert (found["step"], found["name"], found["path"]) == (20, "checkpoint-20", "")
     assert found["told"].endswith("It is on record, and not in the folder.")
 
@@ -332,9 +332,9 @@ def test_a_checkpoint_that_rows_name_counts_unless_another_is_still_there(tmp_pa
             run.log({"checkpoint": f"checkpoint-{step - 1}"}, step=step)
 
     run = record(tmp_path / "run", beside=save)
-    assert (told(run)["checkpoint"]["name"], told(run)["checkpoint"]["path"]) == ("checkpoint-30", "")
+    assert (look_back(run)["checkpoint"]["name"], look_back(run)["checkpoint"]["path"]) == ("checkpoint-30", "")
     (run / "checkpoint-10").mkdir()  # the others were removed by their trainer
-    assert (told(run)["checkpoint"]["name"], bool(told(run)["checkpoint"]["path"])) == ("checkpoint-10", True)
+    assert (look_back(run)["checkpoint"]["name"], bool(look_back(run)["checkpoint"]["path"])) == ("checkpoint-10", True)
 
 
 def test_a_page_is_told_of_checkpoints_within_its_folder_alone(tmp_path):
@@ -342,7 +342,7 @@ def test_a_page_is_told_of_checkpoints_within_its_folder_alone(tmp_path):
     (outside / "checkpoint-10").mkdir(parents=True)
     run = record(served / "run", config={"output_dir": str(outside), "lr": 1})
     os.utime(outside / "checkpoint-10")
-    assert told(run)["checkpoint"]["step"] == 10
+    assert look_back(run)["checkpoint"]["step"] == 10
     assert ask(served, "run")["checkpoint"] is None
 
 
@@ -364,7 +364,7 @@ def family(tmp_path_factory):
 
 
 def test_the_nearest_healthy_run_with_what_differs_alone(family):
-    nearest = told(family / "bad")["nearest"]
+    nearest = look_back(family / "bad")["nearest"]
     assert (nearest["run"], nearest["name"], nearest["status"]) == (str(family / "near"), "near", "finished")
     assert nearest["differences"] == {"lr": [1e-6, 5e-7], "seed": [1, 7]}
     assert nearest["told"] == "The nearest healthy run is near: 2 settings differ."
@@ -373,13 +373,13 @@ def test_the_nearest_healthy_run_with_what_differs_alone(family):
 def test_a_run_that_differs_by_its_seed_alone_says_so(family, tmp_path):
     shutil.copytree(family / "bad", tmp_path / "bad")
     record(tmp_path / "twin", dies=False, config=SETTINGS | {"seed": 3})
-    assert told(tmp_path / "bad")["nearest"]["told"] == "The nearest healthy run is twin: only the seed differs."
+    assert look_back(tmp_path / "bad")["nearest"]["told"] == "The nearest healthy run is twin: only the seed differs."
 
 
 def test_without_a_healthy_run_it_says_so(tmp_path):
     record(tmp_path / "bad", config=SETTINGS)
     record(tmp_path / "worse", config=SETTINGS)
-    found = told(tmp_path / "bad")
+    found = look_back(tmp_path / "bad")
     assert found["nearest"] is None
     assert found["told"][2] == "No healthy run with recorded settings is in the folder."
 
@@ -387,7 +387,7 @@ def test_without_a_healthy_run_it_says_so(tmp_path):
 def test_a_run_in_its_trainers_folder_looks_one_folder_up(tmp_path):
     record(tmp_path / "one" / "rlvitals", config=SETTINGS)
     record(tmp_path / "two" / "rlvitals", dies=False, config=SETTINGS | {"lr": 2})
-    assert told(tmp_path / "one" / "rlvitals")["nearest"]["differences"] == {"lr": [1e-6, 2]}
+    assert look_back(tmp_path / "one" / "rlvitals")["nearest"]["differences"] == {"lr": [1e-6, 2]}
 
 
 def ask(folder, run):
@@ -401,7 +401,7 @@ def test_every_place_gives_the_same_answer(family, capsys):
     run = family / "bad"
     view = rlvitals.open_run(run)
     whole = hindsight(view, view.findings, Neighbours.of(run))
-    assert told(run) == whole
+    assert look_back(run) == whole
     assert gather(run).check["hindsight"] == whole
     for verb in ("check", "show"):
         main([verb, str(run), "--json"])

@@ -77,9 +77,9 @@ def test_a_png_keeps_its_picture_and_nothing_else():
     file = io.BytesIO()
     from PIL.PngImagePlugin import PngInfo
 
-    said = PngInfo()
-    said.add_text("path", "/home/somebody/secret")
-    Pillow.fromarray(PIXELS).save(file, "png", pnginfo=said)
+    texts = PngInfo()
+    texts.add_text("path", "/home/somebody/secret")
+    Pillow.fromarray(PIXELS).save(file, "png", pnginfo=texts)
     given = file.getvalue() + b"<script>alert(1)</script>"
     assert b"somebody" in given
     made = checked_png(given)
@@ -153,9 +153,9 @@ def test_images_are_found_by_name_and_step_on_the_living_line(tmp_path):
     with log.open("ab") as file:
         file.write(b'{"step":5,"attempt":2,"bad":{"png":"%s"},"worse":{"png":3},"y":[]}\n{"step":5,"att' % bad.encode())
     view = rlvitals.open_run(path)
-    (told,) = image_list(view)["images"]
-    assert [one["step"] for one in told["images"]] == [1, 2, 3, 4]
-    assert told["images"][1] == {"step": 2, "width": 3, "height": 2, "caption": "of 2"}
+    (listed,) = image_list(view)["images"]
+    assert [one["step"] for one in listed["images"]] == [1, 2, 3, 4]
+    assert listed["images"][1] == {"step": 2, "width": 3, "height": 2, "caption": "of 2"}
     for step, value in ((2, 2), (4, 41)):  # the last of one step counts
         assert set(read_back(base64.b64decode(one_image(view, "grid", step)["png"])).flat) == {value}
     with pytest.raises(RunNotFound):

@@ -57,8 +57,8 @@ def test_rows_of_a_step_are_one_row_and_one_verdict(training):
 
 def test_a_folder_above_tells_of_it_once(training, capsys):
     main(["check", str(training.parent), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    sources = [report["source"] for report in told["reports"]] if "reports" in told else [told["source"]]
+    facts = json.loads(capsys.readouterr().out)
+    sources = [report["source"] for report in facts["reports"]] if "reports" in facts else [facts["source"]]
     assert sources == [str(training)]
 
 
@@ -76,8 +76,8 @@ def test_lists_pages_and_check_give_one_answer(training, capsys):
     served.runs()
     served.logs.wait()
     (line,) = served.runs()["runs"]
-    told = (line["run"], line["framework"], line["rows"], line["last_step"], line["status"], line["metrics"])
-    assert told == ("rlvitals", "prime_rl", 61, 60, "finished", 3)
+    facts = (line["run"], line["framework"], line["rows"], line["last_step"], line["status"], line["metrics"])
+    assert facts == ("rlvitals", "prime_rl", 61, 60, "finished", 3)
     assert (line["verdict"], line["reason"]) == (report.verdict, report.reason)
     assert line["status_note"] == "prime_rl run of 2 processes"
     page = served.view("rlvitals")

@@ -42,8 +42,8 @@ def test_runs_are_grouped_by_a_setting_or_by_all_but_the_seed(views):
 
 
 def test_a_group_is_its_mean_and_band_and_a_run_alone_stays_a_line(views):
-    told = overlays(views, ["reward"], "seed", Window(points=5))
-    (panel,) = told["overlays"]
+    drawn = overlays(views, ["reward"], "seed", Window(points=5))
+    (panel,) = drawn["overlays"]
     assert [line["run"] for line in panel["lines"]] == ["c"]
     (band,) = panel["bands"]
     assert band["x"] == [1, 2, 3, 4, 5]
@@ -56,10 +56,10 @@ def test_a_group_is_its_mean_and_band_and_a_run_alone_stays_a_line(views):
 
 def test_what_is_no_such_quantity_is_refused_and_takes_no_part_in_a_band(views, tmp_path):
     further = {"rloo": write(tmp_path / "rloo", "rloo"), "short": write(tmp_path / "short", steps=3)}
-    told = overlays(
+    drawn = overlays(
         views | further, ["kl", "reward"], "", Window("step", None, None, 2), [{"run": "gone", "reason": "?"}]
     )
-    kl, reward = told["overlays"]
+    kl, reward = drawn["overlays"]
     assert [refusal["run"] for refusal in kl["refused"]] == ["gone", "rloo"]
     assert "do not compare" in kl["refused"][1]["reason"]
     assert [line["run"] for line in kl["lines"]] == ["a", "b", "c", "short"]
@@ -89,13 +89,13 @@ def test_what_only_the_others_log_is_told_with_which_do(tmp_path):
                 run.log(row, step=step)
         views[name] = rlvitals.open_run(tmp_path / name)
     listed = {name: metric_list(view)["metrics"] for name, view in views.items()}
-    told = {one["name"]: one["logged_by"] for one in others(views, listed)}
+    logged_by = {one["name"]: one["logged_by"] for one in others(views, listed)}
     # verl's names for the reward and the entropy are in the panels of TRL's: an overlay resolves them to one quantity.
-    assert told["mine/own"] == ["more", "most"]
-    assert told["entropy"] == ["more", "verl"]
-    assert told["clip_ratio/region_mean"] == ["most", "verl"]
-    assert told.keys() == {"mine/own", "entropy", "clip_ratio/region_mean"}
-    for name, runs in told.items():  # as the panel will draw it
+    assert logged_by["mine/own"] == ["more", "most"]
+    assert logged_by["entropy"] == ["more", "verl"]
+    assert logged_by["clip_ratio/region_mean"] == ["most", "verl"]
+    assert logged_by.keys() == {"mine/own", "entropy", "clip_ratio/region_mean"}
+    for name, runs in logged_by.items():  # as the panel will draw it
         (panel,) = overlays(views, [name], "", Window(points=5))["overlays"]
         drawn = {line["run"] for line in panel["lines"]}
         assert drawn | {one["run"] for one in panel["refused"]} == set(runs)

@@ -13,7 +13,7 @@ from rlvitals.views import performance as module
 from rlvitals.views.performance import memory, performance, shares, system, throughput
 
 
-def lay_out(path, rows=(), spans=(), samples=()):
+def record(path, rows=(), spans=(), samples=()):
     logs = path / "logs"
     logs.mkdir(parents=True)
     for name, lines in (("training_metrics", rows), ("phases", spans), ("system", samples)):
@@ -43,38 +43,38 @@ def spans_of(steps):
 
 
 def test_phases_are_told_step_by_step_within_the_range(tmp_path):
-    view = lay_out(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(10))
-    told = performance(view, 3, 4)
-    assert [(phase["step"], phase["name"]) for phase in told["phases"]] == [
+    view = record(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(10))
+    answer = performance(view, 3, 4)
+    assert [(phase["step"], phase["name"]) for phase in answer["phases"]] == [
         (3, "generate"),
         (3, "train_step"),
         (4, "generate"),
         (4, "train_step"),
     ]
-    assert told["share"] == pytest.approx({"generate": 2 / 3, "train_step": 1 / 3})
+    assert answer["share"] == pytest.approx({"generate": 2 / 3, "train_step": 1 / 3})
 
 
 def test_of_very_many_phases_the_newest_are_told_and_a_range_finds_the_old_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_SPANS", 4)
     monkeypatch.setattr(module, "MOST_READ", 10)
-    view = lay_out(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(50))
-    told = performance(view)
-    assert [phase["step"] for phase in told["phases"]] == [49, 49, 50, 50]
-    assert told["left_out"] == 6
+    view = record(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(50))
+    answer = performance(view)
+    assert [phase["step"] for phase in answer["phases"]] == [49, 49, 50, 50]
+    assert answer["left_out"] == 6
     assert [phase["step"] for phase in performance(view, 2, 3)["phases"]] == [2, 2, 3, 3]
     assert [phase["step"] for phase in performance(view, None, 1)["phases"]] == [1, 1]
 
 
 def test_throughput_has_its_tails(tmp_path):
     speeds = np.linspace(100.0, 1000.0, 200)
-    view = lay_out(tmp_path, [{"step": step, "system/tps": speed} for step, speed in enumerate(speeds)])
-    told = throughput(view)["system/tps"]
-    assert (told["p1"], told["p50"], told["p99"]) == pytest.approx(np.quantile(speeds, (0.01, 0.5, 0.99)))
+    view = record(tmp_path, [{"step": step, "system/tps": speed} for step, speed in enumerate(speeds)])
+    found = throughput(view)["system/tps"]
+    assert (found["p1"], found["p50"], found["p99"]) == pytest.approx(np.quantile(speeds, (0.01, 0.5, 0.99)))
     assert throughput(view, 0, 9)["system/tps"]["points"] == 10
 
 
 def listed(tmp_path, *names):
-    return list(throughput(lay_out(tmp_path, [{"step": step, **dict.fromkeys(names, 9.0 + step)} for step in (1, 2)])))
+    return list(throughput(record(tmp_path, [{"step": step, **dict.fromkeys(names, 9.0 + step)} for step in (1, 2)])))
 
 
 def test_a_mean_or_percentile_of_a_speed_that_is_told_is_left_out(tmp_path):
@@ -112,10 +112,10 @@ def test_memory_passes_from_loading_to_unloading(tmp_path):
         "memory/train_step/end/offload/allocated/0": 1.5,
         "memory/cpu/train_step/start/rss": 2.0,
     }
-    told = memory(lay_out(tmp_path, [row]))
-    assert len(told) == 1
-    assert (told[0]["phase"], told[0]["device"], told[0]["peak"]) == ("train_step", "0", {"allocated": 9.0})
-    assert [(stage["stage"], stage["allocated"]) for stage in told[0]["stages"]] == [
+    found = memory(record(tmp_path, [row]))
+    assert len(found) == 1
+    assert (found[0]["phase"], found[0]["device"], found[0]["peak"]) == ("train_step", "0", {"allocated": 9.0})
+    assert [(stage["stage"], stage["allocated"]) for stage in found[0]["stages"]] == [
         ("start/offload", 1.0), ("start/onload", 5.0), ("end/onload", 6.0), ("end/offload", 1.5),
     ]  # fmt: skip
 
@@ -123,13 +123,13 @@ def test_memory_passes_from_loading_to_unloading(tmp_path):
 def test_the_machine_s_peaks_outlive_thinning(tmp_path):
     samples = [{"step": 1, "timestamp": 1e9 + place, "System/CPU_Percent": 10.0} for place in range(5000)]
     samples[1234]["System/CPU_Percent"] = 99.0
-    told = system(lay_out(tmp_path, [{"step": 1, "loss": 1.0}], samples=samples))
-    line = told["lines"]["System/CPU_Percent"]
-    assert (told["samples"], line["total"], max(line["high"])) == (5000, 5000, 99.0)
+    found = system(record(tmp_path, [{"step": 1, "loss": 1.0}], samples=samples))
+    line = found["lines"]["System/CPU_Percent"]
+    assert (found["samples"], line["total"], max(line["high"])) == (5000, 5000, 99.0)
     assert line["shown"] <= 400
 
 
 def test_a_run_without_any_of_it_says_so_by_empty_lists(tmp_path):
-    told = performance(lay_out(tmp_path, [{"step": 1, "loss": 1.0}]))
-    assert (told["phases"], told["share"], told["throughput"], told["memory"]) == ([], {}, {}, [])
-    assert told["system"] == {"samples": 0, "lines": {}}
+    answer = performance(record(tmp_path, [{"step": 1, "loss": 1.0}]))
+    assert (answer["phases"], answer["share"], answer["throughput"], answer["memory"]) == ([], {}, {}, [])
+    assert answer["system"] == {"samples": 0, "lines": {}}

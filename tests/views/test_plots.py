@@ -72,10 +72,10 @@ def test_a_run_that_was_watched_shows_what_was_said_then(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo", framework="trl_grpo") as run:
         for row in dying_rows(healthy=40):
             run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
-        said = {finding.title for finding in run.findings if finding.severity == "critical"}
-    told = overview(rlvitals.open_run(tmp_path)).remarks
-    assert said
-    assert all(any(title in text for _, text in told) for title in said)
+        critical = {finding.title for finding in run.findings if finding.severity == "critical"}
+    remarks = overview(rlvitals.open_run(tmp_path)).remarks
+    assert critical
+    assert all(any(title in text for _, text in remarks) for title in critical)
 
 
 def test_abandoned_rows_are_ghosts_and_the_new_attempt_is_marked(tmp_path):

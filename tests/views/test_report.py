@@ -26,11 +26,11 @@ def record(path, rows, **options):
 def test_the_verdict_is_the_one_check_gives(tmp_path):
     for place, rows in (("well", healthy_rows()), ("badly", dying_rows())):
         path = record(tmp_path / place, rows)
-        told, checked = gather(path).check, rlvitals.check(path).to_dict()
-        assert {key: told[key] for key in ("verdict", "reason", "points")} == {
+        reported, checked = gather(path).check, rlvitals.check(path).to_dict()
+        assert {key: reported[key] for key in ("verdict", "reason", "points")} == {
             key: checked[key] for key in ("verdict", "reason", "points")
         }
-        assert [found["rule"] for found in told["findings"]] == [found["rule"] for found in checked["findings"]]
+        assert [found["rule"] for found in reported["findings"]] == [found["rule"] for found in checked["findings"]]
 
 
 def test_the_numbers_are_the_runs(tmp_path):
@@ -62,16 +62,16 @@ def test_a_foreign_logs_evaluations_are_found_in_rows_of_their_own_and_in_traini
     rows = healthy_rows(12)
     rows[4]["eval/accuracy"] = 0.25
     rows.append({"step": 12, "eval/accuracy": 0.5})
-    told = gather(write_jsonl(tmp_path / "log.jsonl", rows)).evaluations["evaluations"]
-    assert [(stats["step"], stats["eval/accuracy"]) for stats in told] == [(5, 0.25), (12, 0.5)]
+    evaluations = gather(write_jsonl(tmp_path / "log.jsonl", rows)).evaluations["evaluations"]
+    assert [(stats["step"], stats["eval/accuracy"]) for stats in evaluations] == [(5, 0.25), (12, 0.5)]
 
 
 def test_secrets_that_another_recorder_left_in_the_settings_are_masked(tmp_path):
     path = record(tmp_path / "run", healthy_rows(), config={"lr": 1e-6})
     (path / "config.json").write_text('{"lr": 1e-6, "wandb": {"api_key": "hunter2"}}')
-    told = to_json(gather(path).to_dict()).decode()
-    assert '"wandb.api_key"' in told
-    assert "hunter2" not in told
+    text = to_json(gather(path).to_dict()).decode()
+    assert '"wandb.api_key"' in text
+    assert "hunter2" not in text
 
 
 def test_epochs_are_told_where_there_is_more_than_one(tmp_path):
@@ -122,7 +122,7 @@ def test_what_was_asked_because_of_a_finding_and_answered_is_told(tmp_path):
             if request is not None:
                 request.declined("not today")
     report = gather(tmp_path / "run")
-    assert any("declined (not today)" in told for told in report.asked.values())
+    assert any("declined (not today)" in asked for asked in report.asked.values())
 
 
 def test_comparing_lays_runs_side_by_side(tmp_path):
@@ -165,6 +165,6 @@ def test_what_is_not_there_is_an_error_that_says_so(tmp_path):
 
 def test_the_facts_are_plain_data(tmp_path):
     path = rollouts_run(tmp_path / "run", [[1.0, 0.5]])
-    told = json.loads(to_json(gather(path).to_dict()))
-    assert told["best_rollouts"][0]["reward"] == 1.0
-    assert told["curves"][0]["lines"][0]["last"] == 0.5
+    facts = json.loads(to_json(gather(path).to_dict()))
+    assert facts["best_rollouts"][0]["reward"] == 1.0
+    assert facts["curves"][0]["lines"][0]["last"] == 0.5

@@ -80,12 +80,12 @@ def test_a_slice_is_found_by_its_label_under_any_frameworks_name(ours, theirs):
 
 
 def test_runs_are_compared_slice_by_slice(ours, theirs):
-    told = compare_runs([ours, theirs])
-    rows = {row.name: row for row in told.metrics}
+    compared = compare_runs([ours, theirs])
+    rows = {row.name: row for row in compared.metrics}
     for env in ENVS:
         row = rows[f"reward/env={env}"]
         assert (row.names[1], row.verdict, row.first_divergence) == (f"env/{env}/reward/total", "same", None)
-    assert "reward" in told.only_in_one[str(ours.path)]  # the mean of three is none of the three
+    assert "reward" in compared.only_in_one[str(ours.path)]  # the mean of three is none of the three
 
 
 def test_the_best_reward_that_compare_prints_is_the_runs_and_not_a_slices(folder, capsys):
@@ -106,11 +106,11 @@ def test_the_only_environment_of_a_run_is_the_whole_of_it(ours, tmp_path):
 
 
 def test_slices_are_listed_as_one_series(ours):
-    told: Metrics = metric_list(ours)
-    facts = {metric["name"]: metric["slice"] for metric in told["metrics"]}
+    listed: Metrics = metric_list(ours)
+    facts = {metric["name"]: metric["slice"] for metric in listed["metrics"]}
     assert facts["reward"] is None
     assert facts["reward/env=math"] == {"series": "reward/{env}", "label": "math", "title": "Mean reward by env"}
-    titles = {metric["name"]: metric["title"] for metric in told["metrics"]}
+    titles = {metric["name"]: metric["title"] for metric in listed["metrics"]}
     assert titles["reward/env=math"] == "Mean reward · env=math"
 
 
@@ -125,8 +125,8 @@ def test_a_vital_sign_has_its_slices_with_it(ours, theirs):
 
 
 def test_evaluations_are_grouped_by_source(ours):
-    told = evaluated_slices(ours, read_trend(ours.path).evaluations)
-    assert {name: (facts["label"], facts["title"]) for name, facts in told.items()} == {
+    found = evaluated_slices(ours, read_trend(ours.path).evaluations)
+    assert {name: (facts["label"], facts["title"]) for name, facts in found.items()} == {
         "eval/accuracy/source=a/b": ("a/b", "Evaluation score by source"),
         "eval/accuracy/source=c": ("c", "Evaluation score by source"),
     }
@@ -140,32 +140,32 @@ def test_evaluations_are_grouped_by_source(ours):
 
 @pytest.mark.parametrize("name", ["ours", "theirs"])
 def test_one_broken_environment_is_named_under_a_mean_that_hides_it(folder, name):
-    told = check_slices(folder / name, "env")
-    assert told.whole.verdict == "watch"  # part of the run, not most of it
-    assert {(found.rule, found.slice) for found in told.whole.findings} == {("slice_collapse", "env=code")}
-    assert {one.label: one.verdict for one in told} == {
+    report = check_slices(folder / name, "env")
+    assert report.whole.verdict == "watch"  # part of the run, not most of it
+    assert {(found.rule, found.slice) for found in report.whole.findings} == {("slice_collapse", "env=code")}
+    assert {one.label: one.verdict for one in report} == {
         "env=math": "healthy",
         "env=code": "act",
         "env=search": "healthy",
     }
-    assert told.verdict == "act"
-    broken = next(one for one in told if one.label == "env=code")
+    assert report.verdict == "act"
+    broken = next(one for one in report if one.label == "env=code")
     assert broken.findings[0].severity == "critical"
     assert broken.last_score == pytest.approx(level("code", STEPS))
 
 
 def test_slices_beyond_the_most_are_counted(folder, monkeypatch, capsys):
     monkeypatch.setattr(slice_check, "MOST_JUDGED", 1)
-    told = check_slices(folder / "ours", "env")
-    assert ([one.label for one in told], told.left_out) == (["env=math"], 2)
+    report = check_slices(folder / "ours", "env")
+    assert ([one.label for one in report], report.left_out) == (["env=math"], 2)
     assert main(["check", str(folder / "ours"), "--by", "env"]) == 1  # the whole run has a warning about env=code
     assert "and 2 more that were not judged" in capsys.readouterr().out
 
 
 def test_one_slice_takes_the_place_of_the_whole(folder):
-    told = check_slice(folder / "ours", "env=code")
-    assert told.verdict == "act"
-    read = {taken.signal: taken.name for taken in told.names}
+    report = check_slice(folder / "ours", "env=code")
+    assert report.verdict == "act"
+    read = {taken.signal: taken.name for taken in report.names}
     assert (read["reward"], read["loss"]) == ("reward/env=code", "loss")
     assert check_slice(folder / "ours", "env=math").verdict == "healthy"
 
@@ -184,17 +184,17 @@ def test_another_tools_log_is_judged_by_source(tmp_path):
         for step in range(1, STEPS + 1)
     ]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = check_slices(log, "source")
-    assert [one.label for one in told] == ["source=openai/gsm8k", "source=aime"]
-    assert [one.last_score for one in told] == [pytest.approx(level(env, STEPS)) for env in ("math", "code")]
-    assert told[0].verdict == "healthy"
-    assert told[1].verdict != "healthy"
+    report = check_slices(log, "source")
+    assert [one.label for one in report] == ["source=openai/gsm8k", "source=aime"]
+    assert [one.last_score for one in report] == [pytest.approx(level(env, STEPS)) for env in ("math", "code")]
+    assert report[0].verdict == "healthy"
+    assert report[1].verdict != "healthy"
     [score] = {taken.name for taken in check_slice(log, "source=aime").names if taken.signal == "eval_score"}
     assert score == "val-core/aime/acc/mean@8"
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
         (lambda path: check_slice(path, "env=chess"), "no metric is logged for env=chess. It has env=math, env=code"),
         (lambda path: check_slice(path, "math"), "KEY=VALUE"),
@@ -202,8 +202,8 @@ def test_another_tools_log_is_judged_by_source(tmp_path):
         (lambda path: check_slices(path, "agent"), "divided by agent"),
     ],
 )
-def test_a_slice_that_is_not_there_is_refused_with_those_that_are(folder, ask, said):
-    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+def test_a_slice_that_is_not_there_is_refused_with_those_that_are(folder, ask, message):
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         ask(folder / "ours")
 
 
@@ -215,7 +215,7 @@ def test_the_verb_tells_the_slices(folder, capsys):
     assert "ACT" in broken
     assert lines.index(broken) < next(place for place, line in enumerate(lines) if "env=math" in line)
     assert main(["check", str(folder / "ours"), "--by", "env", "--json"]) == 2
-    told = json.loads(capsys.readouterr().out)
-    assert [one["slice"] for one in told["slices"]] == [f"env={env}" for env in ENVS]
+    facts = json.loads(capsys.readouterr().out)
+    assert [one["slice"] for one in facts["slices"]] == [f"env={env}" for env in ENVS]
     assert main(["check", str(folder / "ours"), "--slice", "env=math"]) == 0
     assert main(["check", str(folder / "ours"), "--slice", "env=math", "--follow"]) == 64

@@ -46,14 +46,14 @@ def test_every_place_says_that_it_stopped(dead, capsys):
         watched.poll()
     report = gather(dead)
     listed = Folder(dead.parent).runs()["runs"][0]
-    said = {
+    verdicts = {
         "check": (rlvitals.check(dead).verdict, rlvitals.check(dead).reason),
         "watch": (watched.diagnosis.verdict, watched.diagnosis.reason),
         "report": (report.check["verdict"], report.check["reason"]),
         "list": (listed["verdict"], listed["reason"]),
         "headline": tuple(Headlines().of(dead)[key] for key in ("verdict", "reason")),
     }
-    assert said == dict.fromkeys(said, ("act", reason))
+    assert verdicts == dict.fromkeys(verdicts, ("act", reason))
     assert [(found.rule, found.step) for found in view.findings] == [("process_gone", 36)]
     assert [found.rule for found in watched.findings] == ["process_gone"]
     assert main(["runs", str(dead.parent)]) == 0

@@ -22,15 +22,15 @@ def test_spearman_is_scipy_s_with_and_without_ties(seed):
 
 def test_importance_by_hand():
     """Ranks 1 2 3 4 5 against 1 2 3 5 4: 1 - 6 * 2 / (5 * 24) = 0.9."""
-    told = importance_of("lr", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2], [0.1, 0.2, 0.3, 0.9, 0.8])
-    assert (told["strength"], told["n"], told["kind"], told["is_clear"]) == (0.9, 5, "number", False)
-    assert told["note"] == "may be chance"
+    found = importance_of("lr", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2], [0.1, 0.2, 0.3, 0.9, 0.8])
+    assert (found["strength"], found["n"], found["kind"], found["is_clear"]) == (0.9, 5, "number", False)
+    assert found["note"] == "may be chance"
     longer = importance_of("lr", list(range(20)), [float(-number) for number in range(20)])
     assert (longer["strength"], longer["is_clear"], longer["note"]) == (-1.0, True, "")
 
 
 @pytest.mark.parametrize(
-    ("values", "targets", "said"),
+    ("values", "targets", "note"),
     [
         ([1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0], "only 4 runs"),
         ([1, 2, 3, 4, 5, None], [1.0, 2.0, 3.0, 4.0, None, 6.0], "only 4 runs"),
@@ -38,10 +38,10 @@ def test_importance_by_hand():
         ([1, 2, 3, 4, 5, 6], [2.0] * 6, "the target is the same"),
     ],
 )
-def test_what_cannot_be_said_is_not_said(values, targets, said):
-    told = importance_of("x", values, targets)
-    assert told["strength"] is None
-    assert said in told["note"]
+def test_what_cannot_be_said_is_not_said(values, targets, note):
+    found = importance_of("x", values, targets)
+    assert found["strength"] is None
+    assert note in found["note"]
 
 
 def test_words_without_an_order_are_judged_by_kruskal_and_wallis():
@@ -72,15 +72,15 @@ def test_a_sweep_leaves_bookkeeping_and_what_does_not_vary_out():
         }
         for number in range(1, 7)
     }
-    told = sweep("reward.last", {run: float(place) for place, run in enumerate(runs)}, runs)
-    assert [setting["key"] for setting in told["settings"]] == ["fp16", "lr", "seed"]
-    assert {setting["key"]: setting["is_log"] for setting in told["settings"]} == {
+    answer = sweep("reward.last", {run: float(place) for place, run in enumerate(runs)}, runs)
+    assert [setting["key"] for setting in answer["settings"]] == ["fp16", "lr", "seed"]
+    assert {setting["key"]: setting["is_log"] for setting in answer["settings"]} == {
         "fp16": False,
         "lr": True,
         "seed": False,
     }
-    assert told["settings"][0]["words"] == ["false", "true"]
-    assert told["importance"][0] == {
+    assert answer["settings"][0]["words"] == ["false", "true"]
+    assert answer["importance"][0] == {
         "key": "lr", "n": 6, "kind": "number", "strength": -1.0, "is_clear": True, "note": "",
     }  # fmt: skip
 
@@ -141,6 +141,6 @@ def test_what_is_trained_is_no_bookkeeping(key):
 def test_many_differences_still_tell_families_apart():
     runs = {f"r{number}": {f"k{key}": number if key == 9 else key for key in range(10)} for number in range(3)}
     runs |= {f"s{number}": {f"k{key}": key + 1 for key in range(10)} | {"seed": number} for number in range(2)}
-    told = families(runs)
-    assert len(set(told.values())) == 4
-    assert told["s0"] == told["s1"]
+    labels = families(runs)
+    assert len(set(labels.values())) == 4
+    assert labels["s0"] == labels["s1"]

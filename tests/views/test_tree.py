@@ -42,10 +42,10 @@ def test_a_name_nobody_knows_is_grouped_by_its_first_part(tmp_path):
 
 def test_points_and_last_count_what_was_logged_alone(tmp_path):
     view = write_rows(tmp_path, [{"zq": 1.0}, {"other": 1.0}, {"zq": 5.0}, {"other": 2.0, "note": "hi"}])
-    told = tree.metric_list(view)
-    listed = {line["name"]: line for line in told["metrics"]}
+    answer = tree.metric_list(view)
+    listed = {line["name"]: line for line in answer["metrics"]}
     assert (listed["zq"]["points"], listed["zq"]["last"]) == (2, 5.0)
-    assert told["texts"] == ["note"]
+    assert answer["texts"] == ["note"]
 
 
 def test_an_infinite_last_value_is_none(tmp_path):
@@ -57,9 +57,9 @@ def test_an_infinite_last_value_is_none(tmp_path):
 def test_more_names_than_anybody_reads_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, "MOST_LISTED", 3)
     view = write_rows(tmp_path, [{f"zq{place}": 1.0 for place in range(10)}])
-    told = tree.metric_list(view)
-    assert len(told["metrics"]) == 3
-    assert told["left_out"] == 7
+    answer = tree.metric_list(view)
+    assert len(answer["metrics"]) == 3
+    assert answer["left_out"] == 7
 
 
 def test_a_very_large_run_is_listed_from_its_newest_rows(tmp_path, monkeypatch):
@@ -94,9 +94,9 @@ def test_every_chapter_of_the_catalogue_has_its_place():
 def test_what_never_changes_and_what_evaluations_log_of_the_same_is_told(tmp_path):
     rows = [{"loss": 1.0 / step, "eval_loss": 2.0, "train/kl": 0.1, "val/kl": step, "beta": 0.1} for step in (1, 2)]
     view = write_rows(tmp_path, [*rows, {"once": 1.0}])
-    told = tree.metric_list(view, ["loss"])
-    listed = {line["name"]: line for line in told["metrics"]}
+    answer = tree.metric_list(view, ["loss"])
+    listed = {line["name"]: line for line in answer["metrics"]}
     assert {name for name, line in listed.items() if line["is_constant"]} == {"eval_loss", "train/kl", "beta"}
     pairs = {name: line["held_out_of"] for name, line in listed.items() if line["held_out_of"]}
     assert pairs == {"eval_loss": "loss", "val/kl": "train/kl"}
-    assert told["essentials"] == ["loss"]
+    assert answer["essentials"] == ["loss"]

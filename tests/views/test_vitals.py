@@ -73,8 +73,8 @@ def test_a_tile_tells_the_last_value_its_band_and_the_whole_curve(tmp_path):
 
 
 def tile_of(view, name, *findings):
-    told = vitals(view, Diagnosis("act", "", list(findings)))
-    return next(tile for tile in told["tiles"] if tile["name"] == name)
+    answer = vitals(view, Diagnosis("act", "", list(findings)))
+    return next(tile for tile in answer["tiles"] if tile["name"] == name)
 
 
 def test_the_worst_standing_finding_colours_a_tile(tmp_path):
@@ -125,8 +125,8 @@ def test_a_tile_shows_the_range_of_the_stage_the_run_is_in(tmp_path):
 
 def test_the_step_bar_covers_every_step_once_and_marks_what_was_said(tmp_path):
     view = write_run(tmp_path / "run", 600, {"loss": 1.0})
-    said = [finding("warning", 100, 120), finding("critical", 115, 130), finding("info", 500, 500)]
-    bar = step_bar(view, [replace(found, recovered_step=found.step) for found in said])
+    findings = [finding("warning", 100, 120), finding("critical", 115, 130), finding("info", 500, 500)]
+    bar = step_bar(view, [replace(found, recovered_step=found.step) for found in findings])
     assert [step for cell in bar for step in range(cell["from"], cell["to"] + 1)] == list(range(1, 601))
     marked = {step: cell["severity"] for cell in bar for step in range(cell["from"], cell["to"] + 1)}
     assert (marked[50], marked[101], marked[118], marked[500]) == (None, "warning", "critical", "info")
@@ -188,8 +188,8 @@ def test_a_run_of_three_steps_has_three_cells(tmp_path):
 def test_a_run_without_rows_has_vitals_too(tmp_path):
     rlvitals.start(tmp_path / "run", **QUIET).finish()
     view = open_run(tmp_path / "run")
-    told = vitals(view, diagnose(view))
-    assert (told["verdict"], told["tiles"], told["step_bar"], told["now"]["step"]) == ("cannot judge", [], [], None)
+    facts = vitals(view, diagnose(view))
+    assert (facts["verdict"], facts["tiles"], facts["step_bar"], facts["now"]["step"]) == ("cannot judge", [], [], None)
 
 
 def test_the_time_left_goes_by_the_pace_of_the_last_rows():
@@ -202,8 +202,8 @@ def test_the_time_left_goes_by_the_pace_of_the_last_rows():
 
 def test_a_finished_run_has_no_time_left(tmp_path):
     view = write_run(tmp_path / "run", 20, {"loss": 1.0}, total_steps=100)
-    told = now(view)
-    assert (told["eta_s"], told["total_steps"], told["step"]) == (None, 100, 20)
+    facts = now(view)
+    assert (facts["eta_s"], facts["total_steps"], facts["step"]) == (None, 100, 20)
 
 
 def test_now_names_the_phase_that_ended_last_and_the_speed(tmp_path):
@@ -216,9 +216,9 @@ def test_now_names_the_phase_that_ended_last_and_the_speed(tmp_path):
             run.count(tokens=1000)
             run.log({"loss": 1.0}, step=step)
         view = open_run(tmp_path / "run")
-        told = now(view)
-    assert told["phase"] == "train_step"
-    assert told["tokens_per_s"] == view.series("system/tps").values[-1]
+        facts = now(view)
+    assert facts["phase"] == "train_step"
+    assert facts["tokens_per_s"] == view.series("system/tps").values[-1]
 
 
 def test_a_change_is_between_the_last_two_tenths():
@@ -241,9 +241,9 @@ def test_a_log_nobody_watched_is_judged_unless_it_is_very_long(tmp_path, monkeyp
     view = write_run(tmp_path / "run", 200, GRPO | {"kl": lambda step: 0.01 * 1.1 ** max(0, step - 100)})
     assert diagnose(view).verdict == rlvitals.check(tmp_path / "run").verdict == "act"
     monkeypatch.setattr("rlvitals.views.diagnosis.MOST_CELLS", 100)
-    told = diagnose(view)
-    assert told.verdict == "cannot judge"
-    assert "200 rows of 9 metrics" in told.reason
+    diagnosis = diagnose(view)
+    assert diagnosis.verdict == "cannot judge"
+    assert "200 rows of 9 metrics" in diagnosis.reason
 
 
 def test_a_headline_counts_only_what_was_added_and_notices_a_new_log(tmp_path):
@@ -251,8 +251,8 @@ def test_a_headline_counts_only_what_was_added_and_notices_a_new_log(tmp_path):
     run = rlvitals.start(tmp_path / "run", **QUIET)
     for step in range(1, 30):
         run.log({"loss": 1.0, "reward": 0.5}, step=step)
-        told = lines.of(tmp_path / "run")
-        assert (told["rows"], told["last_step"], told["metrics"]) == (step, step, 2)
+        line = lines.of(tmp_path / "run")
+        assert (line["rows"], line["last_step"], line["metrics"]) == (step, step, 2)
     run.finish()
     assert lines.of(tmp_path / "run")["status"] == "finished"
     rlvitals.start(tmp_path / "run", overwrite=True, **QUIET).finish()

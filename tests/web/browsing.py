@@ -72,7 +72,7 @@ class Screen:
         self.forgiven: list[str] = []
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
         page.on("request", self._asked)
         page.on("response", self._answered)
@@ -136,7 +136,7 @@ class Screen:
 
     @property
     def unforgiven(self) -> list[str]:
-        return [said for said in self.complaints if not any(words in said for words in self.forgiven)]
+        return [complaint for complaint in self.complaints if not any(words in complaint for words in self.forgiven)]
 
     def until(self, script: str, argument=None):
         """Wait until a function in the page gives something true."""

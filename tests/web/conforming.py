@@ -21,16 +21,16 @@ def differences(kind: Any, value: Any, where: str = "") -> list[str]:
         return differences(arguments[0], value, where)
     if origin in (Union, types.UnionType):
         found = [differences(arm, value, where) for arm in arguments]
-        return min(found, key=lambda told: (bool(told), -max((one.count(".") for one in told), default=0)))
+        return min(found, key=lambda texts: (bool(texts), -max((one.count(".") for one in texts), default=0)))
     if is_typeddict(kind) or is_dataclass(kind):
         return _of_record(kind, value, where)
     if origin is dict and isinstance(value, dict):
-        return [told for key, item in value.items() for told in differences(arguments[1], item, f"{where}.{key}")]
+        return [text for key, item in value.items() for text in differences(arguments[1], item, f"{where}.{key}")]
     if origin in (list, tuple) and isinstance(value, list):
         kinds = arguments if origin is tuple and ... not in arguments else arguments[:1] * len(value)
         if len(kinds) == len(value):
             pairs = enumerate(zip(kinds, value, strict=True))
-            return [told for place, (one, item) in pairs for told in differences(one, item, f"{where}.{place}")]
+            return [text for place, (one, item) in pairs for text in differences(one, item, f"{where}.{place}")]
     return [] if _fits(kind, value) else [f"{where} is {value!r:.60}, not {kind}"]
 
 
@@ -42,7 +42,7 @@ def _of_record(kind: Any, value: Any, where: str) -> list[str]:
     found = [f"{where}.{key} is missing" for key in sorted(needed - value.keys())]
     found += [f"{where}.{key} is not declared" for key in sorted(value.keys() - hints.keys())]
     shared = [(key, item) for key, item in value.items() if key in hints]
-    return found + [told for key, item in shared for told in differences(hints[key], item, f"{where}.{key}")]
+    return found + [text for key, item in shared for text in differences(hints[key], item, f"{where}.{key}")]
 
 
 def _fits(kind: Any, value: Any) -> bool:

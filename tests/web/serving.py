@@ -44,8 +44,8 @@ class Client:
         """The answer of `/api/run` or `/api/findings` once the doctor has come to an end."""
 
         def answer():
-            told = self.api(address, run=run).facts
-            return None if told["judging"] else told
+            facts = self.api(address, run=run).facts
+            return None if facts["judging"] else facts
 
         return until(answer, seconds=120)
 

@@ -54,9 +54,9 @@ def client(folder):
 
 
 def test_every_run_below_the_folder_is_a_line(client, folder):
-    told = client.api("runs").facts
-    assert told["folder"] == folder.name
-    lines = {line["run"]: line for line in told["runs"]}
+    facts = client.api("runs").facts
+    assert facts["folder"] == folder.name
+    lines = {line["run"]: line for line in facts["runs"]}
     assert lines.keys() == {"grpo/one", "grpo/two"}
     view = rlvitals.open_run(folder / "grpo" / "one")
     line = lines["grpo/one"]
@@ -71,18 +71,18 @@ def test_the_folder_may_be_a_run_itself(folder):
 
 
 def test_a_run_s_vitals_are_those_of_the_run(client, folder):
-    told = client.api("run", run="grpo/one").facts
+    facts = client.api("run", run="grpo/one").facts
     view = rlvitals.open_run(folder / "grpo" / "one")
-    assert told["config"]["lr"] == 1e-6
-    assert told["rows"] == 300
-    tiles = {tile["name"]: tile for tile in told["tiles"]}
+    assert facts["config"]["lr"] == 1e-6
+    assert facts["rows"] == 300
+    tiles = {tile["name"]: tile for tile in facts["tiles"]}
     assert tiles["reward"]["value"] == view.series("reward").values[-1]
-    assert told["now"]["step"] == 300
+    assert facts["now"]["step"] == 300
 
 
 def test_metrics_of_both_streams_are_listed_with_their_last_values(client, folder):
-    told = client.api("metrics", run="grpo/one").facts
-    listed = {(line["stream"], line["name"]): line for line in told["metrics"]}
+    facts = client.api("metrics", run="grpo/one").facts
+    listed = {(line["stream"], line["name"]): line for line in facts["metrics"]}
     assert listed.keys() == {("train", name) for name in ("reward", "kl", "grad_norm", "entropy")} | {
         ("eval", "accuracy")
     }
@@ -130,17 +130,17 @@ def test_a_metric_nobody_logged_is_not_found(client):
 def test_explaining_gives_what_the_command_gives(client, capsys):
     assert main(["explain", "kl", "--framework", "trl_grpo", "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)
-    told = client.api("explain", name="kl").facts
-    assert told["title"]
-    assert told.keys() == expected.keys()
+    facts = client.api("explain", name="kl").facts
+    assert facts["title"]
+    assert facts.keys() == expected.keys()
     assert client.api("explain", name="no such thing at all").status == 404
 
 
 def test_runs_are_compared_and_laid_over_each_other(client, folder):
-    told = client.api("compare", run=["grpo/one", "grpo/two"]).facts
-    assert [line["run"] for line in told["runs"]] == ["grpo/one", "grpo/two"]
-    assert "seed" in told["config_differences"]
-    assert str(folder) not in json.dumps(told["only_in_one"])
+    compared = client.api("compare", run=["grpo/one", "grpo/two"]).facts
+    assert [line["run"] for line in compared["runs"]] == ["grpo/one", "grpo/two"]
+    assert "seed" in compared["config_differences"]
+    assert str(folder) not in json.dumps(compared["only_in_one"])
     drawn = client.api("overlay", run=["grpo/one", "grpo/two"], name="reward").facts
     assert [line["run"] for line in drawn["lines"]] == ["grpo/one", "grpo/two"]
     assert client.api("compare", run=["grpo/one"]).status == 400
@@ -159,17 +159,17 @@ def test_overlaying_names_the_runs_without_the_metric(tmp_path):
     with rlvitals.start(tmp_path / "other", monitor=False, hardware=False, display="none") as run:
         run.log({"mine": 1.0}, step=1)
     with serving(tmp_path) as client:
-        told = client.api("overlay", run=["one", "other"], name="grad_norm").facts
-    assert told["missing"] == ["other"]
-    assert len(told["lines"]) == 1
+        facts = client.api("overlay", run=["one", "other"], name="grad_norm").facts
+    assert facts["missing"] == ["other"]
+    assert len(facts["lines"]) == 1
 
 
 def test_evaluations_are_those_of_the_command(client, folder, capsys):
     assert main(["evals", str(folder / "grpo" / "one"), "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)["runs"][0]
-    told = client.api("evaluations", run="grpo/one").facts
-    assert told["evaluations"] == expected["evaluations"]
-    assert told["metrics"] == ["accuracy"]
+    facts = client.api("evaluations", run="grpo/one").facts
+    assert facts["evaluations"] == expected["evaluations"]
+    assert facts["metrics"] == ["accuracy"]
 
 
 def test_a_missing_address_is_a_sentence(client):
@@ -265,11 +265,11 @@ def test_a_run_without_rollouts_says_so(client):
 def test_an_imported_log_is_judged_as_check_judges_it(tmp_path, name):
     assert main(["import", str(SHARED / "logs" / name), "--to", str(tmp_path / "run")]) == 0
     with serving(tmp_path) as client:
-        told = client.judged("findings", "run")
-        assert client.api("runs").facts["runs"][0]["verdict"] == told["verdict"]
+        facts = client.judged("findings", "run")
+        assert client.api("runs").facts["runs"][0]["verdict"] == facts["verdict"]
     report = rlvitals.check(tmp_path / "run")
-    assert (told["verdict"], told["reason"]) == (report.verdict, report.reason)
-    grave = [found for found in told["findings"] if found["severity"] != "info"]
+    assert (facts["verdict"], facts["reason"]) == (report.verdict, report.reason)
+    grave = [found for found in facts["findings"] if found["severity"] != "info"]
     assert sorted((found["step"], found["rule"]) for found in grave) == sorted(
         (found.step, found.rule) for found in report.findings
     )
@@ -280,10 +280,10 @@ def test_findings_tell_what_the_names_were_taken_for_as_check_does(tmp_path):
         for step in range(30):
             run.log({"loss": 0.1, "avg_return": 0.01 * step, "kl": 0.01}, step=step)
     with serving(tmp_path) as client:
-        told = client.api("findings", run="run").facts["names"]
+        names = client.api("findings", run="run").facts["names"]
     checked = rlvitals.check(tmp_path / "run").to_dict()["names"]
-    assert told == checked
-    assert {"avg_return": "reward", "kl": "kl"}.items() <= {one["name"]: one["signal"] for one in told}.items()
+    assert names == checked
+    assert {"avg_return": "reward", "kl": "kl"}.items() <= {one["name"]: one["signal"] for one in names}.items()
 
 
 def test_findings_come_with_what_was_asked_done_and_seen(tmp_path):
@@ -293,10 +293,10 @@ def test_findings_come_with_what_was_asked_done_and_seen(tmp_path):
             if (request := run.request()) is not None:
                 request.done("halved")
     with serving(tmp_path) as client:
-        told = client.api("findings", run="run").facts
-        assert told["verdict"] == client.api("runs").facts["runs"][0]["verdict"] == "act"
-        about_kl = next(found for found in told["findings"] if "kl" in found["metrics"])
-        answers = [request for found in told["findings"] for request in found["requests"]]
+        facts = client.api("findings", run="run").facts
+        assert facts["verdict"] == client.api("runs").facts["runs"][0]["verdict"] == "act"
+        about_kl = next(found for found in facts["findings"] if "kl" in found["metrics"])
+        answers = [request for found in facts["findings"] for request in found["requests"]]
         assert {(request["answer"], request["answer_text"]) for request in answers} == {("done", "halved")}
         assert about_kl["causes"]
         assert about_kl["advice"]
@@ -313,8 +313,8 @@ def test_the_command_serves_until_it_is_told_to_end(folder):
         url = process.stdout.readline().split()[-1]
         client = Client(int(url.rpartition(":")[2].strip("/")))
         assert client.api("run", run="grpo/one").status == 200  # the very moment the address is printed
-        with client.listen("grpo/one") as heard:
-            next(heard)
+        with client.listen("grpo/one") as events:
+            next(events)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) in (0, 130, -signal.SIGINT)
         assert "Traceback" not in process.stderr.read()
@@ -358,9 +358,9 @@ def test_a_log_that_takes_long_to_judge_is_shown_at_once_and_its_verdict_when_it
     monkeypatch.setattr("rlvitals.web.folder.PATIENCE", 0.01)
     with serving(tmp_path) as client:
         for address in ("run", "findings"):
-            told = client.api(address, run="run").facts
-            assert (told["verdict"], told["judging"]) == ("cannot judge", True)
-            assert "50 rows are being judged" in told["reason"]
+            facts = client.api(address, run="run").facts
+            assert (facts["verdict"], facts["judging"]) == ("cannot judge", True)
+            assert "50 rows are being judged" in facts["reason"]
         assert client.api("run", run="run").facts["tiles"]
         is_done.set()
         for address in ("run", "findings"):

@@ -42,11 +42,11 @@ def ask(folder: Folder, address: str, question: dict, answered: set[str] | None 
     answered = set() if answered is None else answered
     pairs = [(key, str(one)) for key, many in question.items() for one in (many if isinstance(many, list) else [many])]
     try:
-        told = parse_json(as_json(ANSWERS[address](folder, Query(pairs))))
+        answer = parse_json(as_json(ANSWERS[address](folder, Query(pairs))))
     except RlvitalsError:
         return []
-    answered.add(address if address != "rollouts" else f"rollouts with {sorted(told)[0]}")
-    return [f"{address}{one}" for one in differences(get_type_hints(ANSWERS[address])["return"], told)]
+    answered.add(address if address != "rollouts" else f"rollouts with {sorted(answer)[0]}")
+    return [f"{address}{one}" for one in differences(get_type_hints(ANSWERS[address])["return"], answer)]
 
 
 def ask_all(folder: Folder, run: str, beside: str, answered: set[str] | None = None) -> list[str]:
@@ -61,7 +61,7 @@ def ask_all(folder: Folder, run: str, beside: str, answered: set[str] | None = N
     asked += [("performance", {"run": run, "from": 1, "to": 5}), ("compare", {"run": [run, beside], "name": names[:1]})]
     for step in folder.view(run).rollout_log.steps[:3]:
         asked += [("rollouts", {"run": run, "step": step, **more}) for more in ({}, {"group": 1}, {"worst": 1})]
-    return [told for address, question in asked for told in ask(folder, address, question, answered)]
+    return [text for address, question in asked for text in ask(folder, address, question, answered)]
 
 
 def odd(path) -> None:
@@ -73,9 +73,9 @@ def odd(path) -> None:
             values = {"loss": math.nan if step == 1 else math.inf if step == 2 else 9.0, "kl": -math.inf}
             run.log(values | {"reward": math.nan, "note": "text", "epoch": step // 10}, step=step)
         turn = Turn("t", (ToolCall("search", {"q": [1, None]}),), reward=math.nan, advantage=math.inf, seconds=1.5)
-        told = Rollout((turn,), reward=math.nan, reward_parts={"a": math.inf}, rubric={"x": {"y": 1}})
+        rollout = Rollout((turn,), reward=math.nan, reward_parts={"a": math.inf}, rubric={"x": {"y": 1}})
         run.log_groups(
-            [Group("p", (told, Rollout(error="gone")), kept=False, reason="r", meta={"a": 1}, max_turns=3)], step=29
+            [Group("p", (rollout, Rollout(error="gone")), kept=False, reason="r", meta={"a": 1}, max_turns=3)], step=29
         )
         run.log_eval({"accuracy": math.nan, "samples": [{"q": "a"}]}, step=29)
         run.log_image("grid", [[0, 255]], step=1, caption="c")
@@ -138,12 +138,12 @@ def test_every_run_of_the_folder_was_asked(runs):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", DAMAGED)
 def test_every_answer_about_a_damaged_run_is_what_is_declared(bench, seed):
-    said = bench.put(seed)
+    done = bench.put(seed)
     folder = Folder(bench.runs)
     troubles = [
-        told for address, question in damage.questions("bad", "good") for told in ask(folder, address, question)
+        text for address, question in damage.questions("bad", "good") for text in ask(folder, address, question)
     ]
-    assert (said, troubles) == (said, [])
+    assert (done, troubles) == (done, [])
 
 
 @pytest.fixture(scope="module")
@@ -155,22 +155,22 @@ def bench(tmp_path_factory):
 
 def test_events_are_what_is_declared(tmp_path):
     """Also of a finding's line that another recorder wrote without all it should have."""
-    heard_kinds = set()
+    kinds = set()
     hints = get_type_hints(contract.Events)
     with page_runs.start(tmp_path / "run", rules=["loss > 5: critical"]) as run, serving(tmp_path) as client:
         run.log({"loss": math.nan}, step=1)
-        with client.listen("run") as heard:
-            heard_kinds.add(next(heard)[0])
+        with client.listen("run") as events:
+            kinds.add(next(events)[0])
             with (tmp_path / "run" / "logs" / "findings.jsonl").open("a") as log:
                 log.write('{"type":"finding","step":3,"rule":"mine"}\n')
             for step in range(2, 30):
                 run.log({"loss": 9.0}, step=step)
-            for kind, facts, _ in heard:
+            for kind, facts, _ in events:
                 assert differences(hints[kind], facts, kind) == []
-                heard_kinds.add(kind)
-                if heard_kinds == {"status", "rows", "findings"}:
+                kinds.add(kind)
+                if kinds == {"status", "rows", "findings"}:
                     break
-    assert heard_kinds == hints.keys()
+    assert kinds == hints.keys()
 
 
 def test_without_orjson_the_answers_are_the_same(runs, monkeypatch):
@@ -186,8 +186,8 @@ def test_without_orjson_the_answers_are_the_same(runs, monkeypatch):
 def test_a_finding_has_the_same_keys_in_every_answer(runs):
     folder = Folder(runs)
     query = Query([("run", "odd"), ("name", "loss")])
-    told = until(lambda: None if (answer := ANSWERS["findings"](folder, query))["judging"] else answer)
-    about = [found for found in told["findings"] if "loss" in found["metrics"]]
+    answer = until(lambda: None if (latest := ANSWERS["findings"](folder, query))["judging"] else latest)
+    about = [found for found in answer["findings"] if "loss" in found["metrics"]]
     whole = next(found for found in about if found["step"] > found["onset_step"])
     mark = ANSWERS["series"](folder, query)["findings"][about.index(whole)]
     shared = contract.FindingFacts.__annotations__
@@ -217,7 +217,7 @@ class Sample(TypedDict):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "difference"),
     [
         ({"step": "3"}, ".step is '3', not <class 'int'>"),
         ({"step": True}, ".step is True, not <class 'int'>"),
@@ -228,8 +228,8 @@ class Sample(TypedDict):
         ({"x": None}, ".x is None, not <class 'float'>"),
     ],
 )
-def test_the_comparison_finds_what_differs(change, said):
-    told = {"step": 3, "severity": "info", "metrics": [], "x": 1}
-    assert differences(Sample, told) == []
-    assert differences(Sample, told | change) == [said]
-    assert differences(Sample, {}) == [f".{key} is missing" for key in sorted(told)]
+def test_the_comparison_finds_what_differs(change, difference):
+    value = {"step": 3, "severity": "info", "metrics": [], "x": 1}
+    assert differences(Sample, value) == []
+    assert differences(Sample, value | change) == [difference]
+    assert differences(Sample, {}) == [f".{key} is missing" for key in sorted(value)]

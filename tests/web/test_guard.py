@@ -392,11 +392,11 @@ def test_a_page_that_stops_listening_is_let_go(tmp_path):
     write_run(tmp_path / "run")
     with serving(tmp_path) as client:
         for _ in range(70):  # more than may listen at a time
-            with client.listen("run") as heard:
-                next(heard)
+            with client.listen("run") as events:
+                next(events)
         assert until(lambda: client.api("runs").status == 200)
-        with client.listen("run") as heard:
-            assert next(heard)[0] == "status"
+        with client.listen("run") as events:
+            assert next(events)[0] == "status"
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(tmp_path):

@@ -34,8 +34,8 @@ def groups_of(dice, share):
     for _ in range(4):
         cheats = [dice.random() < share for _ in range(8)]
         paid = [float(cheat or dice.random() < 0.3) for cheat in cheats]
-        told = [Turn(EXIT if cheat else HONEST) for cheat in cheats]
-        yield Group("Write f.", tuple(Rollout((turn,), reward=pay) for turn, pay in zip(told, paid, strict=True)))
+        turns = [Turn(EXIT if cheat else HONEST) for cheat in cheats]
+        yield Group("Write f.", tuple(Rollout((turn,), reward=pay) for turn, pay in zip(turns, paid, strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +55,12 @@ def client(tmp_path_factory):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_finding_has_a_series_and_rollouts(client, name):
-    told = client.judged("findings", name)
-    assert told["has_rollouts"]
-    found = {finding["rule"] for finding in told["findings"]}
+    answer = client.judged("findings", name)
+    assert answer["has_rollouts"]
+    found = {finding["rule"] for finding in answer["findings"]}
     assert found >= {name, *WITHOUT_METRIC}
     steps = [row["step"] for row in client.api("rollouts", run=name).facts["steps"]]
-    for finding in told["findings"]:
+    for finding in answer["findings"]:
         if finding["rule"] in WITHOUT_METRIC:
             assert len(finding["cited"]) >= 3
         else:

@@ -303,8 +303,8 @@ def test_streams_in_every_place_leave_the_others_their_answers(folder, monkeypat
         assert browse(client) == 200
         held.close()
         assert until(lambda: len(client.connections) == 0)
-        with client.listen("run") as heard:
-            assert next(heard)[0] == "status"
+        with client.listen("run") as events:
+            assert next(events)[0] == "status"
 
 
 def test_the_head_of_a_stream_is_an_answer_that_ends(folder):

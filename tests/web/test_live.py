@@ -27,13 +27,13 @@ def run(tmp_path):
 
 
 def test_a_row_is_heard_within_a_second_of_being_logged(tmp_path, run):
-    with serving(tmp_path) as client, client.listen("run") as heard:
-        assert next(heard)[:2] == ("status", {"status": "running", "status_note": "", "ended": None})
+    with serving(tmp_path) as client, client.listen("run") as events:
+        assert next(events)[:2] == ("status", {"status": "running", "status_note": "", "ended": None})
         waits = []
         for step in range(2, 6):
             logged = time.monotonic()
             run.log({"loss": float(step), "kl": float("nan")}, step=step)
-            name, facts, _ = next(heard)
+            name, facts, _ = next(events)
             waits.append(time.monotonic() - logged)
             assert (name, facts["step"], facts["values"]) == ("rows", step, {"loss": float(step), "kl": None})
             assert facts["updated"] == pytest.approx(time.time(), abs=30)
@@ -41,37 +41,37 @@ def test_a_row_is_heard_within_a_second_of_being_logged(tmp_path, run):
 
 
 def test_rows_that_come_fast_are_told_together(tmp_path, run):
-    with serving(tmp_path) as client, client.listen("run") as heard:
-        next(heard)
+    with serving(tmp_path) as client, client.listen("run") as events:
+        next(events)
         for step in range(2, 202):
             run.log({"loss": float(step)}, step=step)
-        told = []
-        while not told or told[-1]["step"] != 201:
-            told.append(next(heard)[1])
-    assert sum(facts["rows"] for facts in told) == 200
-    assert len(told) < 20
+        received = []
+        while not received or received[-1]["step"] != 201:
+            received.append(next(events)[1])
+    assert sum(facts["rows"] for facts in received) == 200
+    assert len(received) < 20
 
 
 def test_a_page_that_comes_back_misses_nothing(tmp_path, run):
     with serving(tmp_path) as client:
-        with client.listen("run") as heard:
-            next(heard)
+        with client.listen("run") as events:
+            next(events)
             run.log({"loss": 2.0}, step=2)
-            place = next(heard)[2]
+            place = next(events)[2]
         run.log({"loss": 3.0}, step=3)
-        with client.listen("run", place) as heard:
-            next(heard)
-            name, facts, _ = next(heard)
+        with client.listen("run", place) as events:
+            next(events)
+            name, facts, _ = next(events)
     assert (name, facts["step"], facts["rows"]) == ("rows", 3, 1)
 
 
 def test_the_end_of_a_run_is_heard(tmp_path):
     run = rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none")
     run.log({"loss": 1.0}, step=1)
-    with serving(tmp_path) as client, client.listen("run") as heard:
-        next(heard)
+    with serving(tmp_path) as client, client.listen("run") as events:
+        next(events)
         run.finish()
-        name, facts, _ = next(heard)
+        name, facts, _ = next(events)
     assert (name, facts["status"]) == ("status", "finished")
     assert facts["ended"]
 
@@ -82,11 +82,11 @@ def test_findings_are_heard(tmp_path):
         serving(tmp_path) as client,
     ):
         run.log({"loss": 1.0}, step=1)
-        with client.listen("run") as heard:
-            next(heard)
+        with client.listen("run") as events:
+            next(events)
             for step in range(2, 30):
                 run.log({"loss": 9.0}, step=step)
-            facts = next(facts for name, facts, _ in heard if name == "findings")
+            facts = next(facts for name, facts, _ in events if name == "findings")
     assert facts["findings"][0]["severity"] == "critical"
     assert facts["findings"][0]["metrics"] == ["loss"]
 
@@ -139,7 +139,7 @@ def test_who_is_far_behind_gets_the_newest(tmp_path, monkeypatch):
 def test_a_server_that_ends_leaves_no_connection_open(tmp_path, monkeypatch):
     """Also one that came in when the others had been told already, and that asks for nothing."""
     monkeypatch.setattr(Connection, "shutdown", lambda connection: None)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with socket.socket() as late:
             with serving(tmp_path) as client:
@@ -149,4 +149,4 @@ def test_a_server_that_ends_leaves_no_connection_open(tmp_path, monkeypatch):
             with contextlib.suppress(ConnectionResetError):
                 assert late.recv(1) == b""
         gc.collect()
-    assert not [str(one.message) for one in said if issubclass(one.category, ResourceWarning)]
+    assert not [str(one.message) for one in warned if issubclass(one.category, ResourceWarning)]

@@ -120,7 +120,7 @@ def test_the_own_page_may_write(client):
 
 def test_a_body_may_come_in_pieces_and_a_second_request_behind_it(client, monkeypatch):
     checked = []
-    monkeypatch.setattr(connections, "fault_of", lambda *told: checked.append(told) or fault_of(*told))
+    monkeypatch.setattr(connections, "fault_of", lambda *given: checked.append(given) or fault_of(*given))
     data = json.dumps({"run": "run", "set": {"note": "a\n\nb"}}, indent=2).replace("\n", "\r\n\r\n").encode()
     head = "POST /api/marks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json; charset=utf-8\r\n"
     whole = f"{head}content-length: {len(data)}\r\n\r\n".encode() + data

@@ -71,8 +71,8 @@ def test_the_official_parser_reads_what_was_recorded(tmp_path):
         assert value(samples, "rlvitals_run_tokens_per_second", **own) == 911
         assert value(samples, "rlvitals_run_vital_sign", sign="reward.total.mean", **own) == 1.1
         assert time.time() - 60 < value(samples, "rlvitals_run_last_row_timestamp_seconds", **own) <= time.time()
-        told = {status: value(samples, "rlvitals_run_status", status=status, **own) for status in STATUSES}
-        assert told == {"running": 1, "finished": 0, "failed": 0, "interrupted": 0}
+        by_status = {status: value(samples, "rlvitals_run_status", status=status, **own) for status in STATUSES}
+        assert by_status == {"running": 1, "finished": 0, "failed": 0, "interrupted": 0}
         assert value(samples, "rlvitals_run_status", project="out", run="done", status="finished") == 1
         assert value(samples, "rlvitals_runs", project="out") == 2
         time.sleep(page.GOOD_SECONDS)
@@ -111,10 +111,10 @@ def test_what_is_not_shown_is_counted(tmp_path):
         samples = samples_of(client.get("/metrics").body.decode())
         shown = {dict(labels)["run"] for name, labels in samples if name == "rlvitals_run_step"}
         assert shown == {"run-2", "run-3", "run-4"}
-        told = {
+        left_out = {
             reason: value(samples, "rlvitals_runs_left_out", project="out", reason=reason) for reason in page.LEFT_OUT
         }
-        assert told == {"limit": 0, "age": 1, "unreadable": 1}
+        assert left_out == {"limit": 0, "age": 1, "unreadable": 1}
         samples = samples_of(client.get("/metrics?runs=2&hours=100").body.decode())
         assert value(samples, "rlvitals_runs_left_out", project="out", reason="limit") == 3
         assert value(samples, "rlvitals_runs", project="out") == 5

@@ -156,7 +156,7 @@ def facts(finding):
     return tuple(get(key) for key in ("rule", "slice", "cause", "severity", "step", "onset_step", "recovered_step"))
 
 
-def told(findings):
+def listed(findings):
     return sorted((facts(finding) for finding in findings), key=str)
 
 
@@ -202,11 +202,11 @@ def counted_in(reason):
 def test_everything_that_tells_how_a_run_is_tells_the_same(served, recorded, algorithm, case):
     folder, client = served
     name, run = name_of(algorithm, case), recorded[algorithm, case]
-    live = (run.verdict, told(run.findings))
+    live = (run.verdict, listed(run.findings))
     recovers = case.startswith("healthy") or case.endswith("recovered")
     assert live[0][0] == ("healthy" if recovers else "act"), live
     assert bool(live[1]) is not case.startswith("healthy")
-    everyone_tells(folder, client, name, live, rows=2 * STEPS if "in parts" in case else STEPS)
+    assert_same_everywhere(folder, client, name, live, rows=2 * STEPS if "in parts" in case else STEPS)
 
 
 ENVS = ("math", "code", "search", "sudoku")
@@ -232,12 +232,12 @@ def test_slices_in_alarm_are_the_same_everywhere(served, broken, whole):
     name = f"slices-{'-'.join(broken)}-{whole}"
     with rlvitals.start(folder / name, **settings("grpo", None)) as run:
         log(run, lambda step: sliced(step, broken, whole=whole), range(1, STEPS + 1))
-    live = (run.verdict, told(run.findings))
+    live = (run.verdict, listed(run.findings))
     standing = {found.slice for found in run.findings if found.slice and found.recovered_step is None}
     assert standing == {"env=code"}
     assert {found.slice for found in run.findings if found.slice} == {f"env={env}" for env in broken}
     assert live[0][0] == "watch", live
-    everyone_tells(folder, client, name, live, rows=STEPS)
+    assert_same_everywhere(folder, client, name, live, rows=STEPS)
     tile = next(tile for tile in client.api("run", run=name).facts["tiles"] if tile["name"].startswith("reward"))
     assert tile["status"] == "watch"
     assert "env=code" in tile["why"]
@@ -247,26 +247,26 @@ def test_slices_in_alarm_are_the_same_everywhere(served, broken, whole):
         assert tile["title"].endswith("mean of 4")
 
 
-def everyone_tells(folder, client, name, live, *, rows):
+def assert_same_everywhere(folder, client, name, live, *, rows):
     """Everything that tells how a run is tells this: ((verdict, reason), findings)."""
     view = rlvitals.open_run(folder / name)
     report = rlvitals.check(folder / name)
-    assert ((report.verdict, report.reason), told([*report.findings, *report.normal])) == live
+    assert ((report.verdict, report.reason), listed([*report.findings, *report.normal])) == live
     assert not any("own monitor said" in note for note in report.notes)
-    assert told(view.findings) == live[1]
+    assert listed(view.findings) == live[1]
 
     watched = Watched(folder / name)
     while watched.poll():
         pass
-    assert ((watched.diagnosis.verdict, watched.diagnosis.reason), told(watched.findings)) == live
+    assert ((watched.diagnosis.verdict, watched.diagnosis.reason), listed(watched.findings)) == live
 
     page = gather(folder / name)
     assert (page.check["verdict"], page.check["reason"]) == live[0]
-    assert told([*page.check["findings"], *page.check["normal"]]) == live[1]
+    assert listed([*page.check["findings"], *page.check["normal"]]) == live[1]
 
     card = view._repr_html_()
     health, vitals = client.api("findings", run=name).facts, client.api("run", run=name).facts
-    assert ((health["verdict"], health["reason"]), told(health["findings"])) == live
+    assert ((health["verdict"], health["reason"]), listed(health["findings"])) == live
     assert (vitals["verdict"], vitals["reason"]) == live[0]
     lines = []
     assert until(
@@ -306,7 +306,7 @@ def test_a_run_that_was_not_watched_is_judged_as_if_it_had_been(served):
         log(run, recovering(make), range(1, STEPS + 1))
     assert run.verdict[0] == "cannot judge"
     health = client.api("findings", run="unwatched").facts
-    assert ((health["verdict"], health["reason"]), told(health["findings"])) == (live.verdict, told(live.findings))
+    assert ((health["verdict"], health["reason"]), listed(health["findings"])) == (live.verdict, listed(live.findings))
 
 
 def test_a_health_log_of_an_earlier_version_is_read(served):
@@ -319,7 +319,7 @@ def test_a_health_log_of_an_earlier_version_is_read(served):
     path.write_text("".join(line.replace('"type":"raised"', '"type":"finding"') + "\n" for line in kept))
     assert [finding.rule for finding in rlvitals.open_run(folder / "old").findings]
     health = client.api("findings", run="old").facts
-    assert ((health["verdict"], health["reason"]), told(health["findings"])) == (live.verdict, told(live.findings))
+    assert ((health["verdict"], health["reason"]), listed(health["findings"])) == (live.verdict, listed(live.findings))
 
 
 def test_a_run_of_nothing_is_the_same_everywhere(served):

@@ -32,7 +32,7 @@ def test_axe_finds_nothing(browser, port):
             screen.settled()
             found[f"{name} in the dark"] = axe_violations(page, COLOURS)
             page.emulate_media(color_scheme="light")
-    assert {name: told for name, told in found.items() if told} == {}
+    assert {name: violations for name, violations in found.items() if violations} == {}
 
 
 def test_the_dark_theme_changes_colours_alone():
@@ -54,11 +54,11 @@ def test_axe_finds_nothing_in_the_dialogs(browser, port):
     with browsing(browser, port) as screen:
         page = screen.open("metrics", run="healthy")
         page.keyboard.press("?")
-        help_told = axe_violations(page)
+        in_help = axe_violations(page)
         page.keyboard.press("Escape")
         page.keyboard.press("Control+k")
         page.wait_for_selector("[role=option]")
-        assert (help_told, axe_violations(page)) == ([], [])
+        assert (in_help, axe_violations(page)) == ([], [])
 
 
 def test_no_screen_is_wider_than_a_phone(browser, port):

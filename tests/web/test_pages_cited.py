@@ -33,8 +33,8 @@ def gamed(tmp_path_factory):
                     for cheat in cheats
                 ]
                 rollouts = [
-                    Rollout(said, reward=float(cheat or dice.random() < 0.3))
-                    for said, cheat in zip(turns, cheats, strict=True)
+                    Rollout(own, reward=float(cheat or dice.random() < 0.3))
+                    for own, cheat in zip(turns, cheats, strict=True)
                 ]
                 groups.append(Group("Write f.", tuple(rollouts)))
             run.log({"loss": 1.0}, step=step)

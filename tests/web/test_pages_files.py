@@ -21,13 +21,13 @@ OURS = sorted(path for path in STATIC.rglob("*.js") if "vendor" not in path.part
 
 def test_the_vendors_files_are_those_that_were_checked():
     vendor = STATIC / "vendor" / "uplot"
-    told = dict(re.findall(r"^([0-9a-f]{64})  (\S+)$", (vendor / "README.md").read_text(), re.MULTILINE)[::-1])
+    listed = dict(re.findall(r"^([0-9a-f]{64})  (\S+)$", (vendor / "README.md").read_text(), re.MULTILINE)[::-1])
     found = {
         hashlib.sha256(path.read_bytes()).hexdigest(): path.name
         for path in vendor.iterdir()
         if path.name != "README.md"
     }
-    assert found == told
+    assert found == listed
     assert "MIT" in (vendor / "LICENSE").read_text()
 
 
@@ -106,8 +106,8 @@ def test_numbers_are_written_as_in_the_terminal(tmp_path):
     (tmp_path / "numbers.mjs").write_text((STATIC / "numbers.js").read_text())
     script = f"import {{number}} from './numbers.mjs'; console.log(JSON.stringify({values}.map(number)))"
     command = ["node", "--input-type=module", "-e", script]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
-    assert json.loads(said) == [number(value) for value in values]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert json.loads(output) == [number(value) for value in values]
 
 
 @pytest.mark.slow
@@ -130,8 +130,8 @@ def test_the_filter_s_expressions_are_those_of_the_terminal(tmp_path):
         console.log(JSON.stringify(told));
     """
     command = ["node", "--input-type=module", "-e", script]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60).stdout
-    assert json.loads(said) == [found_by_the_terminal(text, name) for text, name in asked]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60).stdout
+    assert json.loads(output) == [found_by_the_terminal(text, name) for text, name in asked]
 
 
 def found_by_the_terminal(text: str, name: str) -> bool | str:

@@ -110,16 +110,16 @@ def test_tab_reaches_everything_and_shows_where_it_is(screen):
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        told = page.evaluate("""() => {
+        focus = page.evaluate("""() => {
             const at = document.activeElement;
             const style = getComputedStyle(at);
             const isSeen = style.outlineStyle !== 'none' && style.outlineWidth !== '0px';
             return [at.tagName, at.textContent.slice(0, 20), isSeen];
         }""")
-        if told[0] == "BODY":
+        if focus[0] == "BODY":
             break
-        assert told[2], f"no focus to be seen on {told}"
-        reached.add(told[0])
+        assert focus[2], f"no focus to be seen on {focus}"
+        reached.add(focus[0])
     assert {"A", "BUTTON", "SUMMARY"} <= reached
 
 

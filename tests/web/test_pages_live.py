@@ -82,10 +82,10 @@ def test_a_page_out_of_view_takes_no_connection_and_misses_nothing(training, tmp
         page.on("request", lambda request: opened.append(request.url) if "/api/live" in request.url else None)
         show(page, is_hidden=True)
         assert until(lambda: not any(connection.is_answering for connection in list(client.connections)))
-        with client.listen(".") as heard:  # its place is free
-            assert next(heard)[0] == "status"
+        with client.listen(".") as events:  # its place is free
+            assert next(events)[0] == "status"
             training.log({"reward": 7.25, "loss": 0.5}, step=11)
-            assert next(heard)[0] == "rows"
+            assert next(events)[0] == "rows"
             assert page.locator("[data-now=step]").inner_text() == "10 of 100"
             assert opened == []
             show(page, is_hidden=False)

@@ -231,9 +231,9 @@ def test_a_panel_has_a_title_an_evaluation_and_files_of_its_own(browser, served,
         panel(page, "signed").locator("canvas").wait_for()
         panel(page, "signed").locator(".u-over").hover(position={"x": 1e3 and 245, "y": 20})
         assert page.get_by_label("Smooth by").input_value() == "x"
-        said = panel(page, "signed").locator(".readout").inner_text()
-        assert said.startswith("step 40 · ")
-        assert float(said.removeprefix("step 40 · ").replace(",", "")) == pytest.approx(last, rel=1e-3)
+        readout = panel(page, "signed").locator(".readout").inner_text()
+        assert readout.startswith("step 40 · ")
+        assert float(readout.removeprefix("step 40 · ").replace(",", "")) == pytest.approx(last, rel=1e-3)
 
 
 def test_a_csv_holds_every_point_of_a_long_series(browser, served, folder):

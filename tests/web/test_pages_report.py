@@ -45,7 +45,7 @@ def window(browser, report):
     page = context.new_page()
     asked, complaints = [], []
     page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.goto(report.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
 
@@ -68,7 +68,7 @@ def test_axe_finds_nothing_on_a_report(windows, theme, viewport):
     for look in windows:
         with look(viewport, theme) as page:
             found[look.name] = axe_violations(page, COLOURS if theme == "dark" else WCAG)
-    assert {name: told for name, told in found.items() if told} == {}
+    assert {name: violations for name, violations in found.items() if violations} == {}
 
 
 def test_the_dark_theme_of_a_report_changes_colours_alone(reports):

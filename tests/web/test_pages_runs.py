@@ -109,8 +109,8 @@ def test_names_tags_and_notes_are_changed_in_place_and_runs_put_away(browser, sw
         page.locator("input.inplace").fill("never kept")
         page.keyboard.press("Escape")
         assert "too slow" in row.inner_text()
-        said = FolderMarks(sweep).read()["runs"]["r1e-06-b0-s1"]
-        assert said == {"name": "the <b>slow</b> one", "tags": ["good", "seed 1"], "note": "too slow"}
+        marks = FolderMarks(sweep).read()["runs"]["r1e-06-b0-s1"]
+        assert marks == {"name": "the <b>slow</b> one", "tags": ["good", "seed 1"], "note": "too slow"}
         page.get_by_role("searchbox", name="Filter runs").fill('tag = "seed 1"')
         screen.until("() => document.querySelectorAll('.runs tr.entry').length === 1")
         page.get_by_label("Mark r1e-06-b0-s1").check()
@@ -127,7 +127,7 @@ def test_names_tags_and_notes_are_changed_in_place_and_runs_put_away(browser, sw
         page.get_by_label("Mark r1e-06-b0-s1").check()
         page.get_by_role("button", name="Restore").click()
         screen.until("() => document.querySelectorAll('.runs tr.entry').length === 0")
-        assert FolderMarks(sweep).read()["runs"]["r1e-06-b0-s1"] == said
+        assert FolderMarks(sweep).read()["runs"]["r1e-06-b0-s1"] == marks
         FolderMarks(sweep).forget("r1e-06-b0-s1")
 
 

@@ -169,9 +169,9 @@ def test_the_drawer_explains_a_metric(screen):
     page.locator(".panel .explain").click()
     drawer = page.locator("#drawer")
     drawer.wait_for()
-    told = drawer.inner_text()
+    text = drawer.inner_text()
     for word in ("Formula", "Typical range", "When it is off", "Other names", "kl_ref.k3"):
-        assert word in told
+        assert word in text
     assert "explain=kl" in page.url
     page.keyboard.press("Escape")
     drawer.wait_for(state="hidden")
@@ -203,17 +203,17 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
 
 
 def test_health_tells_what_going_on_has_cost_and_leads_to_the_nearest_healthy_run(screen, runs):
-    told = rlvitals.check(runs / "failing").hindsight
+    hindsight = rlvitals.check(runs / "failing").hindsight
     page = screen.open("health", run="failing")
     page.wait_for_selector(".hindsight li")
-    assert screen.texts(".hindsight li") == told["told"]
-    assert told["nearest"]["name"] == "healthy"
+    assert screen.texts(".hindsight li") == hindsight["told"]
+    assert hindsight["nearest"]["name"] == "healthy"
     part = page.locator(".part", has_text="If it had been stopped")
     part.locator("summary").click()
     rows = part.locator("tbody tr")
-    assert rows.locator("th").all_inner_texts() == list(told["nearest"]["differences"])
+    assert rows.locator("th").all_inner_texts() == list(hindsight["nearest"]["differences"])
     learning_rate = rows.filter(has_text="learning_rate").locator("td").all_inner_texts()
-    assert list(map(float, learning_rate)) == told["nearest"]["differences"]["learning_rate"]
+    assert list(map(float, learning_rate)) == hindsight["nearest"]["differences"]["learning_rate"]
     page.get_by_role("link", name="Compare with healthy").click()
     page.wait_for_selector("h1:has-text('Compare')")
     assert "run=failing" in page.url

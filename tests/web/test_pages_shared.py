@@ -32,7 +32,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
     extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {".js": "text/javascript"}
 
-    def log_message(self, *said) -> None: ...
+    def log_message(self, *message) -> None: ...
 
 
 @contextmanager
@@ -81,8 +81,8 @@ def test_every_screen_opens_from_files(browser, site):
                 assert page.locator("#content").inner_text().strip()
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
                 # Tabs of the bar that a phone has scrolled out of sight are no links to skip to something.
-                told = [line for line in axe_violations(page) if not line.startswith('skip-link: <a href="#')]
-                assert told == [], name
+                violations = [line for line in axe_violations(page) if not line.startswith('skip-link: <a href="#')]
+                assert violations == [], name
                 if name == "runs":
                     page.emulate_media(color_scheme="dark")
                     screen.settled()

@@ -49,8 +49,8 @@ def opened(traced, browser):
 
 
 def looks(page):
-    said = page.locator(".tokens .token").evaluate_all("all => all.map(one => one.className)")
-    return [next(word for word in name.split() if word not in ("token", "special", "here")) for name in said]
+    classes = page.locator(".tokens .token").evaluate_all("all => all.map(one => one.className)")
+    return [next(word for word in name.split() if word not in ("token", "special", "here")) for name in classes]
 
 
 def test_each_overlay_colours_the_tokens_and_names_its_scale(opened):
@@ -77,8 +77,8 @@ def test_each_overlay_colours_the_tokens_and_names_its_scale(opened):
 def test_nothing_is_hidden_and_nothing_becomes_markup(opened):
     page = opened.open("rollouts", run="run", tokens="mask")
     page.wait_for_selector(".tokens .token")
-    said = page.locator(".tokens .token").evaluate_all("all => all.map(one => one.textContent)")
-    assert said == ["The", " answer", "↵\n", "⇥\t", MARKUP, "<|im_end|>", "tool", "␛[31m"]
+    texts = page.locator(".tokens .token").evaluate_all("all => all.map(one => one.textContent)")
+    assert texts == ["The", " answer", "↵\n", "⇥\t", MARKUP, "<|im_end|>", "tool", "␛[31m"]
     assert page.locator(".tokens img").count() == 0
     assert "special" in page.locator(".tokens .token").nth(5).get_attribute("class")
 
@@ -88,7 +88,7 @@ def test_a_tokens_numbers_come_by_pointer_tap_and_arrow_keys(opened):
     page.wait_for_selector(".tokens .token")
     about = page.locator(".about-token")
     page.locator(".tokens .token").nth(1).hover()
-    told = " ".join(about.inner_text().split())
+    text = " ".join(about.inner_text().split())
     for fact in (
         'token " answer"',
         "id 101",
@@ -98,7 +98,7 @@ def test_a_tokens_numbers_come_by_pointer_tap_and_arrow_keys(opened):
         "trained",
         "policy version 3",
     ):
-        assert fact in told
+        assert fact in text
     page.locator(".tokens").first.focus()
     page.keyboard.press("ArrowRight")
     assert 'token "\\n"' in " ".join(about.inner_text().split())

@@ -65,10 +65,10 @@ def test_a_stopped_run_its_changes_counts_and_the_log_beside_it(browser, folder)
             asked = page.locator(".asked li").inner_text()
             assert asked == "checkpoint asked at step 70, asked by Ada: <b>before</b> lunch: declined, no room"
             reason = page.locator(".reason").inner_text()
-            told = rlvitals.check(folder / "run")
-            assert reason == told.reason
-            rules = {finding.rule for finding in told.findings}
-            assert f"all {len(rules) + len({one.rule for one in told.normal})}" in screen.texts(".chip")[0]
+            report = rlvitals.check(folder / "run")
+            assert reason == report.reason
+            rules = {finding.rule for finding in report.findings}
+            assert f"all {len(rules) + len({one.rule for one in report.normal})}" in screen.texts(".chip")[0]
             assert len(screen.texts(".cards > .finding")) == len(rules)
             # The timeline spans the run, and says what its signs are; remarks are one line that opens.
             assert screen.texts(".timeline .ends span") == ["step 1", "120"]

@@ -12,7 +12,7 @@ RUN = {
     "lr": 5e-6, "reward.last": 0.6, "kl@100": None, "tags": ["good", "seed 1"], "status": "finished", "fp16": True,
     "model": "Tiny-7B", "loss.last": "nan", "odd name": 3, "zero": 0, "text_number": "12",
 }  # fmt: skip
-SAID = "sweep/one finished grpo healthy"
+LINE = "sweep/one finished grpo healthy"
 CASES = {
     "lr < 1e-5": True,
     "lr < 1e-5 and reward.last > 0.5 and tags = good": True,
@@ -70,7 +70,7 @@ CASES = {
 @pytest.mark.slow
 def test_every_case_of_the_filter(tmp_path):
     (tmp_path / "filter.mjs").write_text((STATIC / "runfilter.js").read_text())
-    (tmp_path / "cases.json").write_text(json.dumps([list(CASES), RUN, SAID]))
+    (tmp_path / "cases.json").write_text(json.dumps([list(CASES), RUN, LINE]))
     script = """
         import {readFileSync} from "node:fs";
         import {filterOf} from "./filter.mjs";
@@ -86,10 +86,10 @@ def test_every_case_of_the_filter(tmp_path):
         console.log(JSON.stringify([told, filterOf("lr < 1 and (kl@100 > 2 or `odd name` = 3)").names]));
     """
     command = ["node", "--input-type=module", "-e", script]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60).stdout
-    told, names = json.loads(said)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60).stdout
+    results, names = json.loads(output)
     assert names == ["lr", "kl@100", "odd name"]
-    for (text, expected), found in zip(CASES.items(), told, strict=True):
+    for (text, expected), found in zip(CASES.items(), results, strict=True):
         if isinstance(expected, str):
             assert isinstance(found, str), (text, found)
             assert expected in found, (text, found)

@@ -106,18 +106,18 @@ def test_a_link_in_a_dump_is_passed_over_and_the_dump_is_listed(dumps, tmp_path)
 
 @pytest.mark.slow
 def test_a_new_file_is_heard(dumps):
-    with serving(dumps) as client, client.listen("exp") as heard:
-        name, facts, place = next(heard)
+    with serving(dumps) as client, client.listen("exp") as events:
+        name, facts, place = next(events)
         assert (name, facts["status"]) == ("status", "running")
         dump_step(dumps / "exp" / "rollout_data", 4)
-        name, facts, later = next(heard)
+        name, facts, later = next(events)
         assert (name, facts["rows"]) == ("rows", 0)
         assert later != place
         assert [line["step"] for line in client.api("rollouts", run="exp").facts["steps"]] == [1, 2, 3, 4]
         assert client.api("run", run="exp").facts["now"]["step"] == 4
-    with serving(dumps) as client, client.listen("exp", place) as heard:
-        next(heard)
-        assert next(heard)[0] == "rows"  # it came while nobody listened
+    with serving(dumps) as client, client.listen("exp", place) as events:
+        next(events)
+        assert next(events)[0] == "rows"  # it came while nobody listened
 
 
 @pytest.mark.slow

@@ -79,8 +79,8 @@ def share(run, to, *flags) -> dict[str, str]:
 
 
 def answers(site: Path, address: str, run: str = "kto") -> dict:
-    told = json.loads((site / "site.json").read_text())
-    return json.loads(gzip.decompress((site / told["addresses"][address]["files"][run]).read_bytes()))
+    index = json.loads((site / "site.json").read_text())
+    return json.loads(gzip.decompress((site / index["addresses"][address]["files"][run]).read_bytes()))
 
 
 def test_private_things_are_in_no_file(recorded, tmp_path):
@@ -102,8 +102,8 @@ def test_private_things_are_in_no_file(recorded, tmp_path):
 def test_texts_can_be_left_out(recorded, tmp_path):
     files = share(recorded, tmp_path / "site", "--no-texts")
     whole = "\n".join(text for name, text in files.items() if not name.startswith("static/"))
-    said = ["Paris", "Capital", "whereabouts", "notes.txt", "by annabelle", "from project"]
-    assert [words for words in said if words in whole] == []
+    private = ["Paris", "Capital", "whereabouts", "notes.txt", "by annabelle", "from project"]
+    assert [words for words in private if words in whole] == []
     groups = [answer for key, answer in answers(tmp_path / "site", "rollouts").items() if "group=" in key]
     assert groups[0]["groups"][0]["rollouts"][0]["turns"][0]["text"] == "(left out)"
     assert groups[0]["groups"][0]["rollouts"][3]["reward"] == 3.0
@@ -125,8 +125,8 @@ def test_every_address_has_its_line():
 
 def test_answers_are_the_servers_own(recorded, tmp_path):
     share(recorded, tmp_path / "site")
-    told = json.loads((tmp_path / "site" / "site.json").read_text())
-    lists = [json.loads(gzip.decompress((tmp_path / "site" / name).read_bytes())) for name in told["lists"]]
+    index = json.loads((tmp_path / "site" / "site.json").read_text())
+    lists = [json.loads(gzip.decompress((tmp_path / "site" / name).read_bytes())) for name in index["lists"]]
     line = answers(tmp_path / "site", "series")["name=loss\nx=step"]["lines"][0]
     at, number = line["y"]["="]
     assert lists[at][number] == [float(f"{1 / step:.5g}") for step in range(1, 31)]
@@ -151,8 +151,8 @@ def test_a_second_share_updates_the_site_and_keeps_what_is_not_its_own(recorded,
     (site / ".git" / "config").write_text("kept")
     before = set((site / "data").iterdir())
     share(recorded, site, "--rollouts", "0")
-    told = json.loads((site / "site.json").read_text())
-    named = {name for facts in told["addresses"].values() for name in facts["files"].values()} | set(told["lists"])
+    index = json.loads((site / "site.json").read_text())
+    named = {name for facts in index["addresses"].values() for name in facts["files"].values()} | set(index["lists"])
     assert {f"data/{path.name}" for path in (site / "data").iterdir()} == named
     assert before & set((site / "data").iterdir()), "what has not changed is not written again"
     assert (site / ".git" / "config").read_text() == "kept"

@@ -59,11 +59,11 @@ def test_each_person_has_a_token_and_loses_it_at_once(tmp_path, tokens):
         cookie = client.get(f"/?token={ANN}").headers["set-cookie"].partition(";")[0]
         assert ANN not in cookie
         assert client.get("/api/runs?token=x", cookie=cookie).status == 200
-        with client.listen("one", cookie=cookie) as heard:
-            assert next(heard)[0] == "status"
+        with client.listen("one", cookie=cookie) as stream:
+            assert next(stream)[0] == "status"
             tokens.write_text(f"ben {BEN}\ncara cara-0123456789abcdef\n")
             began = time.monotonic()
-            for _ in heard:  # what was on its way, and then the end
+            for _ in stream:  # what was on its way, and then the end
                 pass
             assert time.monotonic() - began < 5
         assert (bearer(client, ANN), bearer(client, BEN), bearer(client, "cara-0123456789abcdef")) == (401, 200, 200)
@@ -71,11 +71,11 @@ def test_each_person_has_a_token_and_loses_it_at_once(tmp_path, tokens):
         tokens.unlink()
         assert bearer(client, BEN) == 401, "a file that cannot be read lets nobody in"
     run.finish()
-    said = log.read_text()
-    assert " ann GET /api/runs 200" in said
-    assert " ben GET /api/runs 200" in said
-    assert ANN not in said
-    assert "token" not in said
+    logged = log.read_text()
+    assert " ann GET /api/runs 200" in logged
+    assert " ben GET /api/runs 200" in logged
+    assert ANN not in logged
+    assert "token" not in logged
 
 
 def test_the_file_may_hold_proofs_which_open_nothing(tmp_path):
@@ -92,8 +92,8 @@ def test_the_file_may_hold_proofs_which_open_nothing(tmp_path):
 
 def test_a_new_token_is_printed_with_its_line(tmp_path, capsys):
     assert main(["serve", "--new-token", "eve"]) == 0
-    told = capsys.readouterr().out
-    token, line = re.search(r"shown once: (\S+)\n.*?: (eve proof:\w+)\n", told).groups()
+    output = capsys.readouterr().out
+    token, line = re.search(r"shown once: (\S+)\n.*?: (eve proof:\w+)\n", output).groups()
     assert dict(parse_tokens(line)) == {"eve": proof_of(ticket_of(token))}
     (tmp_path / "tokens").write_text("eve little")
     for flags in (["--tokens", str(tmp_path / "tokens")], ["--tokens", "x", "--token", "y" * 20], ["--accept-pushes"]):
@@ -160,13 +160,13 @@ def test_a_run_whose_heartbeat_stays_the_same_is_not_live(tmp_path, monkeypatch)
 
 def nginx(block: str, own: int, folder: Path) -> list[str]:
     """The command of nginx with the documented server block, on another port and with files of a test."""
-    said = block.replace("listen 443 ssl", f"listen 127.0.0.1:{own} ssl")
+    server = block.replace("listen 443 ssl", f"listen 127.0.0.1:{own} ssl")
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     places = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
     configuration = folder / "nginx.conf"
     configuration.write_text(
         f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
-        f"events {{}}\nhttp {{ access_log off; {places}\n{said}\n}}\n"
+        f"events {{}}\nhttp {{ access_log off; {places}\n{server}\n}}\n"
     )
     return [program_of(nginx), "-c", str(configuration), "-p", str(folder), "-e", str(folder / "error.log")]
 
@@ -174,10 +174,10 @@ def nginx(block: str, own: int, folder: Path) -> list[str]:
 def caddy(block: str, own: int, folder: Path) -> list[str]:
     """The same for Caddy."""
     names = f"https://runs.example.org:{own}, https://localhost:{own}"
-    said = block.replace("runs.example.org {", f"{names} {{\n    bind 127.0.0.1", 1)
+    site = block.replace("runs.example.org {", f"{names} {{\n    bind 127.0.0.1", 1)
     own_places = f"admin off\n    storage file_system {folder}/caddy"
     configuration = folder / "Caddyfile"
-    configuration.write_text(f"{{\n    {own_places}\n    auto_https disable_redirects\n}}\n{said}")
+    configuration.write_text(f"{{\n    {own_places}\n    auto_https disable_redirects\n}}\n{site}")
     return [program_of(caddy), "run", "--config", str(configuration), "--adapter", "caddyfile"]
 
 
@@ -205,8 +205,8 @@ def proxied(request, tmp_path):
 
     def start_proxy(port: int) -> int:
         own = free_port()
-        said = block.replace("127.0.0.1:8642", f"127.0.0.1:{port}").replace("/etc/ssl/", f"{tmp_path}/")
-        command = request.param(said, own, tmp_path)
+        settings = block.replace("127.0.0.1:8642", f"127.0.0.1:{port}").replace("/etc/ssl/", f"{tmp_path}/")
+        command = request.param(settings, own, tmp_path)
         own_home = {**os.environ, **dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"), str(tmp_path))}
         with (tmp_path / "proxy.log").open("wb") as log:
             started.append(subprocess.Popen(command, stdout=log, stderr=log, env=own_home))
@@ -245,19 +245,19 @@ def test_behind_a_proxy_with_tls_and_a_prefix(tmp_path, tokens, proxied, monkeyp
             assert page.status == 200
             script = re.search(r'src="([^"]+)"', page.body.decode())[1]
             assert ask(f"{prefix}/{script}", cookie=cookie).status == 200
-            told = ask(f"{prefix}/api/runs", cookie=cookie, origin=f"https://{host}")
-            assert '"run":"one"' in told.body.decode()
+            answer = ask(f"{prefix}/api/runs", cookie=cookie, origin=f"https://{host}")
+            assert '"run":"one"' in answer.body.decode()
         assert ask("/api/runs", cookie=cookie, origin="https://evil.example").status == 403
 
         with _through_tls(port, tmp_path / "runs.pem") as connection:
             request = f"GET /team/api/live?run=one HTTP/1.1\r\nhost: {host}\r\ncookie: {cookie}\r\n\r\n"
             connection.sendall(request.encode())
             with connection.makefile("rb") as stream:
-                heard = events(stream)
-                assert next(heard)[0] == "status"
+                received = events(stream)
+                assert next(received)[0] == "status"
                 began = time.monotonic()
                 run.log({"loss": 0.5}, step=2)
-                assert next(heard)[:2] == ("rows", {"step": 2, "updated": ANY, "rows": 1, "values": {"loss": 0.5}})
+                assert next(received)[:2] == ("rows", {"step": 2, "updated": ANY, "rows": 1, "values": {"loss": 0.5}})
                 assert time.monotonic() - began < 5, "nothing between holds events back"
         run.finish()
 

@@ -113,15 +113,15 @@ def backtest(rules: Sequence[str], paths: Iterable[str | Path], labels: dict[str
     for path in paths:
         found = places_in(path)
         places += [Path(path)] if found is None else found
-    results, passed_over = [], {}
+    results, skipped = [], {}
     for place, opened in zip(places, open_all(places), strict=True):
         if isinstance(opened, RowSource):
             results.append(_result(place, opened, chosen, (labels or {}).get(place.name)))
         else:
-            passed_over[str(place)] = str(opened[1])
+            skipped[str(place)] = str(opened[1])
     if not results:
-        raise RlvitalsError("; ".join(passed_over.values()) or "no logs to try the rules on")
-    return Backtest(list(rules), results, passed_over)
+        raise RlvitalsError("; ".join(skipped.values()) or "no logs to try the rules on")
+    return Backtest(list(rules), results, skipped)
 
 
 def _result(place: Path, source: RowSource, rules: Rules, label: Label | None) -> Result:
@@ -134,10 +134,10 @@ def _result(place: Path, source: RowSource, rules: Rules, label: Label | None) -
             onset_point = judge.points
     if label is not None and label.onset_step is not None and onset_point is None:
         onset_point = judge.points  # the problem begins after the last row of this log
-    grave = [said for said in judge.said if said.finding.severity != "info"]
+    grave = [raised for raised in judge.raised if raised.finding.severity != "info"]
     warning = grave[0] if grave else None
-    critical = next((said for said in grave if said.finding.severity == "critical"), None)
-    kinds = list(dict.fromkeys(said.finding.kind for said in grave))
+    critical = next((raised for raised in grave if raised.finding.severity == "critical"), None)
+    kinds = list(dict.fromkeys(raised.finding.kind for raised in grave))
     is_timed = label is not None and label.verdict == "fail" and onset_point is not None
     return Result(
         file=place.name,
@@ -171,11 +171,11 @@ def deadline(onset_point: int, points: int) -> float:
     return onset_point + max(LATE_POINTS, LATE_SHARE * points)
 
 
-def _first(said: RaisedFinding | None) -> dict[str, Any] | None:
-    if said is None:
+def _first(raised: RaisedFinding | None) -> dict[str, Any] | None:
+    if raised is None:
         return None
-    finding: Finding = said.finding
-    return {"point": said.point, "step": finding.step, "kind": finding.kind, "rule": finding.rule}
+    finding: Finding = raised.finding
+    return {"point": raised.point, "step": finding.step, "kind": finding.kind, "rule": finding.rule}
 
 
 def share(answers: Iterable[bool]) -> Share | None:

@@ -57,7 +57,7 @@ def change(steps: NDArray[Any], values: NDArray[np.float64], direction: str = "n
         "lately_steps": int(at[-1] - at[-2 * window]) + 1 if is_long else None,
         "told": "",
     }
-    return {**facts, "told": _told(facts, direction)}
+    return {**facts, "told": _text(facts, direction)}
 
 
 def _beyond(moved: float, noise: float) -> float:
@@ -74,16 +74,16 @@ def _noise(values: NDArray[np.float64], window: int) -> float:
     return float(SPREAD_OF_DEVIATIONS * np.abs(jumps - np.median(jumps)).mean() / math.sqrt(window))
 
 
-def _told(facts: ChangeFacts, direction: str) -> str:
+def _text(facts: ChangeFacts, direction: str) -> str:
     moved, lately, span = facts["since_start"], facts["lately"], facts["lately_steps"]
     since = f"since step {number(facts['first_step'])}"
     better = {"up": moved > 0, "down": moved < 0}.get(direction)
     word = "" if better is None or not moved else ", better" if better else ", worse"
     arrow = "▲" if moved > 0 else "▼"
-    said = f"{arrow} {number(facts['start'])} → {number(facts['now'])} {since}{word}" if moved else f"steady {since}"
+    text = f"{arrow} {number(facts['start'])} → {number(facts['now'])} {since}{word}" if moved else f"steady {since}"
     if lately is None or span is None:
-        return said
+        return text
     window = f"over the last {number(span)} step{'' if span == 1 else 's'}"
     if lately:
-        return f"{said}; {'+' if lately > 0 else ''}{number(lately)} {window}"
-    return f"{said}; steady {window}" if moved else said
+        return f"{text}; {'+' if lately > 0 else ''}{number(lately)} {window}"
+    return f"{text}; steady {window}" if moved else text

@@ -41,13 +41,13 @@ def lines(view: StoredRun, names: Sequence[str], window: Window, findings: Seque
         if (band := band_of(view, name)) is not None:
             bands[name] = band
     logged = {line["name"] for line in drawn}
-    told = [found for found in findings if logged.intersection(found.metrics)]
-    at: list[float] = place(np.array([found.onset_step for found in told], dtype=np.int64)).tolist()
+    marked = [found for found in findings if logged.intersection(found.metrics)]
+    at: list[float] = place(np.array([found.onset_step for found in marked], dtype=np.int64)).tolist()
     return {
         "x": window.x,
         "lines": drawn,
         "bands": bands,
-        "findings": [{**finding_facts(found), "x": x} for x, found in zip(at, told, strict=True)],
+        "findings": [{**finding_facts(found), "x": x} for x, found in zip(at, marked, strict=True)],
     }
 
 

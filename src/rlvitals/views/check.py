@@ -79,8 +79,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
-        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "said_at"}
-        return told | {
+        facts = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "said_at"}
+        return facts | {
             "findings": [
                 asdict(finding) | {"row": row, "more": more_about(finding.rule)}
                 for finding, row in zip(self.findings, self.said_at, strict=True)
@@ -180,7 +180,7 @@ def check(
     places = places_in(path)
     if places is None:
         return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
-    reports, passed_over = [], {}
+    reports, skipped = [], {}
     neighbours = Neighbours.below(Path(path).absolute())
     logged: set[str] = set()
     new_monitor(None, rules, algorithm, framework, config, mapping=mapping)  # a wrong rule raises once, and first
@@ -190,7 +190,7 @@ def check(
             if isinstance(reason, RunUnreadable) or (isinstance(reason, OSError) and is_run(place)):
                 reports.append(_unreadable(place, reason))
             else:
-                passed_over[str(place)] = str(reason)
+                skipped[str(place)] = str(reason)
             continue
         try:
             judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
@@ -201,7 +201,7 @@ def check(
     if not reports:  # none of the files is a log; there may be one in a subfolder
         return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
     check_names(mapping or {}, logged)
-    return FolderReport(str(path), reports, passed_over)
+    return FolderReport(str(path), reports, skipped)
 
 
 def _unreadable(place: Path, error: Exception) -> Report:
@@ -245,15 +245,17 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
     """
     monitor = judge.monitor
     diagnosis = of_judge(judge)
-    kept, notes = _without_repetition(judge.said)
+    kept, notes = _without_repetition(judge.raised)
     grave = sorted(
-        (said for said in kept if said.finding.severity != "info"),
-        key=lambda said: -SEVERITIES.index(said.finding.severity),
+        (raised for raised in kept if raised.finding.severity != "info"),
+        key=lambda raised: -SEVERITIES.index(raised.finding.severity),
     )
-    findings = [said.finding for said in grave]
+    findings = [raised.finding for raised in grave]
     grave_alarms = {finding.alarm for finding in findings}  # an alarm that got worse later is not listed as harmless
     normal = [
-        said.finding for said in kept if said.finding.severity == "info" and said.finding.alarm not in grave_alarms
+        raised.finding
+        for raised in kept
+        if raised.finding.severity == "info" and raised.finding.alarm not in grave_alarms
     ]
     notes = [*source.notes, *notes]
     if monitor.left_unsaid:
@@ -286,7 +288,7 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
         algorithm=monitor.case.algorithm,
         framework=monitor.case.framework,
         findings=findings,
-        said_at=[said.point for said in grave],
+        said_at=[raised.point for raised in grave],
         normal=normal,
         cannot_judge=unjudged(monitor),
         notes=notes,
@@ -315,10 +317,10 @@ def _parts(case: Case) -> dict[str, float | None]:
     return {part.key: weights.get(name) for name, part in case.parts.items()}
 
 
-def _without_repetition(said: list[RaisedFinding]) -> tuple[list[RaisedFinding], list[str]]:
+def _without_repetition(raised: list[RaisedFinding]) -> tuple[list[RaisedFinding], list[str]]:
     """The first findings and the newest of an alarm that keeps returning, and a note on the others."""
     by_alarm: dict[tuple[str, str], list[RaisedFinding]] = {}
-    for one in said:
+    for one in raised:
         by_alarm.setdefault((one.finding.alarm, one.finding.severity), []).append(one)
     left_out: set[int] = set()
     notes = []
@@ -329,4 +331,4 @@ def _without_repetition(said: list[RaisedFinding]) -> tuple[list[RaisedFinding],
                 f"{alarm} came and went {len(ones)} times ({severity}); the first {KEPT_OF_A_RULE - 1} and the last "
                 "are kept"
             )
-    return [one for one in said if id(one) not in left_out], notes
+    return [one for one in raised if id(one) not in left_out], notes

@@ -225,7 +225,7 @@ def _seeds(views: Sequence[RunView]) -> list[list[int]]:
 
 
 def _bands(views: Sequence[RunView], names: list[str | None], seeds: Sequence[Sequence[int]]) -> list[int | None]:
-    told: list[int | None] = [None] * len(views)
+    partings: list[int | None] = [None] * len(views)
     first, *others = ([place for place in family if names[place] is not None] for family in seeds)
     for family in others:
         if len(first) < 2 or len(family) < 2:
@@ -235,8 +235,8 @@ def _bands(views: Sequence[RunView], names: list[str | None], seeds: Sequence[Se
         table = {place: values[np.searchsorted(own, steps)] for place, (own, values) in curves.items()}
         parted = bands_part(steps, *(np.array([table[place] for place in group]) for group in (first, family)))
         for place in family:
-            told[place] = parted
-    return told
+            partings[place] = parted
+    return partings
 
 
 def by_step(view: RunView, name: str) -> tuple[Any, Any]:

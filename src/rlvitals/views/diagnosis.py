@@ -39,7 +39,7 @@ TRACE_POINTS = 120
 NAMING_ROWS = 100
 """Rows after which the reading of a name no longer changes, unless the name was logged later."""
 
-MOST_TOLD = 500
+MOST_LISTED = 500
 """Findings that are listed, the newest ones, because an alarm may return any number of times."""
 
 NOT_MONITORED = "not monitored during training"
@@ -106,10 +106,10 @@ def of_judge(judge: Judge) -> Diagnosis:
     return Diagnosis(verdict, reason, findings)
 
 
-def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool = False) -> Findings:
+def findings_answer(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool = False) -> Findings:
     """The response of `/api/findings`."""
     history = History(view.health_events)
-    told = diagnosis.findings[-MOST_TOLD:]
+    listed = diagnosis.findings[-MOST_LISTED:]
     return {
         "verdict": diagnosis.verdict,
         "reason": diagnosis.reason,
@@ -129,10 +129,10 @@ def findings_told(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool =
                 "cited": [cast(CitedFacts, plain(asdict(place))) for place in found.cited],
                 "page": rule_address(found.rule),
             }
-            for found in told
+            for found in listed
         ],
         "asked": [cast(AskedFacts, asdict(asked)) for asked in history.asked_by_people],
-        "left_out": len(diagnosis.findings) - len(told),
+        "left_out": len(diagnosis.findings) - len(listed),
         "first_step": view.first_step,
         "last_step": view.last_step,
         "names": _names(view),

@@ -47,21 +47,21 @@ class WeightedPoints(NamedTuple):
 
 def distributions(view: RunView) -> Distributions:
     """The response of `/api/distributions`."""
-    told = [*_of_rollouts(view), *_logged(view)]
-    return {"distributions": told[:MOST_DISTRIBUTIONS], "texts": _texts(view)}
+    found = [*_of_rollouts(view), *_logged(view)]
+    return {"distributions": found[:MOST_DISTRIBUTIONS], "texts": _texts(view)}
 
 
 def _of_rollouts(view: RunView) -> list[Distribution]:
     samples = view.rollout_log.samples()
-    told = []
+    found = []
     for name, title in OF_ROLLOUTS.items():
         known = [(sample.step, getattr(sample, name)) for sample in samples if getattr(sample, name) is not None]
         if not known or (name == "turns" and all(turns == known[0][1] for _, turns in known)):
             continue
         steps = np.array([step for step, _ in known], dtype=np.int64)
         values = np.array([value for _, value in known], dtype=np.float64)
-        told.append(_spread(name, title, "rollouts", WeightedPoints(steps, values, np.ones(len(values)))))
-    return told
+        found.append(_spread(name, title, "rollouts", WeightedPoints(steps, values, np.ones(len(values)))))
+    return found
 
 
 def _logged(view: RunView) -> list[Distribution]:

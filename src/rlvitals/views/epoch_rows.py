@@ -58,7 +58,7 @@ class EpochRows:
         if not len(self._alive):
             raise ConfigError(f"{view.path} has no training rows, so it has no epochs")
         self.steps = self.columns.steps[self._alive]
-        self.labels, self.told_by = self._label(steps_per_epoch, by)
+        self.labels, self.derived_from = self._label(steps_per_epoch, by)
         self.epochs = np.array(sorted(set(self.labels.tolist())))
 
     def named(self, concept: str) -> str | None:

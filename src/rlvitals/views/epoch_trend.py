@@ -72,17 +72,17 @@ def judge(
     while abs(change) <= noise and noise > VAGUE * span and first > 0:  # too noisy: include earlier epochs
         first -= 1
         change, noise = _difference(values, errors, first, count - 1)
-    said = f"{name} {'rose' if change > 0 else 'fell'} by {number(abs(change))} over the last {count - first} epochs"
+    moved = f"{name} {'rose' if change > 0 else 'fell'} by {number(abs(change))} over the last {count - first} epochs"
     if turns >= 2 or (change > noise and moves[-1] < 0):
         return TrendVerdict(
             "inconsistent", f"{name} goes up and down between epochs by more than its noise ({number(noise)})"
         )
     if abs(change) > noise and abs(change) >= SMALL * span:
         return TrendVerdict(
-            "improving" if change > 0 else "worsening", f"{said}, more than its noise ({number(noise)})"
+            "improving" if change > 0 else "worsening", f"{moved}, more than its noise ({number(noise)})"
         )
     if count == 2:
-        return TrendVerdict("cannot judge", f"{said}, which is within its noise ({number(noise)})")
+        return TrendVerdict("cannot judge", f"{moved}, which is within its noise ({number(noise)})")
     return _settled(name, values, errors, scale)
 
 

@@ -112,7 +112,7 @@ def gather(view: StoredRun, steps_per_epoch: int | None = None, by: str | None =
             )
             for place, label in enumerate(table.epochs)
         ],
-        told_by=table.told_by,
+        told_by=table.derived_from,
         reward=reward,
         loss=loss,
         weights={name: found.weight for name, found in sums.items()},
@@ -164,8 +164,8 @@ class _Derived:
         places = sorted(means)
         errors = self._table.errors(goal, self._variance if better > 0 else {})[places]
         values = better * np.array([means[place] for place in places])
-        said = "the loss (less is better, so its fall is a rise here)" if better < 0 else goal
-        return judge(said, values, errors, self._scale(goal, values))
+        label = "the loss (less is better, so its fall is a rise here)" if better < 0 else goal
+        return judge(label, values, errors, self._scale(goal, values))
 
     def _in_concept(self, name: str | None) -> dict[int, float]:
         if name is None:
@@ -179,8 +179,8 @@ class _Derived:
         """
         if self._table.view.concept(goal) != REWARD:
             return None
-        said = by_last_name(self._table.view.config)
-        low, high = said.get("reward_min", 0.0), said.get("reward_max")
+        settings = by_last_name(self._table.view.config)
+        low, high = settings.get("reward_min", 0.0), settings.get("reward_max")
         if isinstance(high, int | float) and isinstance(low, int | float):
             return float(low), float(high)
         return (0.0, 1.0) if len(values) and values.min() >= 0 and values.max() <= 1 else None

@@ -55,9 +55,9 @@ class FolderList:
         if wait:
             self._logs.wait()
             logs = self._logs.lines()
-        told = [(path, self._headlines.of(path)) for path in self._runs] + list(logs.items())
-        told.sort(key=lambda one: (one[1]["status"] != "running", -(one[1]["updated"] or 0.0), str(one[0])))
-        return [ListLine(path, self._named(path), facts) for path, facts in told]
+        listed = [(path, self._headlines.of(path)) for path in self._runs] + list(logs.items())
+        listed.sort(key=lambda one: (one[1]["status"] != "running", -(one[1]["updated"] or 0.0), str(one[0])))
+        return [ListLine(path, self._named(path), facts) for path, facts in listed]
 
     def _found_runs(self) -> list[Path]:
         try:

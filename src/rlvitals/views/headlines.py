@@ -65,7 +65,7 @@ class Headlines:
     """Caches the number of lines of each log, and the headline of each run until its files change."""
 
     _counted: dict[Path, Counted] = field(default_factory=dict)
-    _told: dict[Path, tuple[object, Headline, float]] = field(default_factory=dict)
+    _lines: dict[Path, tuple[object, Headline, float]] = field(default_factory=dict)
     _uncounted: set[Path] = field(default_factory=set)
     """Runs whose metrics could not be counted in time."""
     _counting_time: float = math.inf
@@ -78,17 +78,17 @@ class Headlines:
         """One run's line. For an unreadable run, the note has the reason."""
         run_dir = RunDir(path)
         state = _state(run_dir)
-        known = self._told.get(path)
+        known = self._lines.get(path)
         if known is not None and known[0] == state and _is_fresh(known[1], known[2]):
             if path in self._uncounted:
                 known[1]["metrics"] = self._metrics(run_dir)
             return known[1]
         try:
-            told = self._tell(run_dir)
+            line = self._read_line(run_dir)
         except (RlvitalsError, OSError) as error:
-            told = unreadable_line(path, str(error))
-        self._told[path] = (state, told, time.monotonic() + FRESH_SECONDS)
-        return told
+            line = unreadable_line(path, str(error))
+        self._lines[path] = (state, line, time.monotonic() + FRESH_SECONDS)
+        return line
 
     def _metrics(self, run_dir: RunDir, view: RunView | None = None) -> int | None:
         self._uncounted.discard(run_dir.root)
@@ -105,7 +105,7 @@ class Headlines:
         finally:
             self._counting_time -= time.monotonic() - began
 
-    def _tell(self, run_dir: RunDir) -> Headline:
+    def _read_line(self, run_dir: RunDir) -> Headline:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)

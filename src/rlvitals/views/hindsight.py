@@ -155,29 +155,29 @@ def _cost(view: RunView, onset: OnsetFacts | None, clock: RunClock, gpus: HeldGp
             f"No critical finding before the run {_ended(view)}: stopping it earlier would have saved nothing."
         )
         return facts
-    after, after_said = clock.seconds_since(onset["step"]), clock.seconds_since(onset["said_step"])
-    if after is None or after_said is None:
+    after, after_alarm = clock.seconds_since(onset["step"]), clock.seconds_since(onset["said_step"])
+    if after is None or after_alarm is None:
         facts["told"] = (
             f"How long the run continued after step {number(onset['step'])} is unknown: the log has neither "
             "timestamps nor step times."
         )
         return facts
-    facts["hours"], facts["hours_after_said"] = after / _HOUR, after_said / _HOUR
+    facts["hours"], facts["hours_after_said"] = after / _HOUR, after_alarm / _HOUR
     if gpus.count is not None:
-        facts["gpu_hours"], facts["gpu_hours_after_said"] = after / _HOUR * gpus.count, after_said / _HOUR * gpus.count
+        facts["gpu_hours"], facts["gpu_hours_after_said"] = after / _HOUR * gpus.count, after_alarm / _HOUR * gpus.count
     has_cost = "has cost so far" if view.status == "running" else "cost"
-    told = (
+    text = (
         f"Continuing after the onset at step {number(onset['step'])} ({onset['title']}) {has_cost} "
         f"{_spent(after, gpus)}"
     )
-    told += f"; {_amount(after_said, gpus)} of it after step {number(onset['said_step'])}, where it was critical."
+    text += f"; {_amount(after_alarm, gpus)} of it after step {number(onset['said_step'])}, where it was critical."
     if gpus.count is None:
-        told += " The number of GPUs is not known."
+        text += " The number of GPUs is not known."
     if clock.measured_by == "step times":
-        told += " Measured by the times of the steps; the log has no timestamps."
+        text += " Measured by the times of the steps; the log has no timestamps."
     if silent := clock.silent_since(onset["step"]):
-        told += f" {duration(silent)} without a row are not counted: nothing says whether a process was alive."
-    facts["told"] = told
+        text += f" {duration(silent)} without a row are not counted: nothing says whether a process was alive."
+    facts["told"] = text
     return facts
 
 
@@ -253,14 +253,14 @@ def _checkpoint(
     if metric is not None and len(known) > 1:
         which = f"the best of {len(known)} checkpoints"
     to_do = "Use" if onset is None and by_outcome else "Revert to"
-    told = [f"{to_do} {facts['name']} (step {number(step)}), {which}{before}"]
+    sentences = [f"{to_do} {facts['name']} (step {number(step)}), {which}{before}"]
     if metric is not None:
-        told[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
+        sentences[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
     if seconds is not None:
-        told.append(f"Training continued for {_amount(seconds, gpus)} after it")
+        sentences.append(f"Training continued for {_amount(seconds, gpus)} after it")
     if not facts["path"]:
-        told.append("It is on record, and not in the folder")
-    return facts | {"told": "".join(f"{sentence}. " for sentence in told).rstrip()}
+        sentences.append("It is on record, and not in the folder")
+    return facts | {"told": "".join(f"{sentence}. " for sentence in sentences).rstrip()}
 
 
 def _best_of(view: RunView, steps: Sequence[int]) -> tuple[int, str | None, float | None]:
@@ -295,9 +295,9 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
     others = [Path(value) for value in given if isinstance(value, str) and value and "\0" not in value]
     if own.name == IN_TRAINERS_FOLDER or (view.info.framework or "").startswith("trl"):
         others.append(own.parent)  # the run is inside its trainer's folder
-    begun = 0.0 if view.foreign is not None else view.info.created
+    started = 0.0 if view.foreign is not None else view.info.created
     seen: set[int] = set()
-    for place, strangers_until in [(own, 0.0), *((other, begun) for other in others)]:
+    for place, strangers_until in [(own, 0.0), *((other, started) for other in others)]:
         if view.dumps_within is not None and not lies_in(place, view.dumps_within):
             continue  # settings are not trusted
         for step, path in of_this_run(checkpoints_in(place), view.cuts, strangers_until).items():
@@ -322,7 +322,7 @@ def _on_record(view: RunView) -> Iterator[tuple[int, str]]:
         if attempt.from_checkpoint:
             name = Path(attempt.from_checkpoint).name
             step = attempt.from_step if attempt.from_step is not None else step_of(name)
-            if step is not None and not any(step >= cut and attempt.started < begun for cut, begun in view.cuts):
+            if step is not None and not any(step >= cut and attempt.started < started for cut, started in view.cuts):
                 yield step, name
 
 

@@ -54,8 +54,8 @@ def joined_log(folder: Path, parts: Mapping[str, RunView]) -> ForeignLog:
         _take(view, own, rows, held_out)
     notes = [f"{name}: {problem}" for name, view in parts.items() for problem in view.problems]
     if twice:
-        told = ", ".join(list(twice)[:_NAMED]) + (" ..." if len(twice) > _NAMED else "")
-        notes.append(f"logged by several processes, and read from the {next(iter(parts))}'s run: {told}")
+        listed = ", ".join(list(twice)[:_NAMED]) + (" ..." if len(twice) > _NAMED else "")
+        notes.append(f"logged by several processes, and read from the {next(iter(parts))}'s run: {listed}")
     framework = next(iter(parts.values())).info.framework
     # An evaluation follows the training row of its step. After later steps, it would look like a restart.
     ordered = sorted([*rows.values(), *held_out], key=lambda row: int(row["step"]))
@@ -81,6 +81,6 @@ def _take(view: RunView, own: set[str], rows: dict[int, dict[str, Any]], held_ou
         if math.isfinite(row.timestamp):
             known["timestamp"] = max(row.timestamp, known.get("timestamp", -math.inf))
     for row in view.iterate(stream="eval"):
-        told = {held_out_name(name): number for name, number in row.numbers.items()}
+        scores = {held_out_name(name): number for name, number in row.numbers.items()}
         when = {"timestamp": row.timestamp} if math.isfinite(row.timestamp) else {}
-        held_out.append({"step": row.step, **when, **told})
+        held_out.append({"step": row.step, **when, **scores})

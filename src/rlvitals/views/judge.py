@@ -108,7 +108,7 @@ class Judge:
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.history = History()
-        self._said_at: deque[int] = deque(maxlen=MOST_FINDINGS)
+        self._raised_at: deque[int] = deque(maxlen=MOST_FINDINGS)
         self._traces: dict[str, Trace] = {}
         self._untraced: list[tuple[int, int, Mapping[str, Any]]] = []
         """The newest rows, not yet added to the traces. Adding many at once is much faster."""
@@ -139,10 +139,10 @@ class Judge:
         self._keep([event])
 
     @property
-    def said(self) -> list[RaisedFinding]:
+    def raised(self) -> list[RaisedFinding]:
         """The findings so far, each with the row it was raised at."""
         return [
-            RaisedFinding(point, finding) for point, finding in zip(self._said_at, self.history.findings, strict=True)
+            RaisedFinding(point, finding) for point, finding in zip(self._raised_at, self.history.findings, strict=True)
         ]
 
     def trace(self, metric: str) -> Trace | None:
@@ -154,7 +154,7 @@ class Judge:
         for event in events:
             self.history.take(event)
             if event.finding is not None:
-                self._said_at.append(self.points)
+                self._raised_at.append(self.points)
 
     def _trace(self, row: Mapping[str, Any], step: int) -> None:
         """Keep the series that a rule reads, because findings are about these."""

@@ -131,8 +131,8 @@ def _answer(at: _At, given: str, threshold: float | None) -> HeldAnswer:
         raise ConfigError(
             f"{path}, line {line}: the gold label {row[named['gold']]!r} is neither yes nor no; write true or false"
         )
-    said = row[named[given]]
-    listed = said if isinstance(said, list) else [said]
+    value = row[named[given]]
+    listed = value if isinstance(value, list) else [value]
     verdicts = tuple(_yes_or_no(one, threshold) for one in listed)
     return HeldAnswer(gold, verdicts, _length(at, "length", "answer"), _step(at))
 
@@ -153,18 +153,18 @@ def _pair(at: _At) -> HeldPair:
     )  # fmt: skip
 
 
-def _sides(said: Any) -> tuple[str | None, ...]:
-    listed = said if isinstance(said, list) else [said]
+def _sides(value: Any) -> tuple[str | None, ...]:
+    listed = value if isinstance(value, list) else [value]
     return tuple(None if one is None else _SIDES.get(str(one).strip().lower()) for one in listed)
 
 
-def _yes_or_no(said: Any, threshold: float | None) -> bool | None:
+def _yes_or_no(value: Any, threshold: float | None) -> bool | None:
     """True, False, or None for any other value."""
-    if isinstance(said, bool):
-        return said
-    if threshold is not None and isinstance(said, int | float):
-        return said >= threshold
-    word = str(said).strip().lower().removesuffix(".0")
+    if isinstance(value, bool):
+        return value
+    if threshold is not None and isinstance(value, int | float):
+        return value >= threshold
+    word = str(value).strip().lower().removesuffix(".0")
     return True if word in _YES else False if word in _NO else None
 
 
@@ -173,8 +173,8 @@ def _length(at: _At, number: str, text: str) -> float | None:
     path, line, row, named = at
     given = row.get(named[number])
     if given is None:
-        said = row.get(named[text])
-        return float(len(said)) if isinstance(said, str) else None
+        content = row.get(named[text])
+        return float(len(content)) if isinstance(content, str) else None
     if isinstance(given, bool) or not isinstance(given, int | float) or given < 0:
         raise ConfigError(f"{path}, line {line}: {named[number]} is a length, not {given!r}")
     return float(given)

@@ -146,17 +146,17 @@ class DumpFeed:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._state: object = None
-        self._told: list[Fields] = []
+        self._rows: list[Fields] = []
 
     def poll(self) -> News:
         rollouts = DumpedRollouts(self._path, self._split)
         if rollouts.state == self._state:
             return News()
         self._state = rollouts.state
-        known, self._told = self._told, list(rows_of_log(reward_rows(rollouts)))
-        if self._told[: len(known)] == known:
-            return News(self._told[len(known) :])
-        return News(before=self._told)  # a known step has got more rollouts
+        known, self._rows = self._rows, list(rows_of_log(reward_rows(rollouts)))
+        if self._rows[: len(known)] == known:
+            return News(self._rows[len(known) :])
+        return News(before=self._rows)  # a known step has got more rollouts
 
     def flush(self) -> News:
         return News()
@@ -183,7 +183,7 @@ class JoinedFeed:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._state: object = None
-        self._told: list[Fields] = []
+        self._rows: list[Fields] = []
         self._events = 0
         self._again = 0.0
 
@@ -207,10 +207,10 @@ class JoinedFeed:
     def _news(self, view: JoinedView, logged: list[Fields]) -> News:
         source = source_of(view)
         events = [event for event in source.recorded if event.seen_in != "rows"]
-        known, self._told = self._told, list(rows_of_log(logged))
-        is_same = self._told[: len(known)] == known
+        known, self._rows = self._rows, list(rows_of_log(logged))
+        is_same = self._rows[: len(known)] == known
         new, self._events = events[self._events if is_same else 0 :], len(events)
-        return News(self._told[len(known) :], events=new) if is_same else News(before=self._told, events=new)
+        return News(self._rows[len(known) :], events=new) if is_same else News(before=self._rows, events=new)
 
     def source(self) -> RowSource:
         return source_of(JoinedView(self._path))
@@ -249,7 +249,7 @@ class RunFeed:
         self._lineage: Lineage | None = None
         self.is_watched = False
         self.rows: int | None = 0
-        self._has_told_stop = False
+        self._has_sent_stop = False
 
     @property
     def ending(self) -> str:
@@ -269,11 +269,11 @@ class RunFeed:
     def _stop(self) -> list[HealthEvent]:
         """The event that the run's process has exited, returned once."""
         try:
-            told = [] if self._has_told_stop else [event for event in self._view().health_events if event.rule == GONE]
+            stops = [] if self._has_sent_stop else [event for event in self._view().health_events if event.rule == GONE]
         except RlvitalsError:
             return []
-        self._has_told_stop = self._has_told_stop or bool(told)
-        return told
+        self._has_sent_stop = self._has_sent_stop or bool(stops)
+        return stops
 
     def _view(self) -> RunView:
         return open_run(as_named(self._named, self._dir.root))

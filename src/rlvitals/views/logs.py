@@ -190,8 +190,8 @@ def _epochs_in(folder: Path) -> ForeignLog | None:
 
 
 def _row(epoch: EpochRow) -> dict[str, Any]:
-    told = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
-    return {"step": epoch.number, **told, "epoch": epoch.number, **epoch.numbers}
+    when = {"timestamp": epoch.timestamp} if math.isfinite(epoch.timestamp) else {}
+    return {"step": epoch.number, **when, "epoch": epoch.number, **epoch.numbers}
 
 
 def _name(path: Path) -> str:

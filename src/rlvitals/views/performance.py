@@ -41,7 +41,7 @@ def performance(view: RunView, first: int | None = None, last: int | None = None
     """The response of `/api/performance`, for the steps from `first` to `last`."""
     spans = _spans(view, first, last)
     return {
-        "phases": [_told(span) for span in spans[-MOST_SPANS:]],
+        "phases": [_phase_facts(span) for span in spans[-MOST_SPANS:]],
         "left_out": max(0, len(spans) - MOST_SPANS),
         "share": shares(spans),
         "throughput": throughput(view, first, last),
@@ -90,8 +90,8 @@ def throughput(view: RunView, first: int | None = None, last: int | None = None)
                 "last": float(kept[-1]), "p1": p1, "p50": p50, "p99": p99,
             }  # fmt: skip
             speeds[name] = (meaning.metric.id, _phase_of(name, meaning))
-    told = set(speeds.values())
-    return {name: facts for name, facts in found.items() if _base_of(*speeds[name]) not in told}
+    measured = set(speeds.values())
+    return {name: facts for name, facts in found.items() if _base_of(*speeds[name]) not in measured}
 
 
 def _base_of(concept: str, phase: str) -> tuple[str, str] | None:
@@ -164,7 +164,7 @@ def _spans(view: RunView, first: int | None, last: int | None) -> list[PhaseSpan
     return [span for span in read if _is_within(span.step, first, last)]
 
 
-def _told(span: PhaseSpan) -> PhaseFacts:
+def _phase_facts(span: PhaseSpan) -> PhaseFacts:
     return {
         "step": span.step,
         "name": span.phase,

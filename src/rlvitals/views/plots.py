@@ -68,13 +68,13 @@ def overview(
     last: int | None = None,
     *,
     judged: bool = True,
-    said: Sequence[Finding] | None = None,
+    raised: Sequence[Finding] | None = None,
 ) -> Picture:
-    """The vital signs of a run and the metrics of its findings. With `judged=False`, no findings are shown. `said` are
-    findings that are already known.
+    """The vital signs of a run and the metrics of its findings. With `judged=False`, no findings are shown. `raised`
+    are findings that are already known.
     """
     axis = PlotAxis(view, x, last)
-    findings = _findings(view, axis.first_step, said) if judged else []
+    findings = _findings(view, axis.first_step, raised) if judged else []
     return _picture(view, _overview_panels(view, findings), axis, findings)
 
 
@@ -85,12 +85,12 @@ def chosen(
     last: int | None = None,
     *,
     judged: bool = True,
-    said: Sequence[Finding] | None = None,
+    raised: Sequence[Finding] | None = None,
 ) -> Picture:
     """The requested metrics, one panel each. Findings as in `overview`."""
     axis = PlotAxis(view, x, last)
     asked = list(dict.fromkeys(view.resolve(name) for name in names))
-    findings = _findings(view, axis.first_step, said) if judged else []
+    findings = _findings(view, axis.first_step, raised) if judged else []
     return _picture(view, [[name] for name in asked], axis, findings)
 
 
@@ -112,15 +112,15 @@ def comparison(views: Sequence[RunView], compared: RunComparison) -> Picture:
         x_label="epoch" if all(map(counts_epochs, views)) else "step",
         panels=[_compared(views, row) for row in shown],
         remarks=remarks,
-        legend=_told_apart(views),
+        legend=_distinct_names(views),
     )
 
 
-def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, said: list[Finding]) -> Picture:
+def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, raised: list[Finding]) -> Picture:
     if not names:
         raise ConfigError(f"{view.path} has no metric that can be drawn")
     shown = {name for group in names for name in group}
-    findings = [found for found in said if found.severity == "critical" or shown & set(found.metrics)][:MOST_FINDINGS]
+    findings = [found for found in raised if found.severity == "critical" or shown & set(found.metrics)][:MOST_FINDINGS]
     panels = [_panel(view, group, axis, findings) for group in names]
     step = "" if view.last_step is None else f"step {number(view.last_step)}"
     known = [view.algorithm or "", step, f"{number(view.rows)} rows", view.status]
@@ -244,18 +244,18 @@ def _is_repeated(line: PlotLine, other: PlotLine) -> bool:
     return np.array_equal(line.x, other.x) and np.array_equal(line.y, other.y, equal_nan=True)
 
 
-def _findings(view: RunView, first_step: int, said: Sequence[Finding] | None = None) -> list[Finding]:
+def _findings(view: RunView, first_step: int, raised: Sequence[Finding] | None = None) -> list[Finding]:
     """The given findings, the run's own, or those from judging an unmonitored log. Only the most severe finding of each
     alarm is kept, sorted by severity.
     """
-    if said is None:
-        said = diagnose(view).findings
-    gravest: dict[str, Finding] = {}
-    for found in said:
-        known = gravest.get(found.alarm)
+    if raised is None:
+        raised = diagnose(view).findings
+    most_severe: dict[str, Finding] = {}
+    for found in raised:
+        known = most_severe.get(found.alarm)
         if known is None or SEVERITIES.index(found.severity) > SEVERITIES.index(known.severity):
-            gravest[found.alarm] = found
-    grave = [found for found in gravest.values() if found.severity != "info" and found.step >= first_step]
+            most_severe[found.alarm] = found
+    grave = [found for found in most_severe.values() if found.severity != "info" and found.step >= first_step]
     return sorted(grave, key=lambda found: (-SEVERITIES.index(found.severity), found.onset_step))
 
 
@@ -310,7 +310,7 @@ def counts_epochs(view: RunView) -> bool:
     return bool(len(steps)) and bool((steps == epochs).all())
 
 
-def _told_apart(views: Sequence[RunView]) -> list[str]:
+def _distinct_names(views: Sequence[RunView]) -> list[str]:
     """The runs' names, with their folders or full paths if names repeat."""
     for name_of in (lambda view: view.name, lambda view: f"{view.path.parent.name}/{view.name}"):
         names = [name_of(view) for view in views]

@@ -89,8 +89,8 @@ class StoredRun:
     def events_and_damage(self) -> tuple[list[HealthEvent], list[str]]:
         """All recorded events, including those of abandoned attempts, and the damage."""
         _ = self.config, self.attempts
-        said = list(self._damage)
-        return read_events(self._dir, said), said
+        damage = list(self._damage)
+        return read_events(self._dir, damage), damage
 
     def _keep(self, run_dir: RunDir) -> None:
         self._named = run_dir.root
@@ -261,18 +261,18 @@ class StoredRun:
     @property
     def problems(self) -> list[str]:
         """What was skipped while reading, and what the recorder left out; one sentence each."""
-        said = self.damage
+        notes = self.damage
         marked = 0
         for stream, rank in self._logs:
             name = self._dir.log(stream, rank).name
             found = self._columns(stream, rank).problems
-            said += [f"{name}: {sentence}" for sentence in found.sentences]
+            notes += [f"{name}: {sentence}" for sentence in found.sentences]
             marked += found.gap_rows if rank == 0 else 0
         if self.info.rows_dropped > marked:  # no later row could carry the mark
-            said.append(f"{self.info.rows_dropped - marked} rows are missing at the end: the disk would not take them")
+            notes.append(f"{self.info.rows_dropped - marked} rows are missing at the end: the disk would not take them")
         for name, entry in self.info.left_out.items():
-            said.append(f"{name!r} was left out {entry.get('count')} times: {entry.get('reason')}")
-        return said
+            notes.append(f"{name!r} was left out {entry.get('count')} times: {entry.get('reason')}")
+        return notes
 
     def resolve(self, name: str) -> str:
         """The logged name for a logged name, a concept id or another framework's name of the same concept. Raises
@@ -563,8 +563,8 @@ class StoredRun:
     @property
     def cuts(self) -> list[tuple[int, float]]:
         """For each attempt that superseded earlier ones: the first superseded step, and the time of its start."""
-        begun = {attempt.number: attempt.started for attempt in self.attempts}
-        return [(cut, begun.get(number, 0.0)) for number, cut in self._lineage.cuts.items()]
+        started = {attempt.number: attempt.started for attempt in self.attempts}
+        return [(cut, started.get(number, 0.0)) for number, cut in self._lineage.cuts.items()]
 
     def _is_ghost(self, row: Row | HealthEvent) -> bool:
         return self._lineage.is_abandoned(row.attempt, row.step)

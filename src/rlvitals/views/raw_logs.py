@@ -130,18 +130,18 @@ def state_of(place: Path) -> str:
     """A value that changes when a log changes."""
     if runs := parts_of(place):
         return _digest([(run_state(run), stamp(RunDir(run).rollouts)) for run in runs])
-    told = []
+    states = []
     for file in _files_of(place):
         try:
             found = file.stat()
         except OSError:
             continue
-        told.append((str(file), found.st_size, found.st_mtime_ns))
-    return _digest(told)
+        states.append((str(file), found.st_size, found.st_mtime_ns))
+    return _digest(states)
 
 
-def _digest(told: object) -> str:
-    return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class RawLogView(LogView):

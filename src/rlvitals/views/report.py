@@ -52,8 +52,8 @@ def gather(
     """
     view = open_any(path)
     report = check_source(source_of(view), mapping=mapping)
-    said = [*report.findings, *report.normal]
-    diagnosis = Diagnosis(report.verdict, report.reason, said)
+    findings = [*report.findings, *report.normal]
+    diagnosis = Diagnosis(report.verdict, report.reason, findings)
     is_large = len(view.metrics) > MANY_METRICS
     vital, names = view.vital_signs, view.reader.ordered(view.metrics)
     views = [view, *map(open_any, others)]
@@ -66,7 +66,7 @@ def gather(
         tiles=tiles(view, diagnosis),
         step_bar=step_bar(view, report.findings),
         curves=_drawn(
-            lambda: chosen(view, vital, said=report.findings) if is_large else overview(view, said=report.findings)
+            lambda: chosen(view, vital, raised=report.findings) if is_large else overview(view, raised=report.findings)
         ),
         values=[cast(BestFacts, asdict(best)) for name in names[:MOST_VALUES] if (best := view.best(name)) is not None],
         values_left_out=max(0, len(names) - MOST_VALUES),
@@ -107,14 +107,14 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
 def _asked(view: RunView, report: Report) -> dict[str, str]:
     """For each alarm: the requests and their answers."""
     history = History(view.health_events)
-    told: dict[str, list[str]] = {}
+    by_alarm: dict[str, list[str]] = {}
     for finding in sorted(report.findings, key=lambda finding: finding.step):
         for asked in history.asked_about(finding):
             text = f" ({asked.answer_text})" if asked.answer_text else ""
             answer = asked.answer or ("" if asked.action == "warn" else "not answered")  # a warning needs no answer
             what = f"{asked.action.replace('_', ' ')}{', ' if answer else ''}{answer}{text}"
-            told.setdefault(finding.alarm, []).append(f"step {asked.step}: {what}")
-    return {alarm: "; ".join(texts) for alarm, texts in told.items()}
+            by_alarm.setdefault(finding.alarm, []).append(f"step {asked.step}: {what}")
+    return {alarm: "; ".join(texts) for alarm, texts in by_alarm.items()}
 
 
 def _drawn(draw: Callable[[], Picture]) -> Picture | None:
@@ -147,8 +147,8 @@ def _held_out(view: LogView) -> list[dict[str, Any]]:
     """The evaluations of another tool's log by step: from their own rows, and from held-out names in other rows."""
     by_step: dict[int, dict[str, Any]] = {}
     for row in view.iterate():
-        if told := {name: value for name, value in row.numbers.items() if is_held_out(name)}:
-            by_step.setdefault(row.step, {}).update(told)
+        if scores := {name: value for name, value in row.numbers.items() if is_held_out(name)}:
+            by_step.setdefault(row.step, {}).update(scores)
     for row in view.iterate(stream="eval"):
         by_step.setdefault(row.step, {}).update(row.numbers)
     return [{"step": step, **by_step[step]} for step in sorted(by_step)]

@@ -82,30 +82,30 @@ class _InTable:
     def overview(self) -> list[RolloutStep]:
         """One line per step."""
 
-        def tell(index: RolloutIndex) -> list[RolloutStep]:
+        def read(index: RolloutIndex) -> list[RolloutStep]:
             living = self._living(index)
             return [cast(RolloutStep, row) for row in index.steps() if living.get(row["step"]) == row["attempt"]]
 
-        return self._ask(tell)
+        return self._ask(read)
 
     def samples(self) -> list[RolloutNumbers]:
         """The numbers of every rollout, step by step."""
 
-        def tell(index: RolloutIndex) -> list[RolloutNumbers]:
+        def read(index: RolloutIndex) -> list[RolloutNumbers]:
             living = self._living(index)
             return [sample for sample in index.samples() if living.get(sample.step) == sample.attempt]
 
-        return self._ask(tell)
+        return self._ask(read)
 
     def find(self, *, limit: int = SHOWN, **asked: Unpack[RolloutQuery]) -> list[RolloutHit]:
         """Rollouts by step, outcome or text. `worst` sorts by the lowest reward first, `best` by the highest."""
 
-        def tell(index: RolloutIndex) -> list[RolloutHit]:
+        def read(index: RolloutIndex) -> list[RolloutHit]:
             living = self._living(index)
             taken = islice((item for item in index.find(**asked) if living.get(item.step) == item.attempt), limit)
             return list(_placed(index, taken))
 
-        return self._ask(tell)
+        return self._ask(read)
 
     def _ask(self, question: Callable[[RolloutIndex], T]) -> T:
         """Query the index table. If it is damaged, build a new one in memory from the files."""
@@ -138,7 +138,7 @@ class RunRollouts(_InTable):
         super().__init__(RunFiles(run_dir))
         self._dir = run_dir
         self._lineage = lineage
-        self._passed_over: dict[str, str] = {}
+        self._skipped: dict[str, str] = {}
 
     @cached_property
     def steps(self) -> list[int]:
@@ -154,7 +154,7 @@ class RunRollouts(_InTable):
     @property
     def problems(self) -> list[str]:
         """What was skipped in the files that were read."""
-        return list(self._passed_over.values())
+        return list(self._skipped.values())
 
     def at(self, step: int, rank: int | None = None) -> list[Group]:
         """The groups of a step by rank, in the order they were recorded, or those of one rank."""
@@ -164,7 +164,7 @@ class RunRollouts(_InTable):
                 problems = Problems()
                 found += [group for group in read_groups(file.path, problems) if group.step == step]
                 for sentence in problems.sentences:
-                    self._passed_over[file.path.name] = f"{file.path.name}: {sentence}"
+                    self._skipped[file.path.name] = f"{file.path.name}: {sentence}"
         newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
         return [with_moments(group) for group in found if group.attempt == newest]
 
@@ -189,7 +189,7 @@ class DumpedRollouts(_InTable):
     def __init__(self, place: Path, split: Split = "train") -> None:
         self._dump = DumpFiles(place, split)
         super().__init__(self._dump)
-        self._passed_over: list[str] = []
+        self._skipped: list[str] = []
 
     @property
     def state(self) -> object:
@@ -217,11 +217,11 @@ class DumpedRollouts(_InTable):
     @property
     def problems(self) -> list[str]:
         """What was skipped in all files."""
-        return list(dict.fromkeys([*self._ask(lambda index: index.notes), *self._passed_over]))
+        return list(dict.fromkeys([*self._ask(lambda index: index.notes), *self._skipped]))
 
     def at(self, step: int) -> list[Group]:
         parts = self._ask(lambda index: index.parts(step, 1))
-        return [with_moments(group) for group in self._dump.groups(parts, self._passed_over)]
+        return [with_moments(group) for group in self._dump.groups(parts, self._skipped)]
 
 
 def open_dump(place: Path, split: Split | None = None) -> DumpedRollouts:
@@ -262,11 +262,11 @@ class JoinedRollouts:
         return next((groups for source in self._sources if (groups := source.at(step))), [])
 
     def overview(self) -> list[RolloutStep]:
-        told: dict[int, RolloutStep] = {}
+        by_step: dict[int, RolloutStep] = {}
         for source in self._sources:
             for row in source.overview():
-                told.setdefault(row["step"], row)
-        return [told[step] for step in sorted(told)]
+                by_step.setdefault(row["step"], row)
+        return [by_step[step] for step in sorted(by_step)]
 
     def samples(self) -> list[RolloutNumbers]:
         found: list[RolloutNumbers] = []

@@ -66,8 +66,8 @@ class RunView(StoredRun):
             signs = [self._sign(name) for name in self.vital_signs[:SHOWN_VALUES]]
         except RlvitalsError as error:  # damaged after it was opened: show the error
             return run_card(self.name, [str(error)], None, [], [])
-        told = (diagnosis.verdict, diagnosis.reason)
-        return run_card(self.name, about, told, signs, by_gravity(diagnosis.findings))
+        judged = (diagnosis.verdict, diagnosis.reason)
+        return run_card(self.name, about, judged, signs, by_gravity(diagnosis.findings))
 
     def _sign(self, name: str) -> CardSign:
         steps, values = self.series(name)

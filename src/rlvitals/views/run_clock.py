@@ -106,11 +106,11 @@ def clock_of(view: StoredRun) -> RunClock:
     started = {attempt.number: attempt.started for attempt in view.attempts}
     spans = []
     for number, own in seen.items():
-        begun = min(started.get(number, math.inf), float(own.min()))
-        spans.append((begun, float(own.max())))
+        start = min(started.get(number, math.inf), float(own.min()))
+        spans.append((start, float(own.max())))
     if spans and max(seen) == max(started, default=max(seen)):
-        begun, last = spans[-1]
-        spans[-1] = (begun, max(last, _end(view)))
+        start, last = spans[-1]
+        spans[-1] = (start, max(last, _end(view)))
     return RunClock("timestamps", steps, times, tuple(spans))
 
 

@@ -113,7 +113,7 @@ class RunTable:
         """Run -> one value per column, and how many runs are not read yet. Unknown values are None."""
         until = time.monotonic() + patience
         wanted = {column: found for column in columns if (found := wanted_of(column)) is not None}
-        told: dict[str, list[Any]] = {}
+        values: dict[str, list[Any]] = {}
         pending = 0
         settings: dict[str, Mapping[str, Any]] = {}
         for run, source in runs.items():
@@ -121,16 +121,16 @@ class RunTable:
                 known = self._followed(run, source)
                 is_known = self._bring_up(known, source, wanted, is_late=time.monotonic() > until)
             except (RlvitalsError, OSError):  # the run's line shows the reason
-                told[run] = [None] * len(columns)
+                values[run] = [None] * len(columns)
                 continue
             pending += not is_known
             settings[run] = known.settings
-            told[run] = [self._value(known, column, run) for column in columns]
+            values[run] = [self._value(known, column, run) for column in columns]
         if "seeds" in columns:
             place = list(columns).index("seeds")
             for run, label in families(settings).items():
-                told[run][place] = label
-        return told, pending
+                values[run][place] = label
+        return values, pending
 
     def settings(self, runs: Mapping[str, CellSource]) -> dict[str, dict[str, Any]]:
         """Run -> its settings; empty for unreadable runs."""

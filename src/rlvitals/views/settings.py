@@ -26,7 +26,7 @@ _BOOKKEEPING = re.compile(
 _KEPT = frozenset({"dataset_dir", "data_dir", "max_time", "pad_token_id", "eos_token_id", "bos_token_id"})
 """Names that match this pattern but affect the training."""
 
-MOST_SAID = 4
+MOST_IN_LABEL = 4
 """Maximum settings in the label of a family of runs."""
 
 
@@ -75,20 +75,20 @@ def families(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         run: {key: value for key, value in settings.items() if not is_bookkeeping(key) and not is_seed(key)}
         for run, settings in runs.items()
     }
-    told = varying(own.values())
-    having = {key: sum(key in settings for settings in own.values()) for key in told}
-    told.sort(key=lambda key: -having[key])  # settings of most runs first
-    return {run: _label(settings, told) for run, settings in own.items()}
+    keys = varying(own.values())
+    having = {key: sum(key in settings for settings in own.values()) for key in keys}
+    keys.sort(key=lambda key: -having[key])  # settings of most runs first
+    return {run: _label(settings, keys) for run, settings in own.items()}
 
 
-def _label(settings: Mapping[str, Any], told: Sequence[str]) -> str:
+def _label(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
     """The label of a family. A digest stands for omitted settings, so that no two families have the same label."""
-    if not told:
+    if not keys:
         return "the same settings"
-    said = [f"{key}={value_text(settings[key])}" for key in told[:MOST_SAID] if key in settings]
-    if len(told) > len(said):
-        said.append(f"+{_digest(settings, told)}")
-    return ", ".join(said)
+    parts = [f"{key}={value_text(settings[key])}" for key in keys[:MOST_IN_LABEL] if key in settings]
+    if len(keys) > len(parts):
+        parts.append(f"+{_digest(settings, keys)}")
+    return ", ".join(parts)
 
 
 def varying(runs: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -146,9 +146,9 @@ def check_slices(path: str | os.PathLike[str], by: str, **known: Unpack[Known]) 
     narrows = [_narrowed(log, {by: value}) for value in list(values)[:MOST_JUDGED]]
     source = open_source(path)
     judges = [Judge(new_monitor(source, **known)) for _ in narrows]
-    whole = check_source(replace(source, rows=_told(source.rows, narrows, judges)), **known)
-    told = [_verdict(narrow, judge, source) for narrow, judge in zip(narrows, judges, strict=True)]
-    return SlicesReport(whole, by, told, len(values) - len(narrows))
+    whole = check_source(replace(source, rows=_feed_judges(source.rows, narrows, judges)), **known)
+    verdicts = [_verdict(narrow, judge, source) for narrow, judge in zip(narrows, judges, strict=True)]
+    return SlicesReport(whole, by, verdicts, len(values) - len(narrows))
 
 
 class _Log:
@@ -198,7 +198,7 @@ def _narrowed(log: _Log, wanted: Mapping[str, str]) -> _Narrow:
     return _Narrow(label, own, others | wholes)
 
 
-def _told(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[Judge]) -> Iterator[Fields]:
+def _feed_judges(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Sequence[Judge]) -> Iterator[Fields]:
     """Pass each row to the judge of every slice, then yield it."""
     for row in rows:
         for narrow, judge in zip(narrows, judges, strict=True):

@@ -22,7 +22,7 @@ def headline(view: RunView) -> dict[str, Any]:
     """One run as a line of a list. `note` describes problems with its files."""
     info = view.info
     judged = diagnose_quickly(view)
-    told = {
+    facts = {
         "name": view.name,
         "path": str(view.path),
         "status": view.status,
@@ -38,7 +38,7 @@ def headline(view: RunView) -> dict[str, Any]:
         "is_stopped": view.stop is not None,
         "outcome": _outcome(view),
     }
-    return told | {"note": "; ".join(view.damage)}
+    return facts | {"note": "; ".join(view.damage)}
 
 
 def log_headline(view: LogView) -> dict[str, Any]:
@@ -97,12 +97,12 @@ def lasted(view: RunView) -> float:
 
 def _changes(view: RunView) -> dict[str, str]:
     """How each vital sign has changed, as text."""
-    told = {}
+    texts = {}
     for name in view.vital_signs:
         meaning, (steps, values) = view.meaning(name), view.series(name)
         if moved := change(steps, values, meaning.metric.direction if meaning else "none"):
-            told[name] = moved["told"]
-    return told
+            texts[name] = moved["told"]
+    return texts
 
 
 def _updated(view: RunView) -> float:

@@ -35,12 +35,12 @@ def sweep(target: str, targets: Mapping[str, Any], settings: Mapping[str, Mappin
         {"run": run, "target": aim, "values": [own.get(key) for key in shown]}
         for (run, own), aim in zip(settings.items(), aims, strict=True)
     ]
-    told = [importance_of(key, values, aims) for key, values in columns.items()]
+    importances = [importance_of(key, values, aims) for key, values in columns.items()]
     return {
         "target": target,
         "runs": runs,
         "settings": [_setting(key, values) for key, values in columns.items()],
-        "importance": sorted(told, key=lambda one: -abs(one["strength"] or 0.0)),
+        "importance": sorted(importances, key=lambda one: -abs(one["strength"] or 0.0)),
         "left_out": len(names) - len(shown),
     }
 

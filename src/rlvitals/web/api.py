@@ -19,7 +19,7 @@ from rlvitals.records import Group
 from rlvitals.store.marks import AllMarks
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import POINTS, Window, lines
-from rlvitals.views.diagnosis import findings_told
+from rlvitals.views.diagnosis import findings_answer
 from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
 from rlvitals.views.tree import metric_list
@@ -109,17 +109,17 @@ def explain(folder: Folder, query: Query) -> contract.Explained:
 def findings(folder: Folder, query: Query) -> contract.Findings:
     """The findings of one run."""
 
-    def told(run: Open) -> contract.Findings:
-        return findings_told(run.view, run.diagnosed(), has_rollouts=bool(run.view.rollout_log.steps))
+    def answer(run: Open) -> contract.Findings:
+        return findings_answer(run.view, run.diagnosed(), has_rollouts=bool(run.view.rollout_log.steps))
 
-    return folder.remembered(_run(query), "findings", told)
+    return folder.remembered(_run(query), "findings", answer)
 
 
 def in_hindsight(folder: Folder, query: Query) -> contract.HindsightAnswer:
     """The cost of continuing a run after it went wrong, and the checkpoint to revert to."""
     from rlvitals.views.hindsight import Neighbours, hindsight
 
-    def told(run: Open) -> contract.HindsightAnswer:
+    def answer(run: Open) -> contract.HindsightAnswer:
         diagnosis = run.diagnosed()
         if diagnosis.is_pending:
             return {"judging": True, "hindsight": None}
@@ -131,7 +131,7 @@ def in_hindsight(folder: Folder, query: Query) -> contract.HindsightAnswer:
                 nearest["run"] = folder.shown(nearest["run"])
         return {"judging": False, "hindsight": found}
 
-    return folder.remembered(_run(query), "hindsight", told)
+    return folder.remembered(_run(query), "hindsight", answer)
 
 
 def speed(folder: Folder, query: Query) -> contract.Performance:
@@ -154,8 +154,8 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
         wanted = PAGE_SIZE * (page + 1)
         hits = log.find(step=step, outcome=outcome, text=text or None, worst=worst, limit=wanted + 1)
         shown = hits[wanted - PAGE_SIZE : wanted]
-        told = [cast(contract.HitFacts, plain(hit._asdict())) for hit in shown]
-        return contract.Hits(hits=told, page=page, more=len(hits) > wanted)
+        facts = [cast(contract.HitFacts, plain(hit._asdict())) for hit in shown]
+        return contract.Hits(hits=facts, page=page, more=len(hits) > wanted)
     if step is None:
         overview = log.overview()
         if not overview:
@@ -182,18 +182,18 @@ def evaluations(folder: Folder, query: Query) -> contract.Evaluated:
     from rlvitals.views.evaluations import evaluated_slices, numbers_of, read_trend, trend_of_log
 
     view = folder.view(_run(query))
-    told = trend_of_log(view) if isinstance(view, LogView) else read_trend(folder.place(_run(query)))
+    trend = trend_of_log(view) if isinstance(view, LogView) else read_trend(folder.place(_run(query)))
     columns, _ = view.columns("eval")[0]
     return {
-        "name": told.name,
-        "evaluations": told.evaluations,
-        "first": told.first,
-        "best": told.best,
-        "last": told.last,
-        "problems": told.problems,
+        "name": trend.name,
+        "evaluations": trend.evaluations,
+        "first": trend.first,
+        "best": trend.best,
+        "last": trend.last,
+        "problems": trend.problems,
         "metrics": columns.names[:MOST_NAMES],
-        "names": numbers_of(told.evaluations),
-        "slices": evaluated_slices(view, told.evaluations),
+        "names": numbers_of(trend.evaluations),
+        "slices": evaluated_slices(view, trend.evaluations),
         "has_rollouts": bool(view.rollout_log.steps),
         "epochs": _epochs(view),
     }
@@ -205,7 +205,7 @@ def compare(folder: Folder, query: Query) -> contract.Compared:
 
     names = query.all("run", MOST_RUNS)
     views = [folder.view(name) for name in names]
-    told = compare_runs(views, query.all("name", MOST_NAMES), signs_only=query.text("signs") == "1")
+    compared = compare_runs(views, query.all("name", MOST_NAMES), signs_only=query.text("signs") == "1")
     places = dict(zip((str(view.path) for view in views), names, strict=True))
     return {
         "runs": [
@@ -218,11 +218,11 @@ def compare(folder: Folder, query: Query) -> contract.Compared:
             }
             for name, view in zip(names, views, strict=True)
         ],
-        "config_differences": told.config_differences,
-        "metrics": [cast(contract.ComparedMetric, asdict(row)) for row in told.metrics],
-        "only_in_one": {places[path]: only for path, only in told.only_in_one.items()},
-        "first_divergence": told.first_divergence,
-        "bookkeeping": told.bookkeeping,
+        "config_differences": compared.config_differences,
+        "metrics": [cast(contract.ComparedMetric, asdict(row)) for row in compared.metrics],
+        "only_in_one": {places[path]: only for path, only in compared.only_in_one.items()},
+        "first_divergence": compared.first_divergence,
+        "bookkeeping": compared.bookkeeping,
     }
 
 
@@ -306,8 +306,8 @@ def change_marks(folder: Folder, body: bytes) -> contract.Marks:
     raise ConfigError("a run or board is named by a text, and 'set' holds what is to be set")
 
 
-def _marks(folder: Folder, told: Callable[[], AllMarks]) -> contract.Marks:
-    return {"editable": folder.is_editable, **told()}
+def _marks(folder: Folder, all_marks: Callable[[], AllMarks]) -> contract.Marks:
+    return {"editable": folder.is_editable, **all_marks()}
 
 
 ANSWERS: dict[str, Callable[[Folder, Query], Mapping[str, object]]] = {
@@ -365,11 +365,11 @@ def _group(number: int, group: Group, tokens: int | None) -> contract.GroupFacts
         replace(rollout, trace=rollout.trace if place == tokens else None)
         for place, rollout in enumerate(group.rollouts, 1)
     )
-    told: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(replace(group, rollouts=read))}
-    for facts, rollout in zip(told.get("rollouts", ()), group.rollouts, strict=True):
+    answer: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(replace(group, rollouts=read))}
+    for facts, rollout in zip(answer.get("rollouts", ()), group.rollouts, strict=True):
         if rollout.trace is not None:
             facts["traced"] = rollout.trace.length
-    return cast(contract.GroupFacts, told | {"early": len(group.early_rollouts)})
+    return cast(contract.GroupFacts, answer | {"early": len(group.early_rollouts)})
 
 
 def _listed(number: int, group: Group) -> contract.ListedGroup:

@@ -99,11 +99,11 @@ def body_length(head: bytes) -> int | None:
     >>> body_length(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), body_length(b"GET / HTTP/1.1\r\n\r\n")
     (5, 0)
     """
-    said = len(_LENGTHS.findall(head))
-    if said == 0:
+    count = len(_LENGTHS.findall(head))
+    if count == 0:
         return 0
     found = _LENGTH.findall(head)
-    return int(found[0]) if said == len(found) == 1 else None
+    return int(found[0]) if count == len(found) == 1 else None
 
 
 def _door(head: bytes, doors: Mapping[bytes, int]) -> int | None:

@@ -77,18 +77,18 @@ class PushServer:
             self.close()
             raise Unreachable(str(error) or type(error).__name__) from error
         try:
-            told = parse_json(body)
+            answer = parse_json(body)
         except ValueError:
-            told = None
-        told = told if isinstance(told, dict) else {}
-        said = str(told.get("error", f"status {status}"))[:500]
+            answer = None
+        answer = answer if isinstance(answer, dict) else {}
+        reason = str(answer.get("error", f"status {status}"))[:500]
         if status == 200:
-            return told
-        if status == 409 and "size" in told:
-            raise Disagreement(said)
+            return answer
+        if status == 409 and "size" in answer:
+            raise Disagreement(reason)
         if status >= 500 or status in (408, 429):
-            raise Unreachable(said)
-        raise RunError(f"{self.shown} refuses the push: {said}")
+            raise Unreachable(reason)
+        raise RunError(f"{self.shown} refuses the push: {reason}")
 
     def close(self) -> None:
         if self._connection is not None:
@@ -108,10 +108,10 @@ class PushServer:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         self._connection.request("POST", f"{parts.path.rstrip('/')}/push", body, headers)
         answer = self._connection.getresponse()
-        told = answer.read(LONGEST_ANSWER)
+        content = answer.read(LONGEST_ANSWER)
         if answer.will_close:
             self.close()
-        return answer.status, told
+        return answer.status, content
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Delivery:
     run: RunDir
     server: PushServer
     name: str
-    progress: Callable[[str], None] = lambda said: None
+    progress: Callable[[str], None] = lambda text: None
     bytes_sent: int = 0
     retries: int = 0
     _identity: str = ""

@@ -163,7 +163,7 @@ class Judging:
             self._thread.join(PATIENCE)
         if self._error is not None:
             raise self._error
-        rows = f"{self._view.rows:,} rows are being judged; this page will tell"
+        rows = f"{self._view.rows:,} rows are being judged; the page updates when this is done"
         return self.diagnosis or Diagnosis("cannot judge", rows, [], is_pending=True)
 
     def _judge(self) -> None:
@@ -263,17 +263,17 @@ class Folder:
         with self._listing:
             entries = [entry for entry in self._entries() if not gone or self._named(entry) not in gone]
             self._headlines.begin()
-            told: list[ListedRun] = [{**self._headline(entry), "run": self._named(entry)} for entry in entries]
-        for entry, line in zip(entries, told, strict=True):
+            lines: list[ListedRun] = [{**self._headline(entry), "run": self._named(entry)} for entry in entries]
+        for entry, line in zip(entries, lines, strict=True):
             known = self._open.get(entry)
             if known is not None and known.diagnosis is not None and known.state == entry.state:
                 line["verdict"], line["reason"] = known.diagnosis.verdict, known.diagnosis.reason  # as on its own page
                 line["rows"], line["metrics"] = known.view.rows, len(known.view.metrics)
         logs: list[ListedRun] = [{**line, "run": self._named(Served(path))} for path, line in self.logs.lines().items()]
-        told += [line for line in logs if line["run"] not in gone]
+        lines += [line for line in logs if line["run"] not in gone]
         return {
             "folder": self.name,
-            "runs": sorted(told, key=lambda line: -(line["updated"] or 0.0)),
+            "runs": sorted(lines, key=lambda line: -(line["updated"] or 0.0)),
             "note": self.logs.note,
         }
 

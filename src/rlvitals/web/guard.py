@@ -91,8 +91,8 @@ class Guard:
             allowed = b"GET, HEAD, POST" if scope["path"] in self._doors else b"GET, HEAD"
             return await _refuse(send, 405, "nothing can be written here: GET only", [(b"allow", allowed)])
         if _count(scope, b"host") != 1 or not self._is_known(headers.get("host", "")):
-            said = f"the name {headers.get('host', '')[:80]!r} is not a host name of this server; --allow-host adds one"
-            return await _refuse(send, 403, said)
+            text = f"the name {headers.get('host', '')[:80]!r} is not a host name of this server; --allow-host adds one"
+            return await _refuse(send, 403, text)
         if not _is_own_page(headers):
             return await _refuse(send, 403, "another site's page may not ask here")
         if is_written and headers.get("sec-fetch-site", "same-origin") != "same-origin":

@@ -47,10 +47,10 @@ class Live:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._listeners >= MOST_LISTENERS:
-            said = _error(
+            refusal = _error(
                 503, f"{MOST_LISTENERS} pages listen already; this one shows new rows when it is loaded again"
             )
-            return await said(scope, receive, send)
+            return await refusal(scope, receive, send)
         self._listeners += 1  # counted before the first await, because many requests may arrive at once
         try:
             await (await self._response(Request(scope, receive)))(scope, receive, send)
@@ -76,34 +76,34 @@ async def events(tail: RunTail | DumpTail | RawTail, is_ending: Callable[[], boo
     """The events for a listener, until the server ends or the listener loses access."""
     status = await run_sync(tail.status)
     yield event("status", status, tail.place)
-    told = looked = heard = time.monotonic()
+    last_news = looked = last_sent = time.monotonic()
     while not is_ending():
         await asyncio.sleep(LOOK_SECONDS)
         now = time.monotonic()
-        if now - told >= ROWS_SECONDS:
+        if now - last_news >= ROWS_SECONDS:
             added = await run_sync(tail.look)
             if added.rows:
                 rows: NewRows = {
                     "step": added.step, "updated": added.updated, "rows": added.rows, "values": added.values,
                 }  # fmt: skip
                 yield event("rows", rows, tail.place)
-                told = heard = now
+                last_news = last_sent = now
             if added.is_news_of_health:
                 found: NewFindings = {"findings": added.findings}
                 yield event("findings", found, tail.place)
-                told = heard = now
+                last_news = last_sent = now
         if now - looked >= STATUS_SECONDS:
             looked = now
             if await run_sync(tail.look_at_dumps):  # an event without rows: screens with rollouts reload them
                 news: NewRows = {"step": None, "updated": time.time(), "rows": 0, "values": {}}
                 yield event("rows", news, tail.place)
-                told = heard = now
+                last_news = last_sent = now
             if (fresh := await run_sync(tail.status)) != status:
                 status = fresh
                 yield event("status", status, tail.place)
-                heard = now
-        if now - heard >= QUIET_SECONDS:
-            heard = now
+                last_sent = now
+        if now - last_sent >= QUIET_SECONDS:
+            last_sent = now
             yield b": still here\n\n"
 
 

@@ -141,8 +141,8 @@ def listen(address: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((address, port), family=family, backlog=QUEUE)
     except OSError as error:
-        said = error.strerror or str(error)
-        raise ConfigError(f"cannot listen on {address} port {port}: {said}; --port 0 takes a free port") from error
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {address} port {port}: {reason}; --port 0 takes a free port") from error
 
 
 class GuardedServer(uvicorn.Server):
@@ -209,7 +209,7 @@ def url_of(address: str, port: int) -> str:
 def _endpoint(folder: Folder, answer: Callable[[Folder, Query], Mapping[str, object]]) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
         with folder.turns.answering():
-            return _told(lambda: answer(folder, Query(request.query_params.multi_items())))
+            return _json_or_error(lambda: answer(folder, Query(request.query_params.multi_items())))
 
     return respond
 
@@ -230,7 +230,7 @@ def _changes(folder: Folder) -> Callable[[Request], Awaitable[Response]]:
         body = await _body(request, DOORS[MARKS])
         if body is None:
             return _error(413, "the body is too large")
-        return await run_sync(_told, lambda: change_marks(folder, body))
+        return await run_sync(_json_or_error, lambda: change_marks(folder, body))
 
     return respond
 
@@ -245,7 +245,7 @@ async def _body(request: Request, most: int) -> bytes | None:
     return bytes(body)
 
 
-def _told(answer: Callable[[], Mapping[str, object]]) -> Response:
+def _json_or_error(answer: Callable[[], Mapping[str, object]]) -> Response:
     try:
         return _json(as_json(answer()))
     except (RunNotFound, UnknownMetric) as error:
@@ -292,8 +292,8 @@ def _json(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _error(status: int, said: object) -> Response:
-    return _json(as_json({"error": str(said)}), status)
+def _error(status: int, message: object) -> Response:
+    return _json(as_json({"error": str(message)}), status)
 
 
 async def _nothing(request: Request, error: Exception) -> Response:

@@ -104,8 +104,8 @@ class Sources:
     def metrics(self, run: str) -> list[str]:
         """The metric names of a run, without duplicates."""
         if run not in self._metrics:
-            told = ANSWERS["metrics"](self.folder, Query([("run", run)]))
-            self._metrics[run] = told["metrics"]  # type: ignore[assignment]
+            answer = ANSWERS["metrics"](self.folder, Query([("run", run)]))
+            self._metrics[run] = answer["metrics"]  # type: ignore[assignment]
         return list(dict.fromkeys(line["name"] for line in self._metrics[run]))[:MOST_METRICS]
 
     def points(self, run: str) -> int:
@@ -234,8 +234,8 @@ def _overlays_by(sources: Sources) -> Iterator[Question]:
     """The questions of `_overlays`, also with the runs grouped by each of the first settings."""
     for question in _overlays(sources):
         yield question
-        told = ANSWERS["overlays"](sources.folder, Query(question))
-        settings = told["settings"]
+        answer = ANSWERS["overlays"](sources.folder, Query(question))
+        settings = answer["settings"]
         for by in settings[:MOST_GROUPINGS] if isinstance(settings, list) else ():
             yield [*question, ("by", by)]
 
@@ -243,8 +243,8 @@ def _overlays_by(sources: Sources) -> Iterator[Question]:
 def _columns(sources: Sources) -> Iterator[Question]:
     """The table of all runs without columns, and with each column alone."""
     yield [("choices", "1")]
-    told = ANSWERS["table"](sources.folder, Query([("choices", "1")]))
-    choices: Any = told["choices"] or {"metrics": [], "settings": []}
+    answer = ANSWERS["table"](sources.folder, Query([("choices", "1")]))
+    choices: Any = answer["choices"] or {"metrics": [], "settings": []}
     names = choices["metrics"][:MOST_COLUMNS]
     columns = [f"{name}.{kind}" for name in names for kind in ("last", "best")] + choices["settings"][:MOST_COLUMNS]
     yield from ([("column", column), ("choices", "1")] for column in columns)
@@ -436,7 +436,7 @@ def chosen_groups(log: RolloutSource, most: int) -> Iterator[Group]:
             taken += min(len(group.rollouts), room)
 
 
-def make_site(folder: Folder, title: str, progress: Callable[[str], None] = lambda said: None) -> Made:
+def make_site(folder: Folder, title: str, progress: Callable[[str], None] = lambda text: None) -> Made:
     """Every file of a site over a folder of runs."""
     title = _whole_letters(title)
     sources = Sources(folder)
@@ -474,10 +474,10 @@ def _ask(folder: Folder, store: Store, address: str, question: Question) -> None
     if shared.narrowed and key in store.alike.get(address, ()):
         return
     try:
-        told = answer(folder, Query(question))
-        while told.get("judging"):  # pages ask again later; a site needs the final answer
-            told = answer(folder, Query(question))
-        facts = parse_json(as_json(told))
+        result = answer(folder, Query(question))
+        while result.get("judging"):  # pages ask again later; a site needs the final answer
+            result = answer(folder, Query(question))
+        facts = parse_json(as_json(result))
     except (RunNotFound, UnknownMetric) as error:
         facts = {"error": str(error), "status": 404}
     except RlvitalsError as error:
@@ -535,12 +535,12 @@ def _pages() -> dict[str, bytes]:
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}" />'
     head = f'{policy}\n    <meta name="rlvitals-site" content="{MARK}" />'
-    told = (
+    notice = (
         "<p>This page is loading. If this text stays, the page was opened as a file, which browsers do not allow for "
         "scripts in modules: serve the folder, for example with python -m http.server.</p>"
     )
     page = page.replace('<meta charset="utf-8" />', f'<meta charset="utf-8" />\n    {head}', 1)
-    page = page.replace("<noscript>", f"{told}\n        <noscript>", 1)
+    page = page.replace("<noscript>", f"{notice}\n        <noscript>", 1)
     return files | {"index.html": page.encode()}
 
 

@@ -37,8 +37,8 @@ class Declarations:
                 f"  {key}{'?' if key in missing else ''}: {self.text(hint)};"
                 for key, hint in get_type_hints(kind).items()
             ]
-            said = " ".join((kind.__doc__ or "").split())
-            comment = f"/** {said} */\n" if said and not said.startswith("dict(") else ""
+            doc = " ".join((kind.__doc__ or "").split())
+            comment = f"/** {doc} */\n" if doc and not doc.startswith("dict(") else ""
             self.texts[name] = f"{comment}export interface {name} {{\n" + "\n".join(lines) + "\n}\n"
         return name
 
