@@ -472,7 +472,7 @@ def test_advice_has_the_runs_own_numbers(config, advice):
 def test_every_slot_of_the_shipped_words_is_a_setting_that_is_known():
     for preset in (rulebook.DEFAULT, *rulebook.presets()):
         for rule in rulebook.load(preset).rules.values():
-            for words in (rule.words, *(rule.says(variant) for variant in rule.variants)):
+            for words in (rule.words, *(rule.texts_of(variant) for variant in rule.variants)):
                 for text in (*words.causes, *words.advice):
                     assert "?}" not in of_this_run(text, {}), text
                     assert " / " not in of_this_run(text, {}) or "{" not in of_this_run(text, {}), text

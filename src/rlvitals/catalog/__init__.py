@@ -144,8 +144,8 @@ def explain(name: str, framework: str | None = None) -> Explanation:
         ```python
         import rlvitals
 
-        told = rlvitals.explain("rewards/margins")
-        print(told.id, told.direction)  # pref.reward.margin up
+        explanation = rlvitals.explain("rewards/margins")
+        print(explanation.id, explanation.direction)  # pref.reward.margin up
         ```
     """
     return _explanation.explain(_catalog(), name, framework)

@@ -32,8 +32,8 @@ class Explanation(Metric):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        told = asdict(self) | {"is_ambiguous": self.is_ambiguous}
-        return {key: value for key, value in told.items() if key != "names"}  # they are in `aliases`
+        data = asdict(self) | {"is_ambiguous": self.is_ambiguous}
+        return {key: value for key, value in data.items() if key != "names"}  # they are in `aliases`
 
 
 def explain(catalog: Catalog, name: str, framework: str | None = None) -> Explanation:

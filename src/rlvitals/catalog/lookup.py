@@ -150,7 +150,7 @@ class Catalog:
 
     def _check_form(self, form: NameForm, where: str) -> None:
         """Raise CatalogError for an unknown concept or role."""
-        roles = {role.strip("()") for said in form.said for role in said.split()}
+        roles = {role.strip("()") for role_list in form.said for role in role_list.split()}
         for kind, word, known in (
             ("concept", form.concept, self.metrics.keys()),
             *(("role", role, self._words.keys()) for role in sorted(roles)),

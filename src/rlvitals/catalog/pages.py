@@ -110,14 +110,14 @@ def _metric(metric: Metric, frameworks: dict[str, Framework]) -> list[str]:
 
 
 def _alias(alias: Alias, frameworks: dict[str, Framework]) -> str:
-    said = [f"when {alias.when}" if alias.when else "", alias.definition]
+    parts = [f"when {alias.when}" if alias.when else "", alias.definition]
     if alias.caveat:
         factor = f" (multiply by {alias.caveat.factor:g})" if alias.caveat.factor is not None else ""
-        said.append(f"{alias.caveat.kind}{factor}: {alias.caveat.note}")
+        parts.append(f"{alias.caveat.kind}{factor}: {alias.caveat.note}")
     if alias.trap:
-        said.append(f"**Trap:** {alias.trap}")
+        parts.append(f"**Trap:** {alias.trap}")
     title = frameworks[alias.framework].title if alias.framework in frameworks else alias.framework
-    sentences = [text if text.endswith((".", "!", "?")) else f"{text}." for text in said if text]
+    sentences = [text if text.endswith((".", "!", "?")) else f"{text}." for text in parts if text]
     return f"| `{alias.name.replace('|', chr(92) + '|')}` | {title} | {_cell(' '.join(sentences))} |"
 
 

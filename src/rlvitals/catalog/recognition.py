@@ -99,7 +99,7 @@ class Vocabulary:
         self._forms: dict[tuple[bool, frozenset[str]], NameForm] = {}
         for form in forms:
             self._looks.setdefault(form.concept, form.values)
-            for roles in (roles for said in form.said for roles in _variants(said)):
+            for roles in (roles for role_list in form.said for roles in _variants(role_list)):
                 self._forms.setdefault((form.held_out, roles), form)
 
     def recognise(self, name: str, values: Sequence[float] = (), *, pairs: bool = False) -> Recognition | None:
@@ -108,26 +108,26 @@ class Vocabulary:
         `pairs` means that the log is of preference pairs, where a plain `accuracy` is that of the pairs.
         """
         held_out = is_held_out(name)
-        said = self.cut(without_held_out_prefix(name) if held_out else name)
-        if "held_out" in said.own | said.above:
+        words = self.cut(without_held_out_prefix(name) if held_out else name)
+        if "held_out" in words.own | words.above:
             held_out = True
-            said = said._replace(own=said.own - {"held_out"}, above=said.above - {"held_out"})
-        form = self._form(said, held_out=held_out)
-        own = said.own - self._neutral
-        if form is None or (said.unknown and not (form.guess and own)):
+            words = words._replace(own=words.own - {"held_out"}, above=words.above - {"held_out"})
+        form = self._form(words, held_out=held_out)
+        own = words.own - self._neutral
+        if form is None or (words.unknown and not (form.guess and own)):
             return None
         concept = "pref.accuracy" if pairs and form.concept == "reward.accuracy" else form.concept
-        if concept == "pref.accuracy" and not pairs and "reward" in said.own:
+        if concept == "pref.accuracy" and not pairs and "reward" in words.own:
             return None  # a reward for being accurate
         sureness = form.sureness
-        if said.unknown:
+        if words.unknown:
             sureness = "guess"
-        elif "running" in said.own or (said.unknown_above and not held_out):
-            sureness = _less_sure("fair" if said.unknown_above <= 2 else "guess", sureness)
-        known = " + ".join(sorted(own or said.above - self._neutral))
+        elif "running" in words.own or (words.unknown_above and not held_out):
+            sureness = _less_sure("fair" if words.unknown_above <= 2 else "guess", sureness)
+        known = " + ".join(sorted(own or words.above - self._neutral))
         why = f"its words say {known}"
-        if said.unknown:
-            why += f", and {', '.join(said.unknown[:3])} may mean anything"
+        if words.unknown:
+            why += f", and {', '.join(words.unknown[:3])} may mean anything"
         recognition = Recognition(concept, sureness, why)
         return _weighed(recognition, form.values, values)
 
@@ -162,17 +162,17 @@ class Vocabulary:
 
     def names_a_part(self, name: str) -> bool:
         """Whether a name may denote one part of the reward: it has a word for a reward, a bonus or a function."""
-        said = self.cut(name)
-        roles = (said.own | said.above) - self._neutral
+        words = self.cut(name)
+        roles = (words.own | words.above) - self._neutral
         return bool(roles & PARTS) and roles <= PARTS | {"success", "accuracy", "format", "length", "response"}
 
-    def says_nothing(self, name: str) -> bool:
+    def is_meaningless(self, name: str) -> bool:
         """Whether no word of a name has a role that shows its meaning."""
-        said = self.cut(name)
-        return bool(said.unknown) and said.own | said.above <= self._neutral
+        words = self.cut(name)
+        return bool(words.unknown) and words.own | words.above <= self._neutral
 
-    def _form(self, said: NameWords, *, held_out: bool) -> NameForm | None:
-        own, above = said.own - self._neutral, said.above - self._neutral
+    def _form(self, words: NameWords, *, held_out: bool) -> NameForm | None:
+        own, above = words.own - self._neutral, words.above - self._neutral
         for roles in dict.fromkeys((own | above, own | (above - self._ignorable))):
             if form := self._forms.get((held_out, roles)):
                 return form
@@ -255,14 +255,14 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def _variants(said: str) -> list[frozenset[str]]:
+def _variants(role_list: str) -> list[frozenset[str]]:
     """The sets of roles that a form stands for. A form with `share` also accepts `ratio`.
 
     >>> [sorted(roles) for roles in _variants("clip share (policy)")]
     [['clip', 'policy', 'share'], ['clip', 'share'], ['clip', 'policy', 'ratio'], ['clip', 'ratio']]
     """
     found: list[frozenset[str]] = [frozenset()]
-    for role in said.split():
+    for role in role_list.split():
         if role.startswith("("):
             found = [more for roles in found for more in (roles | {role.strip("()")}, roles)]
         else:
@@ -281,14 +281,14 @@ def _weighed(recognition: Recognition, look: str, values: Sequence[float]) -> Re
         return recognition
     if len(finite) >= ENOUGH_VALUES and _is_counter(finite):
         return None
-    said = LOOKS[look](finite) if look else ""
-    if said == CONTRADICTED:
+    assessment = LOOKS[look](finite) if look else ""
+    if assessment == CONTRADICTED:
         return None
-    if said == NEGATED:
+    if assessment == NEGATED:
         return replace(recognition, is_negated=True, why=f"{recognition.why}; its values are the negative")
-    if said and recognition.sureness != "high" and len(finite) >= ENOUGH_VALUES:
+    if assessment and recognition.sureness != "high" and len(finite) >= ENOUGH_VALUES:
         surer: Sureness = "fair" if recognition.sureness == "guess" else "high"
-        return replace(recognition, sureness=surer, why=f"{recognition.why}; its values are {said}")
+        return replace(recognition, sureness=surer, why=f"{recognition.why}; its values are {assessment}")
     return recognition
 
 

@@ -146,7 +146,7 @@ class Case:
         """The concept the KL is an estimate of, where the framework is known."""
         self.now = math.nan
         """The time, where `Monitor.tick` passes it."""
-        self.heard_at = math.nan
+        self.noticed_at = math.nan
         """When the last row was noticed, for rows without a time."""
         self.open_phases: Sequence[OpenPhase] = ()
         """The phases the trainer is in, where `Monitor.tick` passes them."""
@@ -244,7 +244,7 @@ class Case:
         for key, value in row.items():
             targets = readings[key] if key in readings else self._resolve(key, value)
             if targets is None:
-                if type(value) is float and value - value != 0.0 and not self._says_nothing(key, value):
+                if type(value) is float and value - value != 0.0 and not self._is_meaningless(key, value):
                     self.nonfinite_others[key] = self.nonfinite_others.get(key, 0) + 1
                 continue
             if type(value) is not float:
@@ -284,7 +284,7 @@ class Case:
                 signal.seen_at = points
                 signal.update(mean, step)
 
-    def _says_nothing(self, key: str, value: float) -> bool:
+    def _is_meaningless(self, key: str, value: float) -> bool:
         """Whether a non-finite value has no meaning, such as the mean of a slice without samples in this batch."""
         return key.startswith("_") or (math.isnan(value) and self.reader.cut(key) is not None)
 
@@ -587,7 +587,7 @@ class Case:
         }
 
     def _take_nonfinite(self, key: str, value: float, targets: list[_Reading], step: int) -> None:
-        if self._says_nothing(key, value):
+        if self._is_meaningless(key, value):
             return
         for reading in targets:
             reading.signal.seen_at = self.points
@@ -597,9 +597,9 @@ class Case:
     def _take_marked(self, marked: str, step: int) -> None:
         """Read non-finite values in the form of a run's own log: `loss=nan kl=inf`."""
         for item in marked.split():
-            key, _, said = item.rpartition("=")
+            key, _, text = item.rpartition("=")
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
-            self._take_nonfinite(key, math.nan if said == "nan" else math.inf, targets or [], step)
+            self._take_nonfinite(key, math.nan if text == "nan" else math.inf, targets or [], step)
 
 
 def _is_like_a_reward(claim: Claim) -> bool:

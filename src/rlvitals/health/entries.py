@@ -83,7 +83,7 @@ class Rule:
     where: str = ""
     """The file and line it comes from, for messages."""
 
-    def says(self, variant: str) -> FindingTexts:
+    def texts_of(self, variant: str) -> FindingTexts:
         """The texts of a variant; texts that it does not define are the rule's plain ones."""
         plain = self.words
         other = self.variants.get(variant)

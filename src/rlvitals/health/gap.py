@@ -505,10 +505,10 @@ def explain(found: Readings) -> Answer | None:
     total = sum(math.exp(score - top) for score in scores.values())
     ranked = []
     for cause in sorted(causes, key=lambda each: -scores[each]):
-        speaking = sorted((each[cause], name) for name, each in weights.items() if each[cause] > _number("speaks"))
+        supporting = sorted((each[cause], name) for name, each in weights.items() if each[cause] > _number("speaks"))
         reasons = (
             fill(words["features"][feature]["readings"][found[feature][0]], found[feature][1].facts)
-            for _, feature in speaking[::-1][: int(_number("most_reasons"))]
+            for _, feature in supporting[::-1][: int(_number("most_reasons"))]
         )
         ranked.append(Ranked(cause, math.exp(scores[cause] - top) / total, tuple(reasons)))
     first = ranked[0]

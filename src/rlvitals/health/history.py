@@ -157,8 +157,8 @@ def with_stop(events: Iterable[HealthEvent], attempt: int, finding: Finding | No
         if event.rule != GONE or event.type not in ("raised", "escalated", "recovered"):
             kept.append(event)
         elif event.attempt == attempt and finding is not None and event.finding is not None:
-            said, evidence, advice = finding.title, finding.evidence, finding.advice
-            finding = replace(event.finding, title=said, evidence=evidence, advice=advice)
+            title, evidence, advice = finding.title, finding.evidence, finding.advice
+            finding = replace(event.finding, title=title, evidence=evidence, advice=advice)
     if finding is not None:
         kept.append(HealthEvent("raised", finding.step, when, attempt, "clock", finding))
     return kept
@@ -217,14 +217,14 @@ def is_standing(finding: Finding) -> bool:
 
 def counted(findings: list[Finding]) -> str:
     """The number of alarms, each counted at its highest severity, and the earliest of the most severe."""
-    gravest: dict[str, Finding] = {}
+    most_severe: dict[str, Finding] = {}
     for finding in findings:
-        gravest.setdefault(finding.alarm, finding)
-    criticals = [finding for finding in gravest.values() if finding.severity == "critical"]
-    warnings = len(gravest) - len(criticals)
+        most_severe.setdefault(finding.alarm, finding)
+    criticals = [finding for finding in most_severe.values() if finding.severity == "critical"]
+    warnings = len(most_severe) - len(criticals)
     parts = [plural(len(criticals), "critical finding")] if criticals else []
     parts += [plural(warnings, "warning")] if warnings else []
-    first = min(criticals or gravest.values(), key=lambda finding: finding.step)
+    first = min(criticals or most_severe.values(), key=lambda finding: finding.step)
     over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
     what = first.kind.replace("_", " ") + (f" of {first.slice}" if first.slice else "")
     return f"{', '.join(parts)}; first: {what}, since step {first.onset_step}{over}"

@@ -108,7 +108,7 @@ class Monitor:
         self._on_tick: list[_Ready] = []
         self._missing: list[Missing] = []
         self._recent: list[int] = []
-        self._spoken: dict[str, tuple[int, int]] = {}
+        self._last_reports: dict[str, tuple[int, int]] = {}
         self._summed_up_at = -STORM_POINTS
         self._ticked_points = -1
 
@@ -121,7 +121,7 @@ class Monitor:
             case.take(row)
             if case.restarts != restarts:
                 self._note_attempt(points, before)
-                self._spoken.clear()
+                self._last_reports.clear()
                 for alarm, state in self._states.items():
                     state.reset()
                     state.times = state.came_and_went = 0
@@ -140,9 +140,9 @@ class Monitor:
         if self._ticked_points != case.points:
             self._ticked_points = case.points
             if math.isnan(case.timestamp):
-                if now > case.heard_at:
-                    case.interval.update(now - case.heard_at, case.step)
-                case.heard_at = now
+                if now > case.noticed_at:
+                    case.interval.update(now - case.noticed_at, case.step)
+                case.noticed_at = now
         case.now, case.open_phases, case.lost_pid = now, open_phases, lost_pid
         with guarded(lambda error: self.problems.update({"(clock)": words_of(error)})):
             if case.changed:
@@ -217,7 +217,7 @@ class Monitor:
             self._recover(bound.alarm, self.case.step)
         elif alarm is not None and severity is not None:
             self.case.raised[bound.alarm] = (severity, state.since_point)
-            if _RANK[severity] > state.said:
+            if _RANK[severity] > state.reported_rank:
                 state.raise_to(severity, alarm)
                 found.append(self._finding(bound, alarm, severity, state))
 
@@ -239,9 +239,9 @@ class Monitor:
 
     def _recover(self, alarm: str, step: int) -> None:
         if finding := next((one for one in self._history.open if one.alarm == alarm), None):
-            self._tell(recovery(finding, step))
+            self._add_event(recovery(finding, step))
 
-    def _tell(self, event: HealthEvent) -> None:
+    def _add_event(self, event: HealthEvent) -> None:
         self.events.append(event)
         self._history.take(event)
 
@@ -253,13 +253,13 @@ class Monitor:
             if signal is not None and signal.is_out:
                 onset = min(onset, signal.onset_step)
         evidence = evidence_of(alarm) | case.doubt(signal) | ({"slice": bound.slice} if bound.slice else {})
-        words, own = rule.says(alarm.variant), own_numbers(case)
+        words, own = rule.texts_of(alarm.variant), own_numbers(case)
         confidence = alarm.confidence if alarm.confidence is not None else rule.confidence
         causes, advice, cause = words.causes, words.advice, alarm.cause
         behind = gap.explain(gap.readings(case)) if (alarm.kind or rule.kind) in gap.KINDS else None
         if behind is not None:
-            told = behind.about(cause)
-            causes, advice, cause = told.causes or causes, (*told.advice, *advice), told.cause
+            named_cause = behind.about(cause)
+            causes, advice, cause = named_cause.causes or causes, (*named_cause.advice, *advice), named_cause.cause
             onset = onset if alarm.onset_step is not None or behind.onset is None else behind.onset
         return Finding(
             rule=rule.rule,
@@ -283,32 +283,32 @@ class Monitor:
         found.sort(key=lambda finding: -_RANK[finding.severity])
         points = self.case.points
         self._recent = [point for point in self._recent if point > points - STORM_POINTS]
-        said: list[Finding] = []
+        reported: list[Finding] = []
         kept: list[Finding] = []
         for finding in found:
             if self._is_repetition(finding, points):
                 self.left_unsaid += 1
             elif len(self._recent) < STORM or finding.severity == "critical":
-                said.append(finding)
+                reported.append(finding)
                 self._recent.append(points)
-                self._spoken[finding.rule] = (_RANK[finding.severity], points)
+                self._last_reports[finding.rule] = (_RANK[finding.severity], points)
             else:
                 self.left_unsaid += 1
                 kept.append(finding)
                 # Not reported, so it may be reported after the storm, if it still holds.
-                self._states[finding.alarm].said = _RANK[finding.severity] - 1
+                self._states[finding.alarm].reported_rank = _RANK[finding.severity] - 1
         if kept and points - self._summed_up_at > STORM_POINTS:
             self._summed_up_at = points
-            said.append(_summary(kept))
-        for finding in said:
+            reported.append(_summary(kept))
+        for finding in reported:
             is_standing = finding.alarm in self._history.standing
-            self._tell(HealthEvent("escalated" if is_standing else "raised", finding.step, finding=finding))
-        return said
+            self._add_event(HealthEvent("escalated" if is_standing else "raised", finding.step, finding=finding))
+        return reported
 
     def _is_repetition(self, finding: Finding, points: int) -> bool:
         """Whether a rule that this one echoes was reported shortly before, with at least this severity."""
         for rule in self.rulebook.rules[finding.rule].echoes:
-            rank, when = self._spoken.get(rule, (0, 0))
+            rank, when = self._last_reports.get(rule, (0, 0))
             if rank >= _RANK[finding.severity] and points - when <= ECHO_POINTS:
                 return True
         return False
@@ -347,7 +347,7 @@ class _State:
 
     __slots__ = (
         "_any", "_critical", "_hold", "_hold_critical", "_masks", "_quiet", "_serious", "_way_back", "came_and_went",
-        "is_awake", "said", "since_point", "since_step", "times",
+        "is_awake", "reported_rank", "since_point", "since_step", "times",
     )  # fmt: skip
 
     def __init__(self, rule: Rule) -> None:
@@ -356,7 +356,7 @@ class _State:
         self._masks = ((1 << rule.hold[1]) - 1, (1 << (rule.hold_critical or rule.hold)[1]) - 1)
         self.times = 0
         """How often it has been raised."""
-        self.said = 0
+        self.reported_rank = 0
         self.came_and_went = 0
         """How often a warning or critical finding of it has recovered."""
         self.reset()
@@ -366,8 +366,8 @@ class _State:
         self._any = self._serious = self._critical = 0
         self._quiet = 0
         self._way_back: tuple[Signal, float] | None = None
-        self.came_and_went += self.said >= _RANK["warning"]
-        self.said = 0
+        self.came_and_went += self.reported_rank >= _RANK["warning"]
+        self.reported_rank = 0
         self.since_point = 0
         self.since_step = 0
         self.is_awake = False
@@ -384,8 +384,8 @@ class _State:
 
     def raise_to(self, severity: Severity, alarm: Alarm) -> None:
         """Note that it is reported now, at this severity."""
-        self.times += not self.said
-        self.said = _RANK[severity]
+        self.times += not self.reported_rank
+        self.reported_rank = _RANK[severity]
         self.is_awake = True
         if alarm.back_at is not None and alarm.signal is not None:
             self._way_back = alarm.signal, alarm.back_at
@@ -395,9 +395,9 @@ class _State:
         enough.
         """
         rank = 0 if alarm is None else _RANK[alarm.severity]
-        if rank and not self._any and not self.said:
+        if rank and not self._any and not self.reported_rank:
             self.since_point, self.since_step = point, step
-        if rank and rank >= self.said:
+        if rank and rank >= self.reported_rank:
             self._quiet = 0
         else:
             self._quiet += 1
@@ -405,7 +405,7 @@ class _State:
         self._any = ((self._any << 1) | (rank > 0)) & mask
         self._serious = ((self._serious << 1) | (rank > 1)) & mask
         self._critical = ((self._critical << 1) | (rank > 2)) & mask_critical
-        self.is_awake = bool(self._any or self._critical or self.said)
+        self.is_awake = bool(self._any or self._critical or self.reported_rank)
         if not rank:
             return None
         most = 2 if is_sparse else MAX_VOTES

@@ -181,7 +181,7 @@ class Naming:
         if key in self.mapping or is_held_out(key) or _NOT_A_PART.search(key):
             return False
         vocabulary = catalog.vocabulary()
-        return vocabulary.names_a_part(key) or vocabulary.says_nothing(key)
+        return vocabulary.names_a_part(key) or vocabulary.is_meaningless(key)
 
     def _claims_given(self, name: str, target: str) -> list[Claim]:
         """The claims of a name that the user has mapped. Raises ConfigError for an unknown concept."""

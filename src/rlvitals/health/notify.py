@@ -47,10 +47,10 @@ def banner(finding: Finding, encoding: str | None = "utf-8") -> str:
     !!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!
     """
     edge = "!" * BANNER_WIDTH
-    said = [f"  ⚠ {cut_middle(visible(finding.title))}"]
+    lines = [f"  ⚠ {cut_middle(visible(finding.title))}"]
     if finding.advice:
-        said.append(f"  Consider: {cut_middle(visible(finding.advice[0]))}")
-    text = "\n".join((edge, *said, edge))
+        lines.append(f"  Consider: {cut_middle(visible(finding.advice[0]))}")
+    text = "\n".join((edge, *lines, edge))
     try:
         text.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -114,7 +114,7 @@ class Webhook:
     ) -> None:
         self._url = url
         self._shape = shape or format_of(url)
-        self._say = Once(warn)
+        self._warn_once = Once(warn)
         self._timeout = timeout
         self._back_off = back_off
         self._waiting: queue.Queue[bytes] = queue.Queue(QUEUE_LENGTH)
@@ -125,14 +125,14 @@ class Webhook:
         try:
             self._waiting.put_nowait(encode(message(run_name, finding, self._shape)))
         except queue.Full:
-            self._say("the webhook is too slow: notifications are being dropped")
+            self._warn_once("the webhook is too slow: notifications are being dropped")
             return
         if self._thread is None:
             thread = threading.Thread(target=self._loop, name="rlvitals-webhook", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # no thread is available, or the interpreter is shutting down
-                self._say("no thread could be started for the webhook")
+                self._warn_once("no thread could be started for the webhook")
                 return
             self._thread = thread
 
@@ -142,13 +142,13 @@ class Webhook:
         while self._waiting.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
         if left := self._waiting.unfinished_tasks:
-            self._say(f"the webhook has not taken {left} notification{'s' if left > 1 else ''}")
+            self._warn_once(f"the webhook has not taken {left} notification{'s' if left > 1 else ''}")
 
     def _loop(self) -> None:
         while True:
             body = self._waiting.get()
             # Not the error's own text, which may contain the address.
-            with guarded(lambda error: self._say(f"the webhook cannot be reached: {type(error).__name__}")):
+            with guarded(lambda error: self._warn_once(f"the webhook cannot be reached: {type(error).__name__}")):
                 self._deliver(body)
             self._waiting.task_done()
 
@@ -162,7 +162,7 @@ class Webhook:
             if not reply.may_help:
                 break
         if problem:
-            self._say(f"the webhook did not take a notification: {problem}")
+            self._warn_once(f"the webhook did not take a notification: {problem}")
 
 
 class Notifier:
@@ -184,7 +184,7 @@ class Notifier:
         self._sentinel = settings.get("sentinel")
         url = settings.get("webhook")
         self._webhook = Webhook(url, settings.get("format"), warn=warn) if url else None
-        self._say = Once(warn)
+        self._warn_once = Once(warn)
         self._put_file = put_file
 
     def tell(self, finding: Finding) -> None:
@@ -197,7 +197,9 @@ class Notifier:
             try:
                 self._put_file(Path(self._sentinel).expanduser(), sentinel(self._run_name, finding))
             except OSError as error:
-                self._say(f"cannot write the sentinel {self._sentinel}: {error.strerror or error}", key="sentinel")
+                self._warn_once(
+                    f"cannot write the sentinel {self._sentinel}: {error.strerror or error}", key="sentinel"
+                )
 
     def close(self, seconds: float = TIMEOUT_SECONDS) -> None:
         """Wait for posts that are not sent yet."""

@@ -271,10 +271,10 @@ def caused(alarm: Alarm, found: Origins) -> Alarm | None:
     if proven is None:
         return None if found.is_watching and found.is_open else alarm
     alarm.cause, alarm.kind, alarm.variant = proven.cause, KINDS[proven.cause], "failures"
-    alarm.evidence |= {"failures": proven.signal.key, "failing": told(proven)}
+    alarm.evidence |= {"failures": proven.signal.key, "failing": failing_text(proven)}
     return since(proven.step, alarm)
 
 
-def told(rise: Rise) -> str:
+def failing_text(rise: Rise) -> str:
     """How many fail, as text."""
     return f"{rise.now:.0f} a row" if rise.is_count else f"{rise.now:.0%}"

@@ -100,7 +100,7 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     asks = f"{rule.hold[0]} of {rule.hold[1]}"
     if rule.hold_critical:
         asks += f", for a critical {rule.hold_critical[0]} of {rule.hold_critical[1]}"
-    facts = [f"kind `{rule.kind}`", f"up to {gravest(rule)}", f"must hold at {asks} points"]
+    facts = [f"kind `{rule.kind}`", f"up to {highest_severity(rule)}", f"must hold at {asks} points"]
     if rule.warm_up:
         facts.append(f"from point {rule.warm_up}")
     if rule.families:
@@ -114,17 +114,17 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
     elif is_about_texts(rule):
         otherwise = "the texts of recorded rollouts"
     lines += [f"Reads: {', '.join(_reads(rule, book)) or otherwise}.", ""]
-    lines += _says(rule.words)
+    lines += _text_lines(rule.words)
     for name, words in rule.variants.items():
-        lines += [f"Variant `{name}`:", "", *_says(words)]
+        lines += [f"Variant `{name}`:", "", *_text_lines(words)]
     if rule.numbers:
         lines += ["| number | default |", "|---|---|"]
         lines += [f"| `{name}` | {number:g} |" for name, number in rule.numbers.items()]
         lines.append("")
     asked = []
-    if gravest(rule) != "info":
+    if highest_severity(rule) != "info":
         asked.append(f"a warning asks for `{rule.action}`")
-    if gravest(rule) == "critical":
+    if highest_severity(rule) == "critical":
         certain = " (and is enough on its own to stop)" if rule.certain else ""
         asked.append(f"a critical asks for `{rule.action_critical}`{certain}")
     asked.append(f"confidence {rule.confidence:g}")
@@ -143,17 +143,17 @@ def examples() -> dict[str, dict[str, Any]]:
 
 def example_lines(rule: Rule, *, is_drawn: bool = True) -> list[str]:
     """An example of the rule as `check` prints it, as Markdown, with or without the chart; empty without an example."""
-    told = examples().get(rule.rule)
-    if told is None:
+    example = examples().get(rule.rule)
+    if example is None:
         return []
-    names = f" with the metric names of {told['framework']}" if told["framework"] else ""
-    run = f"Example, {told['origin']} {told['algorithm'].upper()} run{names}, {told['length']}"
-    when = f"{told['severity']} at step {told['step']}, started at step {told['onset_step']}"
-    said = [text for text in (told["title"], told["evidence"]) if text]
-    drawn = ["", *told["chart"]] if told["chart"] and is_drawn else []
-    if drawn and not told["evidence"].startswith(told["metric"]):
-        drawn.insert(1, told["metric"])
-    return [f"{run}: {when}.", "", "```text", *said, *drawn, "```", ""]
+    names = f" with the metric names of {example['framework']}" if example["framework"] else ""
+    run = f"Example, {example['origin']} {example['algorithm'].upper()} run{names}, {example['length']}"
+    when = f"{example['severity']} at step {example['step']}, started at step {example['onset_step']}"
+    texts = [text for text in (example["title"], example["evidence"]) if text]
+    drawn = ["", *example["chart"]] if example["chart"] and is_drawn else []
+    if drawn and not example["evidence"].startswith(example["metric"]):
+        drawn.insert(1, example["metric"])
+    return [f"{run}: {when}.", "", "```text", *texts, *drawn, "```", ""]
 
 
 def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
     return {
         "rule": rule.rule,
         "kind": rule.kind,
-        "severity": gravest(rule),
+        "severity": highest_severity(rule),
         "says": rule.words.title,
         "advice": [of_this_run(text, {}) for text in rule.words.advice],
         "numbers": dict(rule.numbers),
@@ -187,7 +187,7 @@ def rules_named(name: str, book: Rulebook) -> list[Rule]:
     raise RuleError(f"there is no rule and no kind {name!r}.{did_you_mean(name, known)} 'rlvitals rules' lists them")
 
 
-def gravest(rule: Rule) -> str:
+def highest_severity(rule: Rule) -> str:
     """The highest severity a rule can reach: its entry's, or the highest that its function calls."""
     if rule.when:
         return rule.severity
@@ -216,7 +216,7 @@ def _reads(rule: Rule, book: Rulebook) -> list[str]:
     return found
 
 
-def _says(words: FindingTexts) -> list[str]:
+def _text_lines(words: FindingTexts) -> list[str]:
     lines = [f"> {words.title}", ""] if words.title else []
     if words.causes:
         lines += [f"Likely causes: {of_this_run('; '.join(words.causes), {})}.", ""]

@@ -66,11 +66,11 @@ def _finding(rule: Rule, alarm: Alarm, checked: Recheck, trail: Trail) -> Findin
     behind = gap.explain(gap.token_readings(seen, trail)) if seen is not None else None
     if behind is None:
         return found
-    told = behind.about(alarm.cause)
+    named_cause = behind.about(alarm.cause)
     return replace(
         found,
         onset_step=found.onset_step if behind.onset is None else behind.onset,
-        causes=(*(fill(text, found.evidence) for text in told.causes), *in_part),
-        advice=(*(fill(text, found.evidence) for text in told.advice), *found.advice),
-        cause=told.cause,
+        causes=(*(fill(text, found.evidence) for text in named_cause.causes), *in_part),
+        advice=(*(fill(text, found.evidence) for text in named_cause.advice), *found.advice),
+        cause=named_cause.cause,
     )

@@ -73,10 +73,10 @@ SETTLED = 1700
 
 def _warm(weight: float) -> list[float]:
     """By the number of points: the share of a level that comes from values; the rest is the initial 0."""
-    begun, shares = 1.0, [0.0]
+    initial_share, shares = 1.0, [0.0]
     for _ in range(SETTLED):
-        begun *= 1.0 - weight
-        shares.append(1.0 - begun)
+        initial_share *= 1.0 - weight
+        shares.append(1.0 - initial_share)
     return shares
 
 

@@ -68,7 +68,7 @@ def finding_of(
 ) -> Finding:  # fmt: skip
     """The finding for an alarm about recorded rollouts, whose rules have no settings and no series."""
     evidence = evidence_of(alarm)
-    words, severity = rule.says(alarm.variant), alarm.severity
+    words, severity = rule.texts_of(alarm.variant), alarm.severity
     return Finding(
         rule=rule.rule,
         kind=rule.kind,
@@ -89,11 +89,11 @@ def finding_of(
 
 def own_numbers(case: Case) -> dict[str, float]:
     """The settings that a run gives. A learning rate that is not among them is read from the log."""
-    told = {name: value for name, names in SETTINGS.items() if (value := case.number(*names)) is not None}
+    settings = {name: value for name, names in SETTINGS.items() if (value := case.number(*names)) is not None}
     rate = case.signals.get("lr")
-    if "learning_rate" not in told and rate is not None and math.isfinite(rate.last) and rate.last > 0:
-        told["learning_rate"] = rate.last
-    return told
+    if "learning_rate" not in settings and rate is not None and math.isfinite(rate.last) and rate.last > 0:
+        settings["learning_rate"] = rate.last
+    return settings
 
 
 def of_this_run(template: str, own: Mapping[str, float]) -> str:

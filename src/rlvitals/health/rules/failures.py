@@ -75,7 +75,7 @@ def lost_to_failures(
         return None
     proven.is_grave = proven.is_grave or fall > critical_share * height
     found = (critical if proven.is_grave else warning)(
-        reward, proven.cause or "unknown", failing=origins.told(proven), failures=proven.signal.key,
+        reward, proven.cause or "unknown", failing=origins.failing_text(proven), failures=proven.signal.key,
         before=proven.before.reward, now=proven.before.reward - fall, lost=fall,
     )  # fmt: skip
     if not proven.is_count:
@@ -85,8 +85,8 @@ def lost_to_failures(
 
 
 def _floor(case: Case, reward: Signal) -> float:
-    told = case.number("reward_min", "min_reward")
-    return told if told is not None else min(reward.lowest, 0.0)
+    setting = case.number("reward_min", "min_reward")
+    return setting if setting is not None else min(reward.lowest, 0.0)
 
 
 def _height(rise: Rise, lowest: float) -> float:

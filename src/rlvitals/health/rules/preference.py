@@ -90,8 +90,8 @@ def margin_is_noise(
     if moved and not idle:
         return None
     nothing = idle and loss is not None and abs(margin.slow) < margin_nothing and loss.slow > loss_nothing * loss.start
-    told_apart = pair_accuracy is not None and pair_accuracy.slow > (accuracy + accuracy_more if idle else accuracy)
-    if told_apart and not nothing:
+    ranks_pairs = pair_accuracy is not None and pair_accuracy.slow > (accuracy + accuracy_more if idle else accuracy)
+    if ranks_pairs and not nothing:
         return None
     found = critical if margin.n >= points_critical else warning
     return since(margin.first_step, found(margin, distance=distance))
@@ -232,14 +232,14 @@ def preference_saturated(
     """
     if max(loss.median5, loss.fast) > level:
         return None
-    told_apart = math.nan
+    measured_accuracy = math.nan
     if pair_accuracy is not None:
-        told_apart = min(pair_accuracy.fast, pair_accuracy.median5)
-        if told_apart < accuracy:
+        measured_accuracy = min(pair_accuracy.fast, pair_accuracy.median5)
+        if measured_accuracy < accuracy:
             return None
     elif margin is None or min(margin.fast, margin.median5) < far:
         return None
-    return warning(loss, accuracy=told_apart)
+    return warning(loss, accuracy=measured_accuracy)
 
 
 def kto_kl_explosion(

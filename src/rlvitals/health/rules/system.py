@@ -50,7 +50,7 @@ def phase_stall(case: Case, *, times: float, seconds: float) -> Alarm | None:
 
 def _silence(case: Case) -> float:
     """Seconds without a row."""
-    return case.now - (case.timestamp if not math.isnan(case.timestamp) else case.heard_at)
+    return case.now - (case.timestamp if not math.isnan(case.timestamp) else case.noticed_at)
 
 
 def slow_step(step_time: Signal, *, times: float) -> Alarm | None:

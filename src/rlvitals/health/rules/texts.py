@@ -77,11 +77,11 @@ def declared_text(scanned: Scanned, *, least: float, share: float, gravity: floa
 
 
 def _alarm(scanned: Scanned, alarm: Alarm) -> Alarm:
-    told: dict[str, float | str] = {
+    evidence: dict[str, float | str] = {
         "share": scanned.share, "start_share": scanned.start_share, "hits": float(scanned.hits),
         "of_rollouts": float(scanned.rollouts), "growth_z": scanned.growth_z,
     }  # fmt: skip
     if scanned.gain is not None:
-        told |= {"gain": scanned.gain, "gain_z": scanned.gain_z}
-    alarm.evidence |= told
+        evidence |= {"gain": scanned.gain, "gain_z": scanned.gain_z}
+    alarm.evidence |= evidence
     return since(scanned.onset_step, alarm)

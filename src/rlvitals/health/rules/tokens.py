@@ -50,19 +50,19 @@ def recorded_gap(
     found = (critical if seen.mean > gap_critical or seen.k3 > kl_critical else warning)(
         None, level=seen.mean, worst=seen.worst, k1=seen.k1, k3=seen.k3, tokens=float(seen.tokens)
     )
-    told = {"by_length": seen.by_length, "later_over_earlier": seen.later, "fresh_over_old": seen.fresh}
-    found.evidence |= {name: value for name, value in told.items() if value is not None}
+    details = {"by_length": seen.by_length, "later_over_earlier": seen.later, "fresh_over_old": seen.fresh}
+    found.evidence |= {name: value for name, value in details.items() if value is not None}
     return found
 
 
 def _alarm(
     recheck: Recheck,
     grave: Callable[..., Alarm],
-    told: float,
+    most: float,
     confidence_in_part: float | None = None,
     variant: str = "",
 ) -> Alarm | None:
-    """The alarm about the number that is furthest off; it lists up to `told` numbers. `confidence_in_part` is for steps
+    """The alarm about the number that is furthest off; it lists up to `most` numbers. `confidence_in_part` is for steps
     of which not all rollouts were recorded.
     """
     if not recheck.differences:
@@ -73,7 +73,7 @@ def _alarm(
         rollouts=float(recheck.rollouts),
     )  # fmt: skip
     found.evidence |= recheck.facts
-    for other in [each for each in recheck.differences if each is not first][: int(told) - 1]:
+    for other in [each for each in recheck.differences if each is not first][: int(most) - 1]:
         found.evidence[f"also {other.name}"] = f"logged {other.logged:.4g}, recomputed {other.recomputed:.4g}"
     if not recheck.is_whole:
         found.confidence = confidence_in_part
