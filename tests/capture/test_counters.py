@@ -25,7 +25,7 @@ def test_percentiles_are_numpys(speeds, percent):
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0.01, 1e4)), min_size=1, max_size=20))
 def test_tokens_per_second_are_the_windows_tokens_over_its_seconds(steps):
-    loop, now, seen = Throughput(begun=0.0), 0.0, []
+    loop, now, seen = Throughput(since=0.0), 0.0, []
     for tokens, seconds in steps:
         loop.count(tokens=tokens)
         now += seconds
@@ -35,7 +35,7 @@ def test_tokens_per_second_are_the_windows_tokens_over_its_seconds(steps):
 
 
 def test_the_mean_is_not_a_mean_of_rates():
-    loop = Throughput(begun=0.0)
+    loop = Throughput(since=0.0)
     loop.count(tokens=100)
     loop.take(1.0)
     loop.count(tokens=100)
@@ -43,13 +43,13 @@ def test_the_mean_is_not_a_mean_of_rates():
 
 
 def test_the_first_row_has_a_rate_and_it_is_its_own():
-    loop = Throughput(begun=50.0)
+    loop = Throughput(since=50.0)
     loop.count(tokens=30)
     assert loop.take(60.0)["system/tps"] == 3.0
 
 
 def test_a_row_without_new_tokens_says_nothing_and_its_seconds_count_later():
-    loop = Throughput(begun=0.0)
+    loop = Throughput(since=0.0)
     loop.count(tokens=10)
     loop.take(1.0)
     assert loop.take(2.0) == {}
@@ -58,7 +58,7 @@ def test_a_row_without_new_tokens_says_nothing_and_its_seconds_count_later():
 
 
 def test_samples_add_up_whatever_the_batch_size():
-    loop = Throughput(begun=0.0, samples=100)
+    loop = Throughput(since=0.0, samples=100)
     for batch in (8, 5, 8):
         loop.count(samples=batch)
         row = loop.take(1.0)

@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rlvitals
-from rlvitals.capture.notices import MOST_SAID, Notices
+from rlvitals.capture.notices import MOST_PRINTED, Notices
 from rlvitals.records import Finding
 
 LOOP = """
@@ -65,30 +65,30 @@ def finding(severity, number=1):
 def test_of_many_findings_the_first_are_said_and_warnings_once(tmp_path, capsys):
     notices = Notices("alarms", str(tmp_path))
     for number in range(1, 4):
-        notices.tell(finding("warning", number))
-        notices.tell(finding("info", number))
+        notices.print_finding(finding("warning", number))
+        notices.print_finding(finding("info", number))
     assert capsys.readouterr().err.count("rlvitals !") == 1
     for number in range(4, 40):
-        notices.tell(finding("critical", number))
+        notices.print_finding(finding("critical", number))
     said = capsys.readouterr().err
-    assert said.count("rlvitals ✖ critical") == MOST_SAID - 1
+    assert said.count("rlvitals ✖ critical") == MOST_PRINTED - 1
     assert said.count(f"rlvitals check {tmp_path}") == 1
 
 
 def test_a_stream_that_takes_only_ascii_or_is_closed_costs_nothing(tmp_path, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
-    Notices("alarms", str(tmp_path)).tell(finding("critical"))
+    Notices("alarms", str(tmp_path)).print_finding(finding("critical"))
     assert raw.getvalue().startswith(b"rlvitals x critical at step 1: trouble 1")
     sys.stderr.close()
-    Notices("alarms", str(tmp_path)).tell(finding("critical"))
+    Notices("alarms", str(tmp_path)).print_finding(finding("critical"))
     monkeypatch.setattr(sys, "stderr", None)
-    Notices("alarms", str(tmp_path)).tell(finding("critical"))
+    Notices("alarms", str(tmp_path)).print_finding(finding("critical"))
 
 
 def test_hostile_titles_cannot_reach_the_terminal(tmp_path, capsys):
     hostile = Finding("r", "nonfinite", "critical", 1, 1, "\x1b[2Jgone\rnothing", advice=("\x1b]0;x\x07",))
-    Notices("alarms", str(tmp_path)).tell(hostile)
+    Notices("alarms", str(tmp_path)).print_finding(hostile)
     assert not set("\x1b\r\x07") & set(capsys.readouterr().err)
 
 

@@ -81,7 +81,7 @@ def by_optim():
 
 
 def by_throughput():
-    loop = Throughput(begun=0.0)
+    loop = Throughput(since=0.0)
     loop.count(tokens=300, samples=8)
     return loop.take(12.0)
 

@@ -229,9 +229,9 @@ class Console:
     def _close(self, step: int, status: str, error: BaseException | str | None, now: float) -> None:
         from rlvitals.render.steps import closing
 
-        said = words_of(error) if isinstance(error, BaseException) else error
+        message = words_of(error) if isinstance(error, BaseException) else error
         line = closing(
-            status, step, self._total, now - self._started, error=said, encoding=self._encoding, width=self._width()
+            status, step, self._total, now - self._started, error=message, encoding=self._encoding, width=self._width()
         )
         self._put_all([line])
 

@@ -54,7 +54,7 @@ class Throughput:
     """Tokens and samples of the loop: `system/tps` over the last rows that had tokens, `system/samples` since the run
     began.
 
-    >>> loop = Throughput(begun=0.0)
+    >>> loop = Throughput(since=0.0)
     >>> loop.count(tokens=100, samples=2)
     >>> loop.take(now=10.0)
     {'system/tps': 10.0, 'system/samples': 2}
@@ -65,9 +65,9 @@ class Throughput:
     {'system/tps': 40.0}
     """
 
-    def __init__(self, *, begun: float, samples: int = 0, window: int = WINDOW_ROWS) -> None:
-        """`begun` is the start of the work, on the same clock as `take`; `samples` is the count of earlier attempts."""
-        self.begun = begun
+    def __init__(self, *, since: float, samples: int = 0, window: int = WINDOW_ROWS) -> None:
+        """`since` is the start of the work, on the same clock as `take`; `samples` is the count of earlier attempts."""
+        self.since = since
         self.samples: float = samples
         self._samples_new = self._tokens_new = 0.0
         self._window: deque[tuple[float, float]] = deque(maxlen=window)
@@ -82,8 +82,8 @@ class Throughput:
         """The metrics for the next row; empty if nothing was counted since the last row."""
         row: dict[str, float] = {}
         if self._tokens_new:
-            self._window.append((self._tokens_new, now - self.begun))
-            self.begun, self._tokens_new = now, 0.0
+            self._window.append((self._tokens_new, now - self.since))
+            self.since, self._tokens_new = now, 0.0
             seconds = sum(spent for _, spent in self._window)
             if seconds > 0:
                 row["system/tps"] = sum(tokens for tokens, _ in self._window) / seconds

@@ -264,7 +264,7 @@ class MetricsTracker:
         if was_saved or is_last or epoch % every == 0 or len(self._unsaved) >= every:
             self._save()
         self._print(self._store.epochs[epoch])
-        self._tell(self._watch.look(self._store.history), run)
+        self._report_findings(self._watch.look(self._store.history), run)
 
     def _save(self) -> None:
         try:
@@ -302,7 +302,7 @@ class MetricsTracker:
         left = time_left(_times(self._store.history), self.get_remaining_epochs())
         console.print_apart(f"\n{epoch_block(epoch.number, epoch.metrics, left)}")
 
-    def _tell(self, found: list[Finding], run: Run | None) -> None:
+    def _report_findings(self, found: list[Finding], run: Run | None) -> None:
         is_shown = self._display not in console.SILENT
         if run is not None:
             run.take_findings([self._in_steps(finding, run) for finding in found], self._watch.standing)
@@ -317,9 +317,9 @@ class MetricsTracker:
     def _in_steps(self, finding: Finding, run: Run) -> Finding:
         """The finding in steps of the run instead of epochs; the epoch is added to the evidence."""
         steps = {number: epoch.step for number, epoch in self._store.epochs.items() if epoch.step is not None}
-        said = steps.get(finding.step, run.last_step)
+        step = steps.get(finding.step, run.last_step)
         evidence = {**finding.evidence, "epoch": float(finding.step)}
-        return replace(finding, step=said, onset_step=steps.get(finding.onset_step, said), evidence=evidence)
+        return replace(finding, step=step, onset_step=steps.get(finding.onset_step, step), evidence=evidence)
 
     def _live_run(self) -> Run | None:
         """The run that this process records, if the folder is its `metrics/`. Follows a renamed run directory."""
@@ -460,8 +460,8 @@ class EpochWatch:
         self.findings = list(monitor.findings)
         self.standing = set(monitor.case.raised)
         needed = book.rules[STOP_RULE].hold[0]
-        is_said = any(finding.rule == STOP_RULE for finding in self.findings)
-        self.should_stop = is_said and epochs_since_best(history) >= needed
+        is_raised = any(finding.rule == STOP_RULE for finding in self.findings)
+        self.should_stop = is_raised and epochs_since_best(history) >= needed
         if not self.should_stop:
             self.standing.discard(STOP_RULE)
         new = [finding for finding in self.findings if _key(finding) not in self._known]

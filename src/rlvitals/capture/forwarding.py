@@ -177,10 +177,10 @@ class Forwarding:
         with guarded(lambda error: logger.warning("notifications are not waited for: %s", words_of(error))):
             self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
         began = time.monotonic()
-        said = False
+        has_warned = False
         while (left := self._left()) and time.monotonic() - began < seconds and not self._is_hopeless(left):
-            if not said and time.monotonic() - began > 2.0:
-                said = True
+            if not has_warned and time.monotonic() - began > 2.0:
+                has_warned = True
                 logger.warning("waiting up to %.0f s for %s; Ctrl-C stops waiting", seconds, ", ".join(left))
             time.sleep(0.05)
         for name in left:
@@ -241,9 +241,9 @@ class Forwarding:
                 logger.warning("%s is behind: %s. Training and recording continue; retrying", name, cursor.error)
         for target in self._targets:
             outbox = read_outbox(self._dir, target.name)
-            told = f"{NOTIFIED}{target.name}"
-            if outbox is not None and outbox.state == "failing" and outbox.error != self._reported.get(told):
-                self._reported[told] = outbox.error
+            key = f"{NOTIFIED}{target.name}"
+            if outbox is not None and outbox.state == "failing" and outbox.error != self._reported.get(key):
+                self._reported[key] = outbox.error
                 logger.warning("notifications to %s are late: %s. Retrying", target.name, outbox.error)
 
     def _left(self) -> list[str]:

@@ -94,7 +94,7 @@ class Intake:
                 row[key] = number
         return stored_metrics(row, moments)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The dropped values, in one line."""
         return ", ".join(f"{name} ({entry['count']}x: {entry['reason']})" for name, entry in self.left_out.items())
 
@@ -137,7 +137,7 @@ def flatten(metrics: Mapping[Any, Any], prefix: str, depth: int) -> list[tuple[s
         # If a nested mapping cannot be read, only that mapping is dropped.
         problem: list[Exception] = []
         found += value_or([], flatten, value, f"{name}/", depth + 1, handle=problem.append)
-        found += [(name, _Unreadable(f"{_article(value)} cannot be read ({_said(error)})")) for error in problem]
+        found += [(name, _Unreadable(f"{_article(value)} cannot be read ({_message(error)})")) for error in problem]
     return found
 
 
@@ -162,7 +162,7 @@ def scalar(value: Any) -> float | int | bool | str | None:
     except CannotTake:
         raise
     except Exception as error:  # a user's type may raise anything; only this value is dropped
-        raise CannotTake(f"{_article(value)} gave no number ({_said(error)})") from error
+        raise CannotTake(f"{_article(value)} gave no number ({_message(error)})") from error
 
 
 def _scalar(value: Any) -> float | int | bool | str | None:
@@ -230,7 +230,7 @@ def _whole(value: Any) -> int | None:
     return number if math.isclose(number, float(value)) and abs(number) <= MAX_STEP else None
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """The message of an exception, or its type's name if the message is empty or raises."""
     return value_or("", str, error) or type(error).__name__
 

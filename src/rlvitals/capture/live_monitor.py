@@ -127,7 +127,7 @@ class LiveMonitor:
         self._history = History()
         self._reader = RowReader()
         self._monitor: Monitor | None = None
-        self._has_begun = False
+        self._has_started = False
         self._is_announced = False
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
@@ -142,7 +142,7 @@ class LiveMonitor:
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         self._step = 0
         self._training_rows = 0
-        self._problems_told = 0
+        self._problems_reported = 0
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
         self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook, settings.scanners)
@@ -161,7 +161,7 @@ class LiveMonitor:
     @property
     def verdict(self) -> tuple[Verdict, str]:
         """The verdict on the run, and its reason."""
-        if not self._has_begun and not self.is_on:
+        if not self._has_started and not self.is_on:
             return "cannot judge", "the run is not monitored"
         findings = self.findings
         return verdict_of(findings, self._training_rows, self._step if self._training_rows else None)
@@ -172,8 +172,8 @@ class LiveMonitor:
             return
         if stream == "train" and self._tokens.is_used:
             self._tokens.take_row(step, _numbers(metrics), now)
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._has_started:
+            self._has_started = True
             if self._attempt.number > 1:
                 self._begin_reading_past(stream, step)
         if self._backlog is None:
@@ -206,7 +206,7 @@ class LiveMonitor:
         monitor = self._monitor or self._open_monitor()  # a phase may hang before the first row
         monitor.tick(now, open_phases=open_phases)
         for event in monitor.events:
-            self._take([event], now, seen_in="clock", is_told_elsewhere=has_clock and self._is_outside(event.rule))
+            self._take([event], now, seen_in="clock", is_reported_elsewhere=has_clock and self._is_outside(event.rule))
         self._write()
 
     def take_from_epochs(self, found: list[Finding], standing: Iterable[str], now: float) -> None:
@@ -314,7 +314,7 @@ class LiveMonitor:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
                 self._guarded(lambda: self._look_at(self._reader.flush()))
                 if self._training_rows:
-                    self._guarded(lambda: self._notices.tell_end(*self.verdict, by_gravity(self.findings), status))
+                    self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
         self._write()
         if self._unwritten:
@@ -366,8 +366,8 @@ class LiveMonitor:
             monitor.update(row)
             if monitor.events or self._policy is not None:
                 self._take(monitor.events, row.get("timestamp", time.time()))
-        if len(monitor.problems) != self._problems_told:
-            self._tell_problems(monitor)
+        if len(monitor.problems) != self._problems_reported:
+            self._report_problems(monitor)
 
     def _announce(self, now: float) -> None:
         """Record that this attempt is monitored; without alarms, this is the only line in its health log."""
@@ -427,8 +427,8 @@ class LiveMonitor:
         """
         monitor = self._monitor or self._open_monitor()
         past = past_before(self._dir, self._attempt.number, stream, step)
-        begun = {attempt.number: attempt.started for attempt in read_attempts(self._dir)}
-        self._cuts = [(cut, begun.get(number, 0.0)) for number, cut in past.lineage.cuts.items()]
+        start_times = {attempt.number: attempt.started for attempt in read_attempts(self._dir)}
+        self._cuts = [(cut, start_times.get(number, 0.0)) for number, cut in past.lineage.cuts.items()]
         if past.has_gap:
             logger.info("the monitor leaves out rows in the middle of the run's past")
         events = read_events(self._dir)
@@ -466,14 +466,14 @@ class LiveMonitor:
         self._take(missed, time.time())
 
     def _take(
-        self, events: list[HealthEvent], now: float, *, seen_in: SeenIn = "rows", is_told_elsewhere: bool = False
+        self, events: list[HealthEvent], now: float, *, seen_in: SeenIn = "rows", is_reported_elsewhere: bool = False
     ) -> None:
         """Record and report new events, and update the open request."""
         found = [event.finding for event in events if event.finding is not None]
         for event in events:
             placed = replace(event, timestamp=now, attempt=self._attempt.number, seen_in=seen_in)
             self._history.take(placed)
-            if not is_told_elsewhere:
+            if not is_reported_elsewhere:
                 self._write(event_line(placed))
                 if event.finding is not None and self._notifier is not None:
                     self._notifier.tell(event.finding)
@@ -511,7 +511,7 @@ class LiveMonitor:
 
     def _show(self, finding: Finding) -> None:
         logger.info("%s at step %d: %s", finding.severity, finding.step, finding.title)
-        self._notices.tell(finding)
+        self._notices.print_finding(finding)
 
     def look_for_checkpoints_in(self, folder: Path) -> None:
         """Set the folder where the trainer saves checkpoints. Those saved before the run belong to another training."""
@@ -545,10 +545,10 @@ class LiveMonitor:
     def _line(self, kind: HealthEventType, facts: dict[str, Any], now: float) -> bytes:
         return event_line(HealthEvent(kind, self._step, now, self._attempt.number, facts=facts))
 
-    def _tell_problems(self, monitor: Monitor) -> None:
-        for rule, problem in list(monitor.problems.items())[self._problems_told :]:
+    def _report_problems(self, monitor: Monitor) -> None:
+        for rule, problem in list(monitor.problems.items())[self._problems_reported :]:
             logger.warning("the health rule %s failed and is disabled: %s", rule, problem)
-        self._problems_told = len(monitor.problems)
+        self._problems_reported = len(monitor.problems)
 
     def _put_aside(self, error: Exception) -> None:
         self.is_on = False

@@ -67,7 +67,7 @@ class Measurements:
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock")
         self._warn_once = Once()
-        self._throughput = Throughput(begun=clock())
+        self._throughput = Throughput(since=clock())
         self._wait = ProcessorWait(WINDOW_ROWS)
         self._phases: Phases  # created by the first measurement
         seconds = run.settings.hardware
@@ -126,7 +126,7 @@ class Measurements:
                 clock=self._clock, rates=rates, on_close=self._record, amount=self._amount, warn=self._warn_once
             )
             if now is not None:
-                self._throughput.begun = now
+                self._throughput.since = now
             if self._attempt.number > 1:
                 self._throughput.samples = _samples_before(self._dir, self._run.rank, self._run.last_step)
             self._wait.begin(self._clock())

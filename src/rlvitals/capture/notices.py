@@ -18,7 +18,7 @@ from rlvitals.capture.live_card import LiveCard
 from rlvitals.records import Finding, Status, Verdict
 from rlvitals.terminal import cut_middle, put, visible
 
-MOST_SAID = 10
+MOST_PRINTED = 10
 """Largest number of printed findings; `rlvitals check` shows the rest."""
 
 MARKS = {"critical": "✖", "warning": "!", "act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?"}
@@ -31,12 +31,12 @@ class Notices:
     def __init__(self, display: str, run_dir: str) -> None:
         self._display = display
         self._run_dir = run_dir
-        self._said = 0
+        self._printed = 0
         self._warned = False
         self.card: LiveCard | None = None
         """The card that shows findings and the verdict in a notebook instead."""
 
-    def tell(self, finding: Finding) -> None:
+    def print_finding(self, finding: Finding) -> None:
         """Print a finding if the display shows it."""
         if finding.severity == "info" or self._display in SILENT:
             return
@@ -50,14 +50,16 @@ class Notices:
             return
         is_first_warning = finding.severity == "warning" and not self._warned
         self._warned = True
-        if self._said >= MOST_SAID or not (finding.severity == "critical" or is_first_warning):
+        if self._printed >= MOST_PRINTED or not (finding.severity == "critical" or is_first_warning):
             return
-        self._said += 1
+        self._printed += 1
         _put(alarm(finding))
-        if self._said == MOST_SAID:
+        if self._printed == MOST_PRINTED:
             _put(f"rlvitals: what follows is not said here; {self._check_command}")
 
-    def tell_end(self, verdict: Verdict, reason: str, findings: Sequence[Finding], status: Status = "finished") -> None:
+    def print_verdict(
+        self, verdict: Verdict, reason: str, findings: Sequence[Finding], status: Status = "finished"
+    ) -> None:
         """Print the verdict at the end of the run. `findings` are sorted, the most severe first."""
         if self.card is not None:
             self.card.update()
@@ -68,11 +70,11 @@ class Notices:
             others = len({finding.alarm for finding in grave}) - 1  # an alarm counts once
             more = f" (and {others} more)" if others else ""
             reason = f"{grave[0].title}, since step {grave[0].onset_step}{more}"
-        said = cut_middle(visible(reason))
+        text = cut_middle(visible(reason))
         head = f"{MARKS[verdict]} {verdict}"
         if status != "finished" and verdict == "healthy":  # a failed training is not healthy
             head = f"{MARKS['critical' if status == 'failed' else 'warning']} {status}"
-        _put(f"rlvitals {head}: {said}. {self._check_command}")
+        _put(f"rlvitals {head}: {text}. {self._check_command}")
 
     @property
     def _check_command(self) -> str:

@@ -109,7 +109,7 @@ class Phases:
             for phase in self._open:
                 if phase not in outer:
                     count, total = self._usual.get(phase.name, (0, 0.0))
-                    silence = now - max(phase.heard_at, self._logged_at)
+                    silence = now - max(phase.changed_at, self._logged_at)
                     found.append(OpenPhase(str(phase.name), silence, total / count if count else None))
         return found
 
@@ -232,8 +232,8 @@ class Phase:
         "_onload",
         "_peaks",
         "_phases",
+        "changed_at",
         "error",
-        "heard_at",
         "marks",
         "name",
         "parent",
@@ -256,7 +256,7 @@ class Phase:
         self.marks: tuple[DeviceMark, DeviceMark] | None = None
         self.error = ""
         """The type of the exception that ended the phase."""
-        self.heard_at = 0.0
+        self.changed_at = 0.0
         """When the phase, or a phase inside it, last began or ended, on the clock."""
         self.process_before: ProcessMemory | None = None
         self.process_after: ProcessMemory | None = None
@@ -279,8 +279,8 @@ class Phase:
         self.parent = outer if outer is not None and outer._phases is phases else None
         _innermost.set(self)
         self.started = time.time()
-        self._began = self.heard_at = clock()
-        self._tell_outer(self._began)
+        self._began = self.changed_at = clock()
+        self._touch_outer(self._began)
         phases.enter(self)
         devices = phases.devices()
         if self._measures_memory:
@@ -362,13 +362,13 @@ class Phase:
         ended = self._phases.clock()
         self.seconds["total"] = ended - self._began
         _innermost.set(self.parent)
-        self._tell_outer(ended)
+        self._touch_outer(ended)
         self._phases.close(self)
 
-    def _tell_outer(self, now: float) -> None:
+    def _touch_outer(self, now: float) -> None:
         outer = self.parent
         while outer is not None:
-            outer.heard_at = now
+            outer.changed_at = now
             outer = outer.parent
 
 

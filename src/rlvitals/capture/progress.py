@@ -79,7 +79,7 @@ class Progress(Generic[T]):
         self._done = 0
         self._began: float | None = None
         self._drawn_at = self._line_at = now()
-        self._parts_told = 0
+        self._parts_printed = 0
         self.is_closed = False
         stream = sys.stderr if stream is None else stream
         self._screen = None if disable or stream is None else _screen_of(stream)
@@ -205,9 +205,9 @@ class Progress(Generic[T]):
         if not self._total:
             return now - self._line_at >= PLAIN_SECONDS_UNKNOWN
         part = self._done * PLAIN_PARTS // self._total
-        if part <= self._parts_told or self._done >= self._total or now - self._line_at < PLAIN_SECONDS:
+        if part <= self._parts_printed or self._done >= self._total or now - self._line_at < PLAIN_SECONDS:
             return False
-        self._parts_told = part
+        self._parts_printed = part
         return True
 
     def _plain(self) -> str:
@@ -227,8 +227,8 @@ class Progress(Generic[T]):
 
     def _count(self, item: Any) -> None:
         if self._rewards[0] == 0 and (size := _batch_size(item)):
-            told = self._fields.get("processed", "0")
-            self._fields["processed"] = str(int(told) + size) if told.isdecimal() else told
+            processed = self._fields.get("processed", "0")
+            self._fields["processed"] = str(int(processed) + size) if processed.isdecimal() else processed
 
 
 class _Screen:

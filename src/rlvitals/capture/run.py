@@ -316,9 +316,9 @@ class Run:
                 png = png_of(image)
             except (TypeError, ValueError) as error:
                 return self._leave_out(f"the image {name!r} is left out: {words_of(error)}")
-            said = str(caption).encode("utf-8", "replace").decode()[:MOST_LETTERS]
+            text = str(caption).encode("utf-8", "replace").decode()[:MOST_LETTERS]
             key = metric_key(str(name).encode("utf-8", "replace").decode())
-            line = encode_row(number, now, self._number, {key: Image(number, self._number, key, png, said).fields})
+            line = encode_row(number, now, self._number, {key: Image(number, self._number, key, png, text).fields})
             with self._lock:
                 if not self._takes("an image"):
                     return None
@@ -418,7 +418,7 @@ class Run:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)
         if self.left_out:
-            logger.warning("values left out of %s: %s", self.dir, self._intake.told())
+            logger.warning("values left out of %s: %s", self.dir, self._intake.summary())
 
     ends_by_steps = False
     """Whether a run that a clean exit closes counts as finished only after the planned steps. For trainers that do not
@@ -539,8 +539,8 @@ class Run:
         try:
             self._rollouts[stream].append(lines, step)
         except OSError as error:
-            said = f"cannot write rollouts: {error.strerror or error}. They are kept in memory and tried again"
-            self._warn_once(said, "rollouts cannot be written")
+            message = f"cannot write rollouts: {error.strerror or error}. They are kept in memory and tried again"
+            self._warn_once(message, "rollouts cannot be written")
 
     def _past_step(self, given: Any) -> int:
         """The given step, or that of the last row."""

@@ -64,9 +64,9 @@ class Briefer:
                 env=self._environment,
             )  # fmt: skip
             line, _, picture = done.stdout.partition(b"\n")
-            told = json.loads(line)
-            if told["verdict"] in get_args(Verdict):
-                return Standing(told["verdict"], str(told["reason"]), picture or None)
+            answer = json.loads(line)
+            if answer["verdict"] in get_args(Verdict):
+                return Standing(answer["verdict"], str(answer["reason"]), picture or None)
         return None
 
     def _worked_out(self) -> Standing:

@@ -42,7 +42,7 @@ GRACE_SECONDS = 3.0
 LINGER_SECONDS = 600.0
 """How long a courier keeps trying after the run has ended if nothing can be sent."""
 
-MOST_TOLD = 200
+MOST_KEPT = 200
 MOST_HELD = 100
 """Largest number of sent messages and of held findings in an outbox. Beyond it, the oldest sent messages are forgotten,
 and further held findings are only counted."""
@@ -84,7 +84,7 @@ class Courier:
         self._is_bare = False
         """Whether the current message is sent without its chart, because the service refused it with one."""
         self._quiet_since = time.monotonic()
-        self._say_once = Once()
+        self._warn_once = Once()
 
     def run(self, stop: threading.Event, ended: threading.Event) -> None:
         """Send until `stop` is set, or until the run has ended (`ended` is set) and everything is sent."""
@@ -180,25 +180,25 @@ class Courier:
         if SEVERITIES.index(finding.severity) < SEVERITIES.index(self.target.on):
             return
         alarm = _alarm_of(event)
-        told = self._told_of(alarm)
+        sent = self._message_about(alarm)
         if not self._may_send(finding.severity):
             self._hold(alarm, finding)
             return
-        key = told.key if told else key_of(self._run_id, alarm, str(event.attempt), str(event.step))
+        key = sent.key if sent else key_of(self._run_id, alarm, str(event.attempt), str(event.step))
         message = about_finding(
             self._run_name, key, finding, self._standing(finding.metrics), is_escalated=event.type == "escalated",
             timestamp=_time_of(event), link=self._link,
         )  # fmt: skip
-        reference = self._deliver(message, told.reference if told else "")
-        if told is None:
-            told = SentMessage(key, [alarm])
-            self._outbox.told = [*self._outbox.told, told][-MOST_TOLD:]
-        told.title, told.severity, told.reference = message.title, finding.severity, reference or told.reference
+        reference = self._deliver(message, sent.reference if sent else "")
+        if sent is None:
+            sent = SentMessage(key, [alarm])
+            self._outbox.told = [*self._outbox.told, sent][-MOST_KEPT:]
+        sent.title, sent.severity, sent.reference = message.title, finding.severity, reference or sent.reference
 
     def _outlived(self, attempt: int) -> list[str]:
         """The clock's alarms of earlier attempts. They are over, because the run continues."""
         known = [
-            *(alarm for told in self._outbox.told for alarm in told.alarms),
+            *(alarm for sent in self._outbox.told for alarm in sent.alarms),
             *(one.alarm for one in self._outbox.held),
         ]
         return [alarm for alarm in dict.fromkeys(known) if 0 < _attempt_in(alarm) < attempt]
@@ -207,18 +207,18 @@ class Courier:
         for one in self._outbox.held:
             if one.alarm == alarm and one.recovered_step is None:
                 one.recovered_step = event.step
-        for told in [told for told in self._outbox.told if alarm in told.alarms]:
-            if len(told.alarms) > 1:  # other alarms of the message are still active
-                told.alarms.remove(alarm)
+        for sent in [sent for sent in self._outbox.told if alarm in sent.alarms]:
+            if len(sent.alarms) > 1:  # other alarms of the message are still active
+                sent.alarms.remove(alarm)
                 continue
             if self._open().recovers_quietly or self._may_send("info"):
                 message = about_recovery(
-                    self._run_name, told, event.step, self._standing(()), timestamp=_time_of(event), link=self._link
+                    self._run_name, sent, event.step, self._standing(()), timestamp=_time_of(event), link=self._link
                 )
-                self._deliver(message, told.reference)
+                self._deliver(message, sent.reference)
             else:
-                self._hold_recovery(alarm, told, event.step)
-            self._outbox.told.remove(told)
+                self._hold_recovery(alarm, sent, event.step)
+            self._outbox.told.remove(sent)
 
     def _may_send(self, severity: Severity) -> bool:
         """Whether the limit allows a message. If it is above 1, the last message of an hour is reserved for critical
@@ -239,11 +239,11 @@ class Courier:
         else:
             self._outbox.held_more += 1
 
-    def _hold_recovery(self, alarm: str, told: SentMessage, step: int) -> None:
+    def _hold_recovery(self, alarm: str, sent: SentMessage, step: int) -> None:
         if any(one.alarm == alarm for one in self._outbox.held):
             return
         if len(self._outbox.held) < MOST_HELD:
-            self._outbox.held.append(HeldBack(alarm, "info", step, told.title, step, is_known=True))
+            self._outbox.held.append(HeldBack(alarm, "info", step, sent.title, step, is_known=True))
         else:
             self._outbox.held_more += 1
 
@@ -259,8 +259,8 @@ class Courier:
         reference = self._deliver(message, "")
         if standing_alarms:
             title = f"{plural(len(standing_alarms), 'finding')} of an earlier digest"
-            told = SentMessage(key, standing_alarms, title, message.severity, reference)
-            outbox.told = [*outbox.told, told][-MOST_TOLD:]
+            sent = SentMessage(key, standing_alarms, title, message.severity, reference)
+            outbox.told = [*outbox.told, sent][-MOST_KEPT:]
         outbox.held, outbox.held_more = [], 0
         self._save("following")
 
@@ -297,7 +297,7 @@ class Courier:
         if outcome.fate == "later":
             if not outcome.is_doubtful and not was_on_its_way:
                 outbox.sending = ""
-            self._tell_problem(outcome)
+            self._report_problem(outcome)
             raise NotNow(outcome.retry_after)
         self._is_bare = False
         outbox.sending = ""
@@ -311,20 +311,20 @@ class Courier:
         self.last_progress = time.monotonic()
         return outcome.reference
 
-    def _tell_problem(self, outcome: SendOutcome) -> None:
-        said = self._masked(outcome.problem)
-        self._say_once(f"{self.target.name} did not accept a notification: {said}; retrying")
-        self._save("failing", said)
+    def _report_problem(self, outcome: SendOutcome) -> None:
+        reason = self._masked(outcome.problem)
+        self._warn_once(f"{self.target.name} did not accept a notification: {reason}; retrying")
+        self._save("failing", reason)
 
     def _failed(self, error: Exception) -> None:
         """Report a failure of the courier; the only place where they are caught. The text of foreign errors is not
         shown, because it may contain secrets.
         """
-        said = self._masked(str(error)) if isinstance(error, RlvitalsError | OSError) else type(error).__name__
-        self._say_once(f"notifications to {self.target.name}: {said}")
+        reason = self._masked(str(error)) if isinstance(error, RlvitalsError | OSError) else type(error).__name__
+        self._warn_once(f"notifications to {self.target.name}: {reason}")
         if self._has_lock:
             with contextlib.suppress(OSError, RunLocked):
-                self._save("failing", said)
+                self._save("failing", reason)
 
     def _save(self, state: State, error: str = "") -> None:
         outbox = self._outbox
@@ -347,8 +347,8 @@ class Courier:
                 text = text.replace(value, "***") if len(value) > 3 else text
         return mask_text(text)[:500]
 
-    def _told_of(self, alarm: str) -> SentMessage | None:
-        return next((told for told in reversed(self._outbox.told) if alarm in told.alarms), None)
+    def _message_about(self, alarm: str) -> SentMessage | None:
+        return next((sent for sent in reversed(self._outbox.told) if alarm in sent.alarms), None)
 
     def _standing(self, metrics: tuple[str, ...]) -> Standing:
         standing = self._briefer.ask(metrics)

@@ -79,9 +79,9 @@ def _embed(message: Message) -> dict[str, Any]:
     }
     if message.link:
         embed["url"] = message.link
-    told = [f"Consider: {advice}" for advice in message.advice] + ([REPEATED] if message.is_repeat else [])
-    if told:
-        embed["description"] = "\n".join(_cut(line, LONGEST_FIELD) for line in told)
+    lines = [f"Consider: {advice}" for advice in message.advice] + ([REPEATED] if message.is_repeat else [])
+    if lines:
+        embed["description"] = "\n".join(_cut(line, LONGEST_FIELD) for line in lines)
     room = LONGEST_EMBED - len(embed["title"]) - len(embed.get("description", ""))
     fields = []
     for label, value in list(message.facts.items())[:MOST_FIELDS]:

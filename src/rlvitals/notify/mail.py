@@ -67,16 +67,16 @@ class Mail(Service):
                 refused = server.send_message(mail)
                 is_handed_over = False
             if refused:
-                said = ", ".join(sorted({f"SMTP {code}" for code, _ in refused.values()}))
-                logger.warning("e-mail: %d of %d recipients were refused (%s)", len(refused), len(self._to), said)
+                reason = ", ".join(sorted({f"SMTP {code}" for code, _ in refused.values()}))
+                logger.warning("e-mail: %d of %d recipients were refused (%s)", len(refused), len(self._to), reason)
         except smtplib.SMTPResponseException as error:
             return _refused(error.smtp_code)
         except smtplib.SMTPRecipientsRefused as error:
             codes = [code for code, _ in error.recipients.values()]
             return _refused(max(codes, default=550))
         except (smtplib.SMTPException, OSError) as error:
-            said = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            return SendOutcome("later", f"SMTP: {said}", is_doubtful=is_handed_over)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            return SendOutcome("later", f"SMTP: {reason}", is_doubtful=is_handed_over)
         return SendOutcome("sent", reference=str(mail["Message-ID"]))
 
     def compose(self, message: Message, reference: str = "") -> EmailMessage:
@@ -144,10 +144,10 @@ def _html(message: Message, chart: str) -> str:
     rows = "".join(
         f"<tr><td><b>{escape(label)}</b></td><td>{escape(value)}</td></tr>" for label, value in message.facts.items()
     )
-    told = "".join(f"<p>{escape(line)}</p>" for line in message.lines[len(message.facts) :])
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in message.lines[len(message.facts) :])
     link = f'<p><a href="{escape(message.link)}">Open the run</a></p>' if message.link else ""
     image = f'<p><img src="cid:{chart}" alt="chart of the metrics" style="max-width:100%"></p>' if chart else ""
     return (
         f'<div style="border-left:4px solid #{colour_of(message):06x};padding-left:10px">'
-        f"<h3>{escape(message.headline)}</h3><table>{rows}</table>{told}{link}{image}</div>\n"
+        f"<h3>{escape(message.headline)}</h3><table>{rows}</table>{paragraphs}{link}{image}</div>\n"
     )

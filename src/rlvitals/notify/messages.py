@@ -70,9 +70,9 @@ class Message:
     @property
     def lines(self) -> list[str]:
         """The lines after the headline, without markup."""
-        told = [f"{label}: {value}" for label, value in self.facts.items()]
-        told += [f"Consider: {advice}" for advice in self.advice]
-        return [*told, *([REPEATED] if self.is_repeat else [])]
+        parts = [f"{label}: {value}" for label, value in self.facts.items()]
+        parts += [f"Consider: {advice}" for advice in self.advice]
+        return [*parts, *([REPEATED] if self.is_repeat else [])]
 
     @property
     def text(self) -> str:
@@ -106,15 +106,15 @@ def about_finding(
 
 
 def about_recovery(
-    run: str, told: SentMessage, step: int, standing: Standing, *, timestamp: float, link: str = ""
+    run: str, sent: SentMessage, step: int, standing: Standing, *, timestamp: float, link: str = ""
 ) -> Message:
     """The recovery of everything that an earlier message was about."""
     return Message(
         kind="recovered",
-        key=told.key,
+        key=sent.key,
         run=_line(run, LONGEST_NAME),
-        severity=told.severity,
-        title=_line(told.title, LONGEST_TITLE),
+        severity=sent.severity,
+        title=_line(sent.title, LONGEST_TITLE),
         facts={"Verdict": _verdict(standing), "Recovered": f"at step {step}"},
         link=link,
         timestamp=timestamp,
@@ -135,9 +135,9 @@ def about_held(
         facts["More"] = f"{left} not listed; logs/findings.jsonl of the run has all"
     count = len(held) + more
     title = f"{count} message{'s' if count > 1 else ''} beyond the limit of {per_hour} an hour"
-    gravest = order[0].severity if order else "info"
+    most_severe = order[0].severity if order else "info"
     name = _line(run, LONGEST_NAME)
-    return Message("digest", key, name, gravest, title, facts, (), link, time.time(), picture=standing.picture)
+    return Message("digest", key, name, most_severe, title, facts, (), link, time.time(), picture=standing.picture)
 
 
 def held_line(held: HeldBack) -> str:
@@ -148,8 +148,8 @@ def held_line(held: HeldBack) -> str:
     """
     if held.is_known:
         return f"recovered at step {held.recovered_step}: {_line(held.title, LONGEST_TITLE)}"
-    told = f"{held.severity} at step {held.step}: {_line(held.title, LONGEST_TITLE)}"
-    return told if held.recovered_step is None else f"{told} (recovered at step {held.recovered_step})"
+    line = f"{held.severity} at step {held.step}: {_line(held.title, LONGEST_TITLE)}"
+    return line if held.recovered_step is None else f"{line} (recovered at step {held.recovered_step})"
 
 
 def trial_message(picture: bytes | None = None, link: str = "") -> Message:

@@ -81,13 +81,13 @@ def marked_up(message: Message, longest: int) -> str:
     room = longest - (len("\nOpen the run") if link else 0)
     title = cut_middle(f"{sign_of(message)} {plain(message.headline)}", room // 2)
     room -= _length(title)
-    told = f"<b>{escape(title)}</b>"
+    html = f"<b>{escape(title)}</b>"
     for line in map(plain, message.lines):
         room -= _length(line) + 1
         if room < 0:
             break
-        told += f"\n{escape(line)}"
-    return told + link
+        html += f"\n{escape(line)}"
+    return html + link
 
 
 def plain(text: str) -> str:

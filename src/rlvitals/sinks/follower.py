@@ -206,13 +206,13 @@ class Forwarder:
 
     def _failed(self, error: Exception) -> None:
         self._drop_sink()
-        said = mask_text(str(error) or type(error).__name__, self._settings)[:1000]
-        logger.warning("tracker %s: %s", self.name, said)
+        reason = mask_text(str(error) or type(error).__name__, self._settings)[:1000]
+        logger.warning("tracker %s: %s", self.name, reason)
         if self._has_lock:
             # Reset the memory to the last commit: changes by the failed sink do not count.
             self._cursor = self._read_cursor()
             with contextlib.suppress(OSError, RunLocked):
-                self._save("failing", said)
+                self._save("failing", reason)
 
     def _drop_sink(self) -> None:
         sink, self._sink = self._sink, None

@@ -76,14 +76,14 @@ class OpenTelemetrySink(Sink):
         self._reader = catalog.reader(facts.framework, facts.algorithm)
         self._rows: list[SinkRow] = []
         self._events: list[SinkEvent] = []
-        self._said = _LastWarning()
+        self._last_warning = _LastWarning()
         with explained(lambda problem: f"OpenTelemetry cannot start: {problem}"):
             self._resource = self._described()
             scope = import_vendor("opentelemetry.sdk.util.instrumentation", "otel").InstrumentationScope
             self._scope = scope("rlvitals", __version__)
             self._metric_exporter = self._exporter("metric_exporter", "OTLPMetricExporter", "v1/metrics")
             self._log_exporter = self._exporter("_log_exporter", "OTLPLogExporter", "v1/logs")
-        logging.getLogger(_EXPORTERS).addHandler(self._said)
+        logging.getLogger(_EXPORTERS).addHandler(self._last_warning)
 
     def write(self, rows: Sequence[SinkRow]) -> None:
         self._rows.extend(rows)
@@ -107,7 +107,7 @@ class OpenTelemetrySink(Sink):
         self._let_go()
 
     def _let_go(self) -> None:
-        logging.getLogger(_EXPORTERS).removeHandler(self._said)
+        logging.getLogger(_EXPORTERS).removeHandler(self._last_warning)
         self._metric_exporter.shutdown()
         self._log_exporter.shutdown()
 
@@ -189,10 +189,10 @@ class OpenTelemetrySink(Sink):
 
     def _record(self, item: SinkEvent) -> Any:
         """An event as a log record; None for events that do not concern the run's health."""
-        told = _words(item.event)
-        if told is None:
+        parts = _words(item.event)
+        if parts is None:
             return None
-        event, (name, severity, body, facts) = item.event, told
+        event, (name, severity, body, facts) = item.event, parts
         attributes = {
             "rlvitals.event.id": f"{self.facts.id}:{item.place}",
             "rlvitals.step": event.step,
@@ -211,8 +211,8 @@ class OpenTelemetrySink(Sink):
 
     def _check(self, result: Any, what: str) -> None:
         if result.name != "SUCCESS":
-            said = f": {self._said.text}" if self._said.text else ""
-            raise SinkError(f"the OpenTelemetry receiver did not take the {what}{said}")
+            reason = f": {self._last_warning.text}" if self._last_warning.text else ""
+            raise SinkError(f"the OpenTelemetry receiver did not take the {what}{reason}")
 
 
 class _LastWarning(logging.Handler):

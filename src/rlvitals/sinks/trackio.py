@@ -64,7 +64,7 @@ class TrackioSink(Sink):
         known = frozenset(inspect.signature(trackio.init).parameters) | {"tags"}
         check_settings("trackio", settings, known - OWN_CHOICES)
         for module in SPEAKERS:
-            vars(import_vendor(module, "trackio"))["print"] = _tell
+            vars(import_vendor(module, "trackio"))["print"] = _print_to_stderr
         self._utils = import_vendor("trackio.utils", "trackio")
         self._storage = import_vendor("trackio.sqlite_storage", "trackio").SQLiteStorage
         self._project = str(settings.get("project") or "rlvitals")
@@ -220,6 +220,6 @@ def _iso(timestamp: float) -> str:
         return datetime.now(UTC).isoformat()
 
 
-def _tell(*words: object, **how: object) -> None:
+def _print_to_stderr(*words: object, **how: object) -> None:
     """Replaces `print` in Trackio: writes to stderr, because the text contains names of projects and runs."""
     warn(" ".join(map(str, words)))

@@ -264,7 +264,7 @@ class _RunFile:
         self.rows = 0
         self.has_ended = False
         self._position = 7
-        self._begun: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._record: Any = import_vendor("wandb.proto.wandb_internal_pb2", "wandb").Record
 
     def read_on(self) -> bool:
@@ -288,10 +288,10 @@ class _RunFile:
             if kind == 0 or end > len(data):
                 break
             self._position = start + end
-            self._begun.append(data[end - length : end])
+            self._chunks.append(data[end - length : end])
             if kind in (self.WHOLE, self.LAST):
-                self._count(b"".join(self._begun))
-                self._begun = []
+                self._count(b"".join(self._chunks))
+                self._chunks = []
         return self._position > start
 
     def sync(self) -> None:
