@@ -29,7 +29,7 @@ from rlvitals.errors import UnknownMetric
 from rlvitals.health.pages import book_of, rule_facts, rules_named
 from rlvitals.records import KINDS, SEVERITIES
 from rlvitals.store.layout import RunDir
-from rlvitals.views.diagnosis import findings_told, of_judge
+from rlvitals.views.diagnosis import findings_answer, of_judge
 from rlvitals.views.hindsight import best_checkpoint, checkpoints_of
 from rlvitals.views.logs import open_any
 from rlvitals.views.places import places_in
@@ -61,17 +61,17 @@ def list_runs(folder: Folder, given: Given) -> dict[str, Any]:
     """One line for every run."""
     is_read = look_at_logs(folder)
     columns = [f"{concept}.last" for concept in OUTCOMES]
-    told = folder.table(columns)
+    table = folder.table(columns)
     until = time.monotonic() + PATIENCE
-    while told["pending"] and time.monotonic() < until:
-        told = folder.table(columns)
-    lines = [line for line in told["runs"] if _is_wanted(line, given)]
+    while table["pending"] and time.monotonic() < until:
+        table = folder.table(columns)
+    lines = [line for line in table["runs"] if _is_wanted(line, given)]
     head = {
-        "folder": told["folder"],
-        "runs_in_folder": len(told["runs"]),
+        "folder": table["folder"],
+        "runs_in_folder": len(table["runs"]),
         "matching": len(lines),
         "about": Own("reward is the last value of the training reward, or of the preference margin"),
-        "hint": told["note"] if is_read else Own("logs of other tools are still being read: ask again"),
+        "hint": table["note"] if is_read else Own("logs of other tools are still being read: ask again"),
     }
     return fit(listed(without_nothing(head), "runs", [_line(line) for line in lines], given))
 
@@ -101,38 +101,38 @@ def _line(line: contract.TableRun) -> dict[str, Any]:
 def run_summary(folder: Folder, given: Given) -> dict[str, Any]:
     """The summary of one run, with one of its lists."""
     run = run_of(folder, given)
-    told = settled(lambda: api.run(folder, Query([("run", run)])))
-    now = told["now"]
+    vitals = settled(lambda: api.run(folder, Query([("run", run)])))
+    now = vitals["now"]
     about = ("name", "status", "status_note", "verdict", "reason", "judging", "was_watched", "algorithm", "framework")
     head = {
         "run": run,
-        **picked(told, *about),
+        **picked(vitals, *about),
         **picked(now, "step", "total_steps", "eta_s", "tokens_per_s", "phase", updated=moment(now["updated"])),
-        "rows": told["rows"],
-        "rows_abandoned": told["ghost_rows"],
-        "attempts_in_all": len(told["attempts"]),
-        "ranks": len(told["ranks"]),
-        "problems_in_all": len(told["problems"]),
+        "rows": vitals["rows"],
+        "rows_abandoned": vitals["ghost_rows"],
+        "attempts_in_all": len(vitals["attempts"]),
+        "ranks": len(vitals["ranks"]),
+        "problems_in_all": len(vitals["problems"]),
     }
     part = given.get("part", "vital_signs")
-    return fit(listed(head, part, PARTS[part](told), given))
+    return fit(listed(head, part, PARTS[part](vitals), given))
 
 
-def _signs(told: contract.Vitals) -> list[dict[str, Any]]:
+def _signs(vitals: contract.Vitals) -> list[dict[str, Any]]:
     return [
         picked(
             tile, "name", "concept", "value", "status", "why", "points",
             change=Own(tile["change"]["told"]) if tile["change"] else "", typical=tile["band"],
         )
-        for tile in told["tiles"]
+        for tile in vitals["tiles"]
     ]  # fmt: skip
 
 
-def _settings(told: contract.Vitals) -> list[dict[str, Any]]:
-    return [{"name": name, "value": value} for name, value in flatten(told["config"]).items()]
+def _settings(vitals: contract.Vitals) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in flatten(vitals["config"]).items()]
 
 
-def _attempts(told: contract.Vitals) -> list[dict[str, Any]]:
+def _attempts(vitals: contract.Vitals) -> list[dict[str, Any]]:
     return [
         without_nothing(
             {
@@ -142,7 +142,7 @@ def _attempts(told: contract.Vitals) -> list[dict[str, Any]]:
                 "from_checkpoint": attempt.from_checkpoint,
             }
         )
-        for attempt in told["attempts"]
+        for attempt in vitals["attempts"]
     ]
 
 
@@ -150,29 +150,29 @@ PARTS: dict[str, Callable[[contract.Vitals], list[Any]]] = {
     "vital_signs": _signs,
     "settings": _settings,
     "attempts": _attempts,
-    "problems": lambda told: told["problems"],
+    "problems": lambda vitals: vitals["problems"],
 }
 
 
 def run_findings(folder: Folder, given: Given) -> dict[str, Any]:
     """The verdict and the findings."""
     run = run_of(folder, given)
-    told = settled(lambda: api.findings(folder, Query([("run", run)])))
-    return fit(_findings({"run": run}, told, given))
+    answer = settled(lambda: api.findings(folder, Query([("run", run)])))
+    return fit(_findings({"run": run}, answer, given))
 
 
-def _findings(head: dict[str, Any], told: contract.Findings, given: Given) -> Draft:
+def _findings(head: dict[str, Any], answer: contract.Findings, given: Given) -> Draft:
     """Findings sorted by activity and severity: active ones first, the most severe at the top."""
     ranked = sorted(
-        told["findings"],
+        answer["findings"],
         key=lambda found: (found["recovered_step"] is not None, -SEVERITIES.index(found["severity"]), found["step"]),
     )
     if given.get("standing"):
         ranked = [found for found in ranked if found["recovered_step"] is None]
-    asked = [_asked(request) for request in told["asked"]]
+    asked = [_asked(request) for request in answer["asked"]]
     head |= picked(
-        told, "verdict", "reason", "judging", "was_watched", "first_step", "last_step", "has_rollouts",
-        findings_in_all=len(told["findings"]) + told["left_out"], asked_by_people=asked,
+        answer, "verdict", "reason", "judging", "was_watched", "first_step", "last_step", "has_rollouts",
+        findings_in_all=len(answer["findings"]) + answer["left_out"], asked_by_people=asked,
     )  # fmt: skip
     return listed(without_nothing(head), "findings", [_finding(found) for found in ranked], given)
 
@@ -200,12 +200,12 @@ def _cited(place: contract.CitedFacts) -> dict[str, Any]:
 def list_metrics(folder: Folder, given: Given) -> dict[str, Any]:
     """The metrics of a run, the vital signs first."""
     run = run_of(folder, given)
-    told = api.metrics(folder, Query([("run", run)]))
-    places = {name: place for place, name in enumerate(told["essentials"])}
+    answer = api.metrics(folder, Query([("run", run)]))
+    places = {name: place for place, name in enumerate(answer["essentials"])}
     text = given.get("search", "").casefold()
     found = [
         metric
-        for metric in told["metrics"]
+        for metric in answer["metrics"]
         if text in metric["name"].casefold() or text in (metric["concept"] or "") or text in metric["title"].casefold()
     ]
     found.sort(key=lambda metric: places.get(metric["name"], len(places)))
@@ -217,7 +217,7 @@ def list_metrics(folder: Folder, given: Given) -> dict[str, Any]:
         )
         for metric in found
     ]  # fmt: skip
-    head = {"run": run, "metrics_in_all": len(told["metrics"]) + told["left_out"], "matching": len(found)}
+    head = {"run": run, "metrics_in_all": len(answer["metrics"]) + answer["left_out"], "matching": len(found)}
     return fit(listed(head, "metrics", metrics, given))
 
 
@@ -229,20 +229,20 @@ def series(folder: Folder, given: Given) -> dict[str, Any]:
     asked += [(key, str(given[argument])) for key, argument in (("from", "start"), ("to", "end")) if argument in given]
 
     def drafted(points: int) -> Draft:
-        told = api.series(folder, Query([*asked, ("points", str(points))]))
+        answer = api.series(folder, Query([*asked, ("points", str(points))]))
         head = {
             "run": run,
-            "x": told["x"],
+            "x": answer["x"],
             "about": Own(
                 "each point stands for total/shown logged ones: x where it begins, their lowest, mean and highest "
                 "value. Zoom in with start and end"
             ),
-            "typical": [{"name": name, "range": limits} for name, limits in told["bands"].items()],
+            "typical": [{"name": name, "range": limits} for name, limits in answer["bands"].items()],
             "findings": [
-                picked(found, "rule", "severity", "step", "onset_step") for found in told["findings"][-MOST_SERIES:]
+                picked(found, "rule", "severity", "step", "onset_step") for found in answer["findings"][-MOST_SERIES:]
             ],
         }
-        return Draft(without_nothing(head), "lines", [_curve(line) for line in told["lines"]])
+        return Draft(without_nothing(head), "lines", [_curve(line) for line in answer["lines"]])
 
     return fit_size(drafted, max(2, given.get("points", max(2, POINTS // len(names)))))
 
@@ -270,25 +270,25 @@ def compare(folder: Folder, given: Given) -> dict[str, Any]:
     names = given.get("names", [])
     is_large = bool(runs) and len(folder.view(runs[0]).metrics) > MOST_COMPARED
     asked = [*(("run", run) for run in runs), *(("name", name) for name in names), ("signs", str(int(is_large)))]
-    told = api.compare(folder, Query(asked))
+    comparison = api.compare(folder, Query(asked))
     lines = {line["run"]: line for line in folder.runs(hidden=True)["runs"]}
-    apart = [{"name": name, "values": values} for name, values in told["config_differences"].items()]
+    apart = [{"name": name, "values": values} for name, values in comparison["config_differences"].items()]
     head = {
         "runs": [
             picked(run, "run", "status", "step", verdict=lines[run["run"]]["verdict"] if run["run"] in lines else None)
-            for run in told["runs"]
+            for run in comparison["runs"]
         ],
         "settings_that_differ": apart[:DIFFERENT_SETTINGS],
         "settings_left_out": max(0, len(apart) - DIFFERENT_SETTINGS),
-        "first_divergence": told["first_divergence"],
+        "first_divergence": comparison["first_divergence"],
         "about": Own(
             "values are in the order of runs; parts_at: the step from which a run differs from the first one beyond "
             "the noise; comparable: 'same' unless the runs compute it differently"
         ),
         "hint": Own("of many metrics, only the vital signs are compared: give names") if is_large and not names else "",
-        "only_in_one": [{"run": run, "metrics": len(only)} for run, only in told["only_in_one"].items()],
+        "only_in_one": [{"run": run, "metrics": len(only)} for run, only in comparison["only_in_one"].items()],
     }
-    return fit(listed(without_nothing(head), "metrics", [_compared(row) for row in told["metrics"]], given))
+    return fit(listed(without_nothing(head), "metrics", [_compared(row) for row in comparison["metrics"]], given))
 
 
 def _compared(row: contract.ComparedMetric) -> dict[str, Any]:
@@ -307,7 +307,7 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
     name = given["name"]
     asked = [("name", name), *([("run", run_of(folder, given))] if given.get("run") else [])]
     try:
-        told = cast(dict[str, Any], api.explain(folder, Query(asked)))
+        explanation = cast(dict[str, Any], api.explain(folder, Query(asked)))
     except UnknownMetric:
         book = book_of(name)
         if book is None:
@@ -321,13 +321,16 @@ def explain(folder: Folder, given: Given) -> dict[str, Any]:
         ]
         return fit(listed({"kind": kind, "rules_in_all": len(rules)}, "rules", own(brief), given))
     parts: list[dict[str, Any]] = [
-        *({"part": "typical range", **band} for band in told["bands"]),
-        *({"part": "symptom", **symptom} for symptom in told["symptoms"]),
-        *({"part": "in a framework", **source} for source in told["sources"]),
-        *({"part": "other meaning", **other} for other in told["other_meanings"]),
-        *({"part": "called", "framework": framework, "names": names} for framework, names in told["aliases"].items()),
+        *({"part": "typical range", **band} for band in explanation["bands"]),
+        *({"part": "symptom", **symptom} for symptom in explanation["symptoms"]),
+        *({"part": "in a framework", **source} for source in explanation["sources"]),
+        *({"part": "other meaning", **other} for other in explanation["other_meanings"]),
+        *(
+            {"part": "called", "framework": framework, "names": names}
+            for framework, names in explanation["aliases"].items()
+        ),
     ]
-    head = {"name": name, **own(picked(told, *EXPLAINED))}
+    head = {"name": name, **own(picked(explanation, *EXPLAINED))}
     return fit(listed(without_nothing(head), "parts", [own(without_nothing(part)) for part in parts], given))
 
 
@@ -344,7 +347,7 @@ def check_log(folder: Folder, given: Given) -> dict[str, Any]:
         return fit(listed({"path": given["path"], "hint": hint}, "places", shown[:MOST_PLACES], given))
     view = folder.view(folder.shown(str(place))) if is_run else open_any(place)
     view.dumps_within = folder.root
-    told = findings_told(view, of_judge(judge_source(source_of(view))), has_rollouts=bool(view.rollout_log.steps))
+    answer = findings_answer(view, of_judge(judge_source(source_of(view))), has_rollouts=bool(view.rollout_log.steps))
     head = {
         "path": given["path"],
         "format": "run" if view.foreign is None else view.foreign.format,
@@ -353,7 +356,7 @@ def check_log(folder: Folder, given: Given) -> dict[str, Any]:
         "rows": view.rows,
         "metrics_in_all": len(view.metrics),
     }
-    return fit(_findings(head, told, given))
+    return fit(_findings(head, answer, given))
 
 
 def checkpoint(folder: Folder, given: Given) -> dict[str, Any]:
@@ -368,17 +371,17 @@ def checkpoint(folder: Folder, given: Given) -> dict[str, Any]:
             "all": [{"step": step, "name": known.name} for step, known in sorted(checkpoints_of(opened.view).items())],
         }
 
-    told = settled(lambda: folder.remembered(run, "best checkpoint", chosen))
-    best = told["checkpoint"]
+    answer = settled(lambda: folder.remembered(run, "best checkpoint", chosen))
+    best = answer["checkpoint"]
     shown = None if best is None else without_nothing({**best, "path": folder.shown(best["path"])})
     hindsight = settled(lambda: api.in_hindsight(folder, Query([("run", run)])))["hindsight"]
     head = {
         "run": run,
-        "judging": told["judging"],
+        "judging": answer["judging"],
         "best": shown,
         "hint": Own("no checkpoint of this run is known") if best is None else "",
         "onset": hindsight and hindsight["onset"],
         "cost_of_going_on": hindsight and hindsight["cost"]["told"],
-        "checkpoints_in_all": len(told["all"]),
+        "checkpoints_in_all": len(answer["all"]),
     }
-    return fit(listed(without_nothing(head), "checkpoints", told["all"], given))
+    return fit(listed(without_nothing(head), "checkpoints", answer["all"], given))

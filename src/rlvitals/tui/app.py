@@ -188,18 +188,18 @@ class WatchApp(FilteringApp[bool]):
         watched = self.watched
         step = watched.judge.last_step
         total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
-        told = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
-        told.append(f"{number(watched.rows)} rows")
-        told += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
+        parts = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
+        parts.append(f"{number(watched.rows)} rows")
+        parts += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:
-            told.append(f"{duration(left)} left")
+            parts.append(f"{duration(left)} left")
         if (speed := watched.tokens_per_second) is not None:
-            told.append(f"{number(speed)} tokens/s")
+            parts.append(f"{number(speed)} tokens/s")
         if not watched.ending and watched.judge.points:
-            told.append(f"last row {duration(time.monotonic() - watched.heard)} ago")
-        while len("  ".join(told)) > width and len(told) > 2:
-            del told[3 if len(told) > 3 else 2]
-        return told
+            parts.append(f"last row {duration(time.monotonic() - watched.last_row_at)} ago")
+        while len("  ".join(parts)) > width and len(parts) > 2:
+            del parts[3 if len(parts) > 3 else 2]
+        return parts
 
     def _draw_edges(self) -> None:
         current = self.query_one(ContentSwitcher).current
@@ -304,7 +304,7 @@ class WatchApp(FilteringApp[bool]):
         text = Text("Keys\n", style="bold")
         for place, keys in KEYS.items():
             text.append(f"\n{place}\n", "bold")
-            for key, says in keys:
+            for key, meaning in keys:
                 text.append(f"  {key:<9}", "cyan not bold")
-                text.append(f"{says}\n", "not bold")
+                text.append(f"{meaning}\n", "not bold")
         self.push_screen(ReadingSheet(text))

@@ -22,19 +22,19 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
     """Report each poll with new rows, each finding and each problem, until the run ends or `until_idle` seconds pass
     without a row.
     """
-    said, points, problem = 0, -1, ""
+    reported, points, problem = 0, -1, ""
     while True:
         watched.poll()
-        for event in list(_findings(watched, said)):
+        for event in list(_findings(watched, reported)):
             say(event)
-        said = len(watched.judge.said)
+        reported = len(watched.judge.raised)
         if watched.judge.points != points:
             points = watched.judge.points
             say(_row(watched))
         if watched.problem and watched.problem != problem:
             say({"type": "problem", "reason": watched.problem})
         problem = watched.problem
-        idle = time.monotonic() - watched.heard
+        idle = time.monotonic() - watched.last_row_at
         ending = watched.ending
         if not ending and until_idle is not None and idle >= until_idle:
             ending = f"no row came for {duration(idle)}"
@@ -57,11 +57,11 @@ def line(event: Event) -> str:
     if not event["rows"]:
         return visible(f"{event['source']}: no rows yet")
     total = f"/{number(event['total_steps'])}" if event["total_steps"] else ""
-    told = [f"step {number(event['step'])}{total}", event["verdict"]]
-    told += [f"{name} {number(value)}" for name, value in list(event["values"].items())[:SHOWN_VALUES]]
+    parts = [f"step {number(event['step'])}{total}", event["verdict"]]
+    parts += [f"{name} {number(value)}" for name, value in list(event["values"].items())[:SHOWN_VALUES]]
     if event["seconds_left"] is not None:
-        told.append(f"{duration(event['seconds_left'])} left")
-    return visible(" | ".join(told))
+        parts.append(f"{duration(event['seconds_left'])} left")
+    return visible(" | ".join(parts))
 
 
 def _row(watched: Watched) -> Event:
@@ -77,9 +77,9 @@ def _row(watched: Watched) -> Event:
     }
 
 
-def _findings(watched: Watched, said: int) -> Iterator[Event]:
-    """The findings after the first `said`, or all of them if judging restarted. Severity info is left out."""
-    found = watched.judge.said
-    for item in found[said if said <= len(found) else 0 :]:
+def _findings(watched: Watched, reported: int) -> Iterator[Event]:
+    """The findings after the first `reported`, or all of them if judging restarted. Severity info is left out."""
+    found = watched.judge.raised
+    for item in found[reported if reported <= len(found) else 0 :]:
         if item.finding.severity != "info":
             yield {"type": "finding", **asdict(item.finding)}

@@ -75,7 +75,7 @@ class Watched:
         """Why no more rows will come."""
         self.problem = ""
         """Why the last poll could not read the source."""
-        self.heard = time.monotonic()
+        self.last_row_at = time.monotonic()
         """When the last row came."""
 
     @property
@@ -136,7 +136,7 @@ class Watched:
     def facts(self) -> list[dict[str, Any]]:
         """The findings as in reports, each with the row at which it was raised. The most severe come first."""
         with self.lock:
-            facts = [asdict(said.finding) | {"row": said.point} for said in self._judge.said]
+            facts = [asdict(item.finding) | {"row": item.point} for item in self._judge.raised]
         return sorted(facts, key=lambda found: -SEVERITIES.index(found["severity"]))
 
     @property
@@ -214,7 +214,7 @@ class Watched:
                 self._start_again(source)
         rows = [*(news.before or ()), *news.rows]
         if rows:
-            self.heard = time.monotonic()
+            self.last_row_at = time.monotonic()
         since = time.monotonic()
         for row in rows:
             with self.lock:
@@ -276,15 +276,15 @@ class Watched:
         band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
         meaning = self.reader.meaning(name, evaluated=name in self._evaluated_only)
         direction = meaning.metric.direction if meaning else "none"
-        told = status_of(name, standing, members, evaluated=name in self._evaluated_only)
+        status = status_of(name, standing, members, evaluated=name in self._evaluated_only)
         if name not in members:
-            return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *told)
+            return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *status)
         # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
         last = [value for one in members if math.isfinite(value := self.latest[one])]
         title = title_of_mean(self.reader.title(name, evaluated=name in self._evaluated_only), len(members))
         value = sum(last) / len(last) if last else math.nan
-        return Tile(name, title, value, change(*mean, direction), band, *told)
+        return Tile(name, title, value, change(*mean, direction), band, *status)
 
 
 def _middle(trace: Trace) -> Points:
