@@ -150,7 +150,7 @@ def test_many_short_runs_are_epochs_whatever_their_numbers():
     assert len(joined_epochs(epochs(*[4.0] * 9))) == 45
 
 
-def test_the_loss_tells_epochs_before_other_names():
+def test_the_loss_shows_epochs_before_other_names():
     runs = epochs(4.0, 3.5)
     for run in runs:
         for at, row in enumerate(run):

@@ -309,7 +309,7 @@ def test_an_mlflow_folder_that_grows_is_followed_and_a_torn_line_waits(tmp_path)
 
 
 def runs(*facts):
-    """Each as id, name, begun, metrics, points."""
+    """Each as id, name, start, metrics, points."""
     return [RunInDatabase(*fact) for fact in facts]
 
 
@@ -385,7 +385,7 @@ def test_a_view_with_no_end_in_a_tables_place_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("end", [100, 4096, 5000])
-def test_a_database_that_is_cut_says_so(tmp_path, end):
+def test_a_database_that_is_cut_is_reported(tmp_path, end):
     path = make_database(tmp_path / "x.db", "CREATE TABLE metrics (id, run_name, timestamp, step, metrics)")
     with sqlite3.connect(path) as connection:
         connection.executemany("INSERT INTO metrics VALUES (1, 'a', '', 1, ?)", [("{}" * 500,)] * 50)
