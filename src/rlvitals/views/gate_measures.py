@@ -87,9 +87,6 @@ SPIKE, AROUND = 8.0, 4
 _SIGMA = 1.4826
 """Factor from the median absolute deviation to the standard deviation, for a normal distribution."""
 
-_OF_MEDIAN = 1.2533
-"""The standard error of a median divided by that of a mean, for a normal distribution."""
-
 
 class MeasureSample(NamedTuple):
     """A measure of one run."""
@@ -499,11 +496,15 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         found.missing["speed"] = "no speed, step time or timestamps that all runs log"
         return
     errors = _speed_errors(curves)
-    share = FAST if direction == "up" else 100.0 - FAST
-    for name, what, percentile in (("speed", "typical", 50.0), ("speed_best", "fastest tenth", share)):
+    fast = FAST if direction == "up" else 100.0 - FAST
+    levels: tuple[tuple[str, str, Callable[[Array], float]], ...] = (
+        # Not the median: of a run that evaluates during every second row it would be either of two levels, by chance.
+        ("speed", "typical", lambda values: float(_without_outliers(values).mean())),
+        ("speed_best", "fastest tenth", lambda values: float(np.percentile(values, fast))),
+    )
+    for name, what, level in levels:
         samples = [
-            MeasureSample(float(np.exp(np.percentile(curve.values, percentile))), error)
-            for curve, error in zip(curves, errors, strict=True)
+            MeasureSample(math.exp(level(curve.values)), error) for curve, error in zip(curves, errors, strict=True)
         ]
         metric = names[0] if names else "timestamp"
         found.measures.append(
@@ -541,7 +542,7 @@ def _positive_logs(curve: MetricCurve) -> MetricCurve:
 
 
 def _speed_errors(curves: Sequence[MetricCurve]) -> list[float]:
-    """The standard error of each run's median speed.
+    """The standard error of each run's mean speed.
 
     In many trainings all runs become slower together as their answers become longer. That is no noise, so the mean
     curve of the baselines is subtracted first, if there are several and the runs have logged the same steps.
@@ -549,12 +550,12 @@ def _speed_errors(curves: Sequence[MetricCurve]) -> list[float]:
     candidate, *others = curves
     is_same = all(np.array_equal(curve.steps, candidate.steps) for curve in others)
     if not is_same or len(others) < 2:
-        return [_OF_MEDIAN * mean_error(_without_outliers(curve.values)) for curve in curves]
+        return [mean_error(_without_outliers(curve.values)) for curve in curves]
     common = np.mean([curve.values for curve in others], axis=0)
     # A baseline is part of the mean that is subtracted from it, which makes its residuals smaller.
     shrunk = math.sqrt(len(others) / (len(others) - 1))
     return [
-        _OF_MEDIAN * (1.0 if curve is candidate else shrunk) * mean_error(_without_outliers(curve.values - common))
+        (1.0 if curve is candidate else shrunk) * mean_error(_without_outliers(curve.values - common))
         for curve in curves
     ]
 
