@@ -76,7 +76,7 @@ def test_rollouts_are_found_by_outcome_and_limited(tmp_path):
     assert [hit.rollout for hit in log.find(outcome="correct", worst=True, limit=2)] == [2, 4]
 
 
-def test_torn_lines_are_told(tmp_path):
+def test_torn_lines_are_reported(tmp_path):
     record(tmp_path / "run", [1], "x")
     with (tmp_path / "run" / "logs" / "rollouts" / "step-000001.jsonl").open("ab") as file:
         file.write(b'{"step":1,"roll')
@@ -111,7 +111,7 @@ def test_moments_are_worked_out_where_they_were_not_recorded():
 
 def test_outcomes_are_counted_by_their_end_where_there_are_none():
     rollouts = (Rollout(outcome="idk"), Rollout(stop="length"), Rollout(stop="length"), Rollout())
-    assert outcomes(Group(rollouts=rollouts)) == {"length": 2, "idk": 1, "not said": 1}
+    assert outcomes(Group(rollouts=rollouts)) == {"length": 2, "idk": 1, "unknown": 1}
 
 
 def test_dumps_of_others_are_looked_at_in_the_same_way(tmp_path):

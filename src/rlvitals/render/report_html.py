@@ -142,7 +142,7 @@ def _step_bar(cells: Sequence[StepCell]) -> Iterator[str]:
     yield f'<svg class="bar" viewBox="0 0 {len(cells)} 1" preserveAspectRatio="none" role="img" aria-label="{label}">'
     for place, cell in enumerate(cells):
         style = _CELLS.get(cell["severity"] or "", "")
-        tooltip = f"steps {cell['from']} to {cell['to']}: {cell['severity'] or 'nothing said'}"
+        tooltip = f"steps {cell['from']} to {cell['to']}: {cell['severity'] or 'no finding'}"
         yield f'<rect class="{style}" x="{place}" y="0" width="0.94" height="1"><title>{tooltip}</title></rect>'
     yield "</svg>"
 

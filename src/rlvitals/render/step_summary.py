@@ -77,7 +77,7 @@ def step_facts(
         filtered=sum(group.kept is False for group in groups),
         rollouts=len(rollouts),
         early=len(early),
-        early_reasons=dict(Counter(one.stop or one.outcome or "not said" for one in early).most_common()),
+        early_reasons=dict(Counter(one.stop or one.outcome or "unknown" for one in early).most_common()),
         grad_norm=grad_norm,
         grad_norm_clipped=clipped,
         tokens_trained=tokens_trained,

@@ -92,7 +92,7 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     line = [
         f"step {_progress(facts)}",
         f"{number(facts['rows'])} rows",
-        f"begun {moment(facts['created'])}",
+        f"started {moment(facts['created'])}",
         duration(facts["seconds"]),
     ]
     if facts["algorithm"]:

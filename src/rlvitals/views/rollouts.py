@@ -338,4 +338,4 @@ def outcomes(group: Group) -> dict[str, int]:
     """The outcomes of its rollouts, the most frequent first. Without an outcome, the reason why a rollout ended is
     used.
     """
-    return dict(Counter(rollout.outcome or rollout.stop or "not said" for rollout in group.rollouts).most_common())
+    return dict(Counter(rollout.outcome or rollout.stop or "unknown" for rollout in group.rollouts).most_common())

@@ -136,7 +136,7 @@ export function asked(request) {
     el(
       "strong",
       {},
-      request.answer ? (ANSWERS[request.answer] ?? request.answer) : request.action === "warn" ? "said" : "no answer",
+      request.answer ? (ANSWERS[request.answer] ?? request.answer) : request.action === "warn" ? "warned" : "no answer",
     ),
     request.answer_text ? `, ${request.answer_text}` : "",
   );
