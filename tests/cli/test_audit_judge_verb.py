@@ -91,7 +91,7 @@ def test_a_json_list_is_read_too(tmp_path, capsys):
         (ROWS, ["--max-error", "2"], "between 0 and 1"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, capsys, rows, words, message):
+def test_what_is_wrong_is_reported(tmp_path, capsys, rows, words, message):
     assert main(["audit-judge", written(tmp_path, rows), *words]) == 64
     assert message in capsys.readouterr().err
 

@@ -119,7 +119,7 @@ def test_nothing_is_wider_than_the_terminal(shared, columns):
     assert any("▲" in line for line in lines)
 
 
-def test_four_findings_are_told_whole_and_the_others_in_a_line(healthy, capsys):
+def test_four_findings_are_printed_in_full_and_the_others_in_a_line(healthy, capsys):
     # One after the other: what comes all at once is a storm, and said shorter.
     rules = [word for rank in range(10) for word in ("--rules", f"reward > 0.{rank:02d}1 for {1 + 6 * rank}: warning")]
     assert main(["check", healthy, *rules]) == 1
@@ -225,7 +225,7 @@ def test_the_page_of_a_folder_links_to_each_log(tmp_path, healthy, dying):
     assert 'id="log-1"' in text
 
 
-def test_the_page_of_a_folder_begins_with_the_gravest_by_its_short_name(tmp_path, dying):
+def test_the_page_of_a_folder_begins_with_the_most_severe_by_its_short_name(tmp_path, dying):
     write_jsonl(tmp_path / "a-healthy.jsonl", healthy_rows())
     main(["check", str(tmp_path), "--html", str(tmp_path / "page.html")])
     text = (tmp_path / "page.html").read_text()
@@ -366,7 +366,7 @@ def test_ctrl_c_prints_the_verdict(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_is_told_and_the_watch_goes_on(tmp_path):
+def test_a_command_that_fails_is_reported_and_the_watch_goes_on(tmp_path):
     target = tmp_path / "live.jsonl"
     for command, message in (("false", "ended with 1"), ("/no/such/program", "cannot run")):
         target.unlink(missing_ok=True)
@@ -448,7 +448,7 @@ def by_hand(count=40):
     ]
 
 
-def test_names_understood_by_their_words_are_told_in_a_line_and_all_on_request(tmp_path, capsys):
+def test_names_understood_by_their_words_are_printed_in_a_line_and_all_on_request(tmp_path, capsys):
     log = str(write_jsonl(tmp_path / "log.jsonl", by_hand()))
     main(["check", log])
     shown = capsys.readouterr().out
@@ -458,7 +458,7 @@ def test_names_understood_by_their_words_are_told_in_a_line_and_all_on_request(t
     assert "kl_ref.k1" in capsys.readouterr().out
 
 
-def test_what_a_name_is_can_be_said(tmp_path, capsys):
+def test_what_a_name_is_can_be_given(tmp_path, capsys):
     log = str(write_jsonl(tmp_path / "log.jsonl", by_hand()))
     main(["check", log, "--json", "--map", "payoff=reward.total.mean", "--map", "kl_div=none"])
     names = {
@@ -468,7 +468,7 @@ def test_what_a_name_is_can_be_said(tmp_path, capsys):
     assert "kl" not in names
 
 
-def test_a_reward_that_adds_up_is_told(tmp_path, capsys):
+def test_a_reward_that_adds_up_is_reported(tmp_path, capsys):
     rows = [
         row | {"reward": row["payoff"] + 0.01 * (n % 7), "x_bonus": 0.01 * (n % 7)} for n, row in enumerate(by_hand())
     ]

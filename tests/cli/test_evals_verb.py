@@ -145,7 +145,7 @@ def test_evaluations_of_other_kinds_are_a_table_of_their_numbers(tmp_path, capsy
     assert ["100", "0.52"] in rows
 
 
-def test_a_run_without_evaluations_is_said_and_is_no_success(tmp_path, capsys):
+def test_a_run_without_evaluations_is_reported_and_is_no_success(tmp_path, capsys):
     with rlvitals.start(tmp_path / "run") as run:
         run.log({"loss": 1.0}, step=1)
     assert main(["evals", str(tmp_path / "run")]) == 1

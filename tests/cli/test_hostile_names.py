@@ -428,7 +428,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPO / "src"), "TERM": "xterm-256color", "PYTHONUTF8": "1"}
 
 
-def test_an_exception_nobody_caught_is_told_without_its_sequences(materials):
+def test_an_exception_nobody_caught_is_reported_without_its_sequences(materials):
     code = (
         "import sys\nfrom rlvitals.cli import main, runs\n"
         "def run(arguments): raise ValueError(arguments.directory)\n"

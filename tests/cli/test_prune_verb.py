@@ -59,7 +59,7 @@ def test_packed_rollouts_are_pruned_too(run_path):
 
 
 @pytest.mark.parametrize("words", [[], ["--rollouts-keep-last", "-1"]])
-def test_wrong_usage_is_told(run_path, words, capsys):
+def test_wrong_usage_is_reported(run_path, words, capsys):
     try:
         code = main(["prune", str(run_path), *words])
     except SystemExit as left:

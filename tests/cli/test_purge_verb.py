@@ -59,7 +59,7 @@ def test_the_list_leaves_out_what_was_put_away(folder, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 3
 
 
-def test_without_a_terminal_it_needs_to_be_told(folder, capsys, monkeypatch):
+def test_without_a_terminal_it_needs_yes(folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     assert main(["purge", str(folder)]) == 64
     assert "--yes" in capsys.readouterr().err

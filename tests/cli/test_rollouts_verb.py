@@ -124,7 +124,7 @@ def test_two_steps_are_compared_by_prompt(run_path, capsys):
         (["--step", "20", "--diff", "10", "--group", "2"], "was not tried at step 10"),
     ],
 )
-def test_what_is_not_there_is_said_without_a_traceback(run_path, capsys, words, message):
+def test_what_is_not_there_is_reported_without_a_traceback(run_path, capsys, words, message):
     assert main(["rollouts", run_path, *words]) == 64
     assert message in capsys.readouterr().err
 

@@ -96,7 +96,7 @@ def test_a_run_without_rollouts_cannot_be_judged(tmp_path, capsys):
     assert "no rollouts" in capsys.readouterr().out
 
 
-def test_wrong_usage_is_said(run_path, tmp_path, capsys):
+def test_wrong_usage_is_reported(run_path, tmp_path, capsys):
     (tmp_path / "bad.yaml").write_text("- {name: a, match: '('}\n")
     (tmp_path / "rubric.yaml").write_text("name: gamed\nqestion: no\n")
     for words, message in (

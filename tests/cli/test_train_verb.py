@@ -102,7 +102,7 @@ def test_wrong_usage_is_one_line_and_64(tmp_path, words, complaint, capsys):
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
-def test_how_it_ended_is_said_and_is_the_exit_code(status, code, capsys, monkeypatch):
+def test_how_it_ended_is_reported_and_is_the_exit_code(status, code, capsys, monkeypatch):
     from rlvitals.train import kto
 
     monkeypatch.setattr(kto, "train", lambda settings: TrainingOutcome("out", 3, status, "It is over."))
@@ -113,7 +113,7 @@ def test_how_it_ended_is_said_and_is_the_exit_code(status, code, capsys, monkeyp
     assert json.loads(capsys.readouterr().out) == facts
 
 
-def test_of_several_processes_one_speaks(capsys, monkeypatch):
+def test_of_several_processes_one_prints(capsys, monkeypatch):
     from rlvitals.train import kto
 
     monkeypatch.setenv("WORLD_SIZE", "2")

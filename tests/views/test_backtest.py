@@ -74,7 +74,7 @@ def test_a_critical_that_comes_too_late_is_no_hit(logs):
     assert (totals["failed_from_the_start_in_time"].count, totals["failed_later_in_time"].count) == (0, 1)
 
 
-def test_a_run_that_nothing_is_said_of_is_missed(logs):
+def test_a_run_that_nothing_is_reported_of_is_missed(logs):
     labels = {"fine.jsonl": Label("fail", 20), "dead_late.jsonl": Label("watch", 81)}
     done = backtest(["default"], [logs / "fine.jsonl", logs / "dead_late.jsonl"], labels)
     assert (done.results[0].in_time, done.results[0].delay) == (False, None)
@@ -128,7 +128,7 @@ def test_a_wrong_rule_or_no_log_is_an_error(tmp_path, logs):
         backtest(["default"], [tmp_path / "empty.log"])
 
 
-def test_a_file_that_is_no_log_is_passed_over_and_named(logs):
+def test_a_file_that_is_no_log_is_skipped_and_named(logs):
     (logs / "notes.txt").write_text("no numbers\n")
     done = backtest(["default"], [logs])
     assert [path.rpartition("/")[2] for path in done.passed_over] == ["notes.txt"]

@@ -81,7 +81,7 @@ def test_when_a_finding_came_back_its_end_is_that_of_the_last_time(recovered, ag
     assert when(finding, others) == f"started at step 41, warning at 57, {ending}"
 
 
-def test_evidence_is_told_in_words():
+def test_evidence_is_written_in_words():
     reward = {"metric": "reward", "value": 0.1, "level": 0.2, "base": 0.4, "noise": 0.05, "points": 31.0, "gain": -0.2}
     assert evidence({"evidence": reward, "metrics": ()}) == (
         "reward: moving average 0.2, at the start 0.4, typical noise 0.05, 31 points, gained -0.2"
@@ -187,7 +187,7 @@ def test_only_series_that_a_finding_is_about_are_kept(tmp_path):
     assert set(report.series) == {name for finding in report.findings for name in finding.metrics}
 
 
-def test_a_wrong_rule_is_said_at_once(tmp_path):
+def test_a_wrong_rule_is_reported_at_once(tmp_path):
     log = write_jsonl(tmp_path / "log.jsonl", healthy_rows())
     with pytest.raises(RuleError):
         check(log, "kto_gide")
@@ -295,7 +295,7 @@ def test_a_file_that_a_run_names_is_not_opened_and_a_broken_rule_is_a_note(tmp_p
     assert any(message in note for note in check(tmp_path / "run").notes)
 
 
-def test_a_verdict_that_differs_from_the_runs_own_is_told(tmp_path):
+def test_a_verdict_that_differs_from_the_runs_own_is_reported(tmp_path):
     finding = Finding("kl", "kl_explosion", "warning", 5, 4, "KL")
     for own, expected in (([HealthEvent("raised", 5, finding=finding)], True), ([], False)):
         source = RowSource(tmp_path, "run", healthy_rows(), recorded=own)

@@ -38,7 +38,7 @@ def test_only_settings_that_differ_are_listed(twins):
     assert compare_runs(twins).config_differences == {"optim.lr": [1e-6, 2e-6]}
 
 
-def test_what_repeats_another_setting_or_says_where_a_model_lay_is_folded_away(tmp_path):
+def test_what_repeats_another_setting_or_says_where_a_model_was_is_folded_away(tmp_path):
     left, right = (
         record(
             tmp_path / name,

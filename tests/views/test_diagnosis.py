@@ -30,7 +30,7 @@ def write_run(path, rows=120, extra=(), **options):
 # Whose verdict it is
 
 
-def test_what_the_run_s_own_monitor_said_is_the_verdict_also_where_it_said_nothing(tmp_path):
+def test_what_the_run_s_own_monitor_reported_is_the_verdict_also_where_it_reported_nothing(tmp_path):
     quiet = [{"rule": "*", "enabled": False}]
     dead = [{"grad_norm": 0.0, "loss": 0.1 + 0.01 * (step % 7), "reward": 0.3} for step in range(60)]
     with rlvitals.start(tmp_path / "watched", rules=quiet, hardware=False, display="none") as run:
@@ -136,7 +136,7 @@ def test_an_answer_to_no_known_request_and_a_request_without_a_number_are_harmle
 # What is told of each
 
 
-def test_the_step_at_which_a_finding_recovered_is_told(tmp_path):
+def test_the_step_at_which_a_finding_recovered_is_reported(tmp_path):
     view = write_run(tmp_path)
     for line in (monitor_line(), finding_line(ALARM), finding_line(replace(ALARM, rule="yours"))):
         append_event(RunDir(tmp_path), line)
@@ -146,7 +146,7 @@ def test_the_step_at_which_a_finding_recovered_is_told(tmp_path):
     assert (answer["verdict"], answer["was_watched"], answer["judging"]) == ("act", True, False)
 
 
-def test_of_very_many_findings_the_newest_are_told_and_the_others_counted(tmp_path):
+def test_of_very_many_findings_the_newest_are_listed_and_the_others_counted(tmp_path):
     view = write_run(tmp_path, rows=1)
     for count, left_out in ((MOST_LISTED, 0), (MOST_LISTED + 30, 30)):
         findings = [replace(ALARM, step=step, metrics=()) for step in range(count)]
@@ -165,7 +165,7 @@ def test_of_very_many_findings_the_newest_are_told_and_the_others_counted(tmp_pa
         (5, 110, 1, 120),
     ],
 )
-def test_the_curve_around_a_finding_shows_what_came_before_its_onset_and_after_it_was_said(
+def test_the_curve_around_a_finding_shows_what_came_before_its_onset_and_after_it_was_raised(
     tmp_path, onset, raised, first, last
 ):
     view = write_run(tmp_path, extra=["loss", "kl"])

@@ -52,7 +52,7 @@ def test_a_row_without_an_epoch_is_in_that_of_the_row_before(tmp_path):
     assert [epoch.rows for epoch in record(tmp_path, rows).epochs()] == [3, 2]
 
 
-def test_an_epoch_may_be_told_in_steps(tmp_path):
+def test_an_epoch_may_be_given_in_steps(tmp_path):
     rows = [{"loss": float(step)} for step in range(1, 8)]
     view = record(tmp_path / "asked", rows)
     assert [(epoch.first_step, epoch.last_step) for epoch in view.epochs(steps_per_epoch=3)] == [(1, 3), (4, 6), (7, 7)]

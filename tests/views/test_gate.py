@@ -325,7 +325,7 @@ def test_a_metric_without_a_direction_must_be_given_one(tmp_path):
     assert goal_of(runs, "mine", "down").direction == "down"
 
 
-def test_values_that_are_no_numbers_are_left_out_and_said(tmp_path, baselines):
+def test_values_that_are_no_numbers_are_left_out_and_reported(tmp_path, baselines):
     rows = rows_of(20)
     rows[30]["reward"] = math.nan
     path = tmp_path / "own.jsonl"

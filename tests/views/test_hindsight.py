@@ -159,7 +159,7 @@ def test_a_killed_run_that_had_failed_is_counted_to_its_last_sign_of_life(tmp_pa
     assert look_back(copy)["cost"]["hours"] == pytest.approx((times[60] - times[ONSET]) / 3600, abs=1e-9)
 
 
-def test_a_run_that_raised_is_told_and_a_healthy_one_is_not(tmp_path):
+def test_a_run_that_raised_is_reported_and_a_healthy_one_is_not(tmp_path):
     with pytest.raises(ZeroDivisionError):
         record(tmp_path / "failed", range(1, 31), dies=False, beside=lambda run, step: 1 / (30 - step))
     assert look_back(tmp_path / "failed")["told"][0].startswith("No critical finding before the run failed")
@@ -201,7 +201,7 @@ def test_rows_of_several_steps_stand_for_all_of_them(tmp_path):
     assert clock_of(open_any(path)).seconds_since(50) == pytest.approx(60 * 6.0)
 
 
-def test_a_long_silence_of_another_tools_log_is_left_out_and_said(tmp_path):
+def test_a_long_silence_of_another_tools_log_is_left_out_and_reported(tmp_path):
     # A row a minute, and nine hours between step 100 and 101: nobody knows whether a process was alive.
     path = foreign(tmp_path / "log.jsonl", timestamp=lambda step: BEGAN + 60 * step + 32_400 * (step > 100))
     found = look_back(path)
@@ -337,7 +337,7 @@ def test_a_checkpoint_that_rows_name_counts_unless_another_is_still_there(tmp_pa
     assert (look_back(run)["checkpoint"]["name"], bool(look_back(run)["checkpoint"]["path"])) == ("checkpoint-10", True)
 
 
-def test_a_page_is_told_of_checkpoints_within_its_folder_alone(tmp_path):
+def test_a_page_gets_checkpoints_within_its_folder_alone(tmp_path):
     outside, served = tmp_path / "outside", tmp_path / "served"
     (outside / "checkpoint-10").mkdir(parents=True)
     run = record(served / "run", config={"output_dir": str(outside), "lr": 1})

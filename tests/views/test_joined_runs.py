@@ -148,7 +148,7 @@ def test_a_step_is_watched_when_every_process_has_logged_it(tmp_path):
     assert watched.rows == 4  # the step that the orchestrator alone has logged
 
 
-def test_the_page_of_a_training_hears_of_rows_and_of_its_end(tmp_path):
+def test_the_page_of_a_training_gets_its_rows_and_its_end(tmp_path):
     folder = tmp_path / "rlvitals"
     with begin(folder / "orchestrator") as orchestrator, begin(folder / "trainer") as trainer:
         orchestrator.log({"reward/all/mean": 0.1}, step=0)

@@ -72,7 +72,7 @@ def test_a_table_alone_is_read_too(tmp_path):
     assert (steps.tolist(), rewards.tolist()) == ([1, 2], [0.5, 0.75])
 
 
-def test_what_is_not_there_is_said_with_the_nearest_name(tmp_path):
+def test_what_is_not_there_is_reported_with_the_nearest_name(tmp_path):
     (tmp_path / "run-one").mkdir()
     with pytest.raises(NotALog, match="Did you mean 'run-one'"):
         open_any(tmp_path / "run-onne")

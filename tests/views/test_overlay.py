@@ -72,7 +72,7 @@ def test_what_is_no_such_quantity_is_refused_and_takes_no_part_in_a_band(views, 
     )
 
 
-def test_what_only_the_others_log_is_told_with_which_do(tmp_path):
+def test_what_only_the_others_log_is_reported_with_which_do(tmp_path):
     rows = {
         "first": {"reward": 1.0, "kl": 0.1},
         "same": {"reward": 1.0, "kl": 0.1},

@@ -42,7 +42,7 @@ def spans_of(steps):
     ]
 
 
-def test_phases_are_told_step_by_step_within_the_range(tmp_path):
+def test_phases_are_listed_step_by_step_within_the_range(tmp_path):
     view = record(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(10))
     answer = performance(view, 3, 4)
     assert [(phase["step"], phase["name"]) for phase in answer["phases"]] == [
@@ -54,7 +54,7 @@ def test_phases_are_told_step_by_step_within_the_range(tmp_path):
     assert answer["share"] == pytest.approx({"generate": 2 / 3, "train_step": 1 / 3})
 
 
-def test_of_very_many_phases_the_newest_are_told_and_a_range_finds_the_old_ones(tmp_path, monkeypatch):
+def test_of_very_many_phases_the_newest_are_listed_and_a_range_finds_the_old_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOST_SPANS", 4)
     monkeypatch.setattr(module, "MOST_READ", 10)
     view = record(tmp_path, [{"step": 1, "loss": 1.0}], spans_of(50))
@@ -77,7 +77,7 @@ def listed(tmp_path, *names):
     return list(throughput(record(tmp_path, [{"step": step, **dict.fromkeys(names, 9.0 + step)} for step in (1, 2)])))
 
 
-def test_a_mean_or_percentile_of_a_speed_that_is_told_is_left_out(tmp_path):
+def test_a_mean_or_percentile_of_a_speed_that_is_reported_is_left_out(tmp_path):
     speeds = [
         "perf.generation_tokens_per_s",
         "perf/train_step/tokens_per_s",

@@ -68,7 +68,7 @@ def test_what_a_finding_is_about_gets_a_panel_even_where_nobody_knows_its_name(s
     assert "training_dynamics/kl_div" in titles(picture)
 
 
-def test_a_run_that_was_watched_shows_what_was_said_then(tmp_path):
+def test_a_run_that_was_watched_shows_what_was_reported_then(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo", framework="trl_grpo") as run:
         for row in dying_rows(healthy=40):
             run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
@@ -103,7 +103,7 @@ def test_the_axis_may_be_tokens_and_evaluations_lie_between_their_neighbours(tmp
     assert picture.x_label == "tokens"
 
 
-def test_time_is_told_in_the_unit_that_fits(tmp_path):
+def test_time_is_shown_in_the_unit_that_fits(tmp_path):
     rows = [{"step": step, "timestamp": 1e9 + 3600 * step, "reward": 1.0} for step in range(1, 8)]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -149,7 +149,7 @@ def test_runs_are_compared_in_one_sign_and_scale(tmp_path):
     assert picture.legend == ["verl", "roll"]
 
 
-def test_what_does_not_compare_is_left_out_and_said(tmp_path):
+def test_what_does_not_compare_is_left_out_and_reported(tmp_path):
     rows = [{"step": s, "kl": 0.01, "reward": s} for s in (1, 2)]
     grpo = record(tmp_path / "grpo", rows, framework="trl_grpo")
     kto = record(tmp_path / "kto", [{**row, "rewards/margins": 1.0} for row in rows], framework="trl_kto")
@@ -164,6 +164,6 @@ def test_runs_with_nothing_in_common_give_no_picture(tmp_path):
         comparison([one, other], compare_runs([one, other]))
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path):
     views = [record(tmp_path / name / "run", healthy_rows(3), name="run") for name in ("a", "b")]
     assert comparison(views, compare_runs(views)).legend == ["a/run", "b/run"]

@@ -192,7 +192,7 @@ def test_a_damaged_card_says_that_the_rows_are_safe(run_path):
         rlvitals.open_run(run_path)
 
 
-def test_what_could_not_be_taken_is_told(tmp_path, caplog):
+def test_what_could_not_be_taken_is_reported(tmp_path, caplog):
     with rlvitals.start(tmp_path / "run") as run:
         run.log({"loss": 1.0, "grads": [1, 2]}, step=1)
         run.log({"grads": [1, 2]}, step=2)

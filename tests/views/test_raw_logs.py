@@ -66,7 +66,7 @@ def test_nothing_else_is_opened_as_a_log(folder):
             served.served(name)
 
 
-def test_a_log_that_grows_is_read_again_and_its_page_hears_of_it(folder):
+def test_a_log_that_grows_is_read_again_and_its_page_gets_it(folder):
     log = folder / "deep" / "er" / "metrics.jsonl"
     served = Folder(folder)
     served.runs()
@@ -84,7 +84,7 @@ def test_a_log_that_grows_is_read_again_and_its_page_hears_of_it(folder):
     assert {line["run"]: line["rows"] for line in served.runs()["runs"]}["deep/er/metrics.jsonl"] == 60
 
 
-def test_what_is_left_out_is_counted_and_said(folder, monkeypatch):
+def test_what_is_left_out_is_counted_and_reported(folder, monkeypatch):
     for number in range(6):
         write_log(folder / "many" / f"train_{number}.csv")
     monkeypatch.setattr(raw_logs, "MOST_LOGS", 3)

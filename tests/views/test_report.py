@@ -74,7 +74,7 @@ def test_secrets_that_another_recorder_left_in_the_settings_are_masked(tmp_path)
     assert "hunter2" not in text
 
 
-def test_epochs_are_told_where_there_is_more_than_one(tmp_path):
+def test_epochs_are_reported_where_there_is_more_than_one(tmp_path):
     rows = [row | {"epoch": 1 + (row["step"] - 1) // 20} for row in healthy_rows(60)]
     epochs = gather(record(tmp_path / "run", rows)).epochs["epochs"]
     assert [epoch["epoch"] for epoch in epochs] == [1, 2, 3]
@@ -114,7 +114,7 @@ def test_the_step_bar_is_coloured_to_the_end_while_a_finding_lasts(tmp_path):
     assert report.step_bar[0]["severity"] is None
 
 
-def test_what_was_asked_because_of_a_finding_and_answered_is_told(tmp_path):
+def test_what_was_asked_because_of_a_finding_and_answered_is_reported(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none", actions="act") as run:
         for row in dying_rows():
             run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])

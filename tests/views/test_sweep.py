@@ -38,7 +38,7 @@ def test_importance_by_hand():
         ([1, 2, 3, 4, 5, 6], [2.0] * 6, "the target is the same"),
     ],
 )
-def test_what_cannot_be_said_is_not_said(values, targets, note):
+def test_what_cannot_be_computed_is_not_reported(values, targets, note):
     found = importance_of("x", values, targets)
     assert found["strength"] is None
     assert note in found["note"]

@@ -91,7 +91,7 @@ def test_every_chapter_of_the_catalogue_has_its_place():
     assert sorted((*tree.READ_FIRST, *tree.READ_LAST)) == sorted(family.id for family in families())
 
 
-def test_what_never_changes_and_what_evaluations_log_of_the_same_is_told(tmp_path):
+def test_what_never_changes_and_what_evaluations_log_of_the_same_is_reported(tmp_path):
     rows = [{"loss": 1.0 / step, "eval_loss": 2.0, "train/kl": 0.1, "val/kl": step, "beta": 0.1} for step in (1, 2)]
     view = write_rows(tmp_path, [*rows, {"once": 1.0}])
     answer = tree.metric_list(view, ["loss"])

@@ -93,7 +93,7 @@ def test_the_worst_standing_finding_colours_a_tile(tmp_path):
         assert tile_of(view, "reward", *findings)["status"] == "ok"
 
 
-def test_a_typical_range_is_told_and_colours_nothing(tmp_path):
+def test_a_typical_range_is_reported_and_colours_nothing(tmp_path):
     for value in (0.1, 0.99):
         view = write_run(tmp_path / f"run{value}", 20, GRPO | {"frac_reward_zero_std": value}, algorithm="grpo")
         tile = tile_of(view, "frac_reward_zero_std")
@@ -123,7 +123,7 @@ def test_a_tile_shows_the_range_of_the_stage_the_run_is_in(tmp_path):
         assert tile_of(view, "rewards/margins")["band"] == band
 
 
-def test_the_step_bar_covers_every_step_once_and_marks_what_was_said(tmp_path):
+def test_the_step_bar_covers_every_step_once_and_marks_what_was_reported(tmp_path):
     view = write_run(tmp_path / "run", 600, {"loss": 1.0})
     findings = [finding("warning", 100, 120), finding("critical", 115, 130), finding("info", 500, 500)]
     bar = step_bar(view, [replace(found, recovered_step=found.step) for found in findings])
@@ -270,7 +270,7 @@ def test_rows_are_counted_the_same_from_the_index_and_from_the_log(tmp_path):
     assert Headlines().of(tmp_path / "run")["rows"] == 701
 
 
-def test_the_headline_leaves_out_what_an_abandoned_attempt_was_told(tmp_path):
+def test_the_headline_leaves_out_what_an_abandoned_attempt_raised(tmp_path):
     options = {"hardware": False, "display": "none", "rules": ["zq > 5: critical"]}
     with rlvitals.start(tmp_path / "run", **options) as run:
         for step in range(1, 40):

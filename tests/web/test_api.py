@@ -110,7 +110,7 @@ def test_zooming_in_brings_the_points_back(client):
     assert line["low"] == line["high"] == line["y"]
 
 
-def test_time_is_an_axis_and_one_the_run_lacks_is_said_to_be_missing(client, folder):
+def test_time_is_an_axis_and_one_the_run_lacks_is_reported_as_missing(client, folder):
     line = client.api("series", run="grpo/one", name="reward", x="time").facts["lines"][0]
     assert line["x"] == sorted(line["x"])
     assert line["steps"] == list(range(1, 301))
@@ -307,7 +307,7 @@ def test_findings_come_with_what_was_asked_done_and_seen(tmp_path):
         assert about_kl["rule"] in {mark["rule"] for mark in marks}
 
 
-def test_the_command_serves_until_it_is_told_to_end(folder):
+def test_the_command_serves_until_it_is_stopped(folder):
     command = [sys.executable, "-m", "rlvitals.cli.main", "serve", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().split()[-1]
@@ -320,7 +320,7 @@ def test_the_command_serves_until_it_is_told_to_end(folder):
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):
+def test_a_port_that_is_taken_is_reported_with_the_way_out(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = ["-m", "rlvitals.cli.main", "serve", str(tmp_path), "--port", str(taken.getsockname()[1])]
         done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
@@ -368,7 +368,7 @@ def test_a_log_that_takes_long_to_judge_is_shown_at_once_and_its_verdict_when_it
         assert client.api("runs").facts["runs"][0]["verdict"] == "watch"
 
 
-def test_a_doctor_that_fails_is_told_to_whoever_asks(tmp_path, monkeypatch):
+def test_a_doctor_that_fails_is_reported_to_whoever_asks(tmp_path, monkeypatch):
     write_run(tmp_path / "run", rows=50)
 
     def diagnose(view, pause):

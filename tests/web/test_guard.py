@@ -218,7 +218,7 @@ def test_a_huge_address_is_refused_and_the_server_lives_on(client):
         {"x": "__class__"}, {"x": "../step"},
     ],
 )  # fmt: skip
-def test_what_is_no_number_is_said_to_be_none(client, question):
+def test_what_is_no_number_is_refused(client, question):
     answer = client.api("series", run="run", name="loss", **question)
     assert answer.status == 400
     assert answer.facts["error"]
@@ -315,7 +315,7 @@ def test_names_in_host_headers_are_read_strictly():
     assert not any_address
 
 
-def test_a_port_that_is_none_is_said(tmp_path, capsys):
+def test_a_port_that_is_none_is_reported(tmp_path, capsys):
     assert main(["serve", str(tmp_path), "--port", "70000"]) == 64
     assert "65535" in capsys.readouterr().err
     assert main(["serve", str(tmp_path / "nowhere"), "--port", "0"]) == 64
@@ -324,7 +324,7 @@ def test_a_port_that_is_none_is_said(tmp_path, capsys):
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
-def test_a_hostile_run_is_told_as_plain_data(tmp_path):
+def test_a_hostile_run_is_sent_as_plain_data(tmp_path):
     """Markup, control characters and path tricks in every place a run has text."""
     odd = [
         MARKUP,

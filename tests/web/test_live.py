@@ -26,7 +26,7 @@ def run(tmp_path):
         yield run
 
 
-def test_a_row_is_heard_within_a_second_of_being_logged(tmp_path, run):
+def test_a_row_is_received_within_a_second_of_being_logged(tmp_path, run):
     with serving(tmp_path) as client, client.listen("run") as events:
         assert next(events)[:2] == ("status", {"status": "running", "status_note": "", "ended": None})
         waits = []
@@ -40,7 +40,7 @@ def test_a_row_is_heard_within_a_second_of_being_logged(tmp_path, run):
     assert min(waits) < 1.0  # the machine may be busy with something else at the others
 
 
-def test_rows_that_come_fast_are_told_together(tmp_path, run):
+def test_rows_that_come_fast_are_sent_together(tmp_path, run):
     with serving(tmp_path) as client, client.listen("run") as events:
         next(events)
         for step in range(2, 202):
@@ -65,7 +65,7 @@ def test_a_page_that_comes_back_misses_nothing(tmp_path, run):
     assert (name, facts["step"], facts["rows"]) == ("rows", 3, 1)
 
 
-def test_the_end_of_a_run_is_heard(tmp_path):
+def test_the_end_of_a_run_is_received(tmp_path):
     run = rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none")
     run.log({"loss": 1.0}, step=1)
     with serving(tmp_path) as client, client.listen("run") as events:
@@ -76,7 +76,7 @@ def test_the_end_of_a_run_is_heard(tmp_path):
     assert facts["ended"]
 
 
-def test_findings_are_heard(tmp_path):
+def test_findings_are_received(tmp_path):
     with (
         rlvitals.start(tmp_path / "run", rules=["loss > 5: critical"], hardware=False, display="none") as run,
         serving(tmp_path) as client,

@@ -191,7 +191,7 @@ def test_damaged_marks_hide_no_run_and_are_not_overwritten(tmp_path):
     assert (tmp_path / FILE).read_text() == "{"
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     with rlvitals.start(tmp_path / "run", monitor=False, hardware=False, display="none") as run:
         run.log({"loss": 1.0}, step=1)
 

@@ -106,7 +106,7 @@ def show(page, *, is_hidden: bool) -> None:
     )
 
 
-def test_the_end_of_a_run_is_told(tmp_path, browser):
+def test_the_end_of_a_run_is_reported(tmp_path, browser):
     run = start(tmp_path / "now")
     run.log({"loss": 1.0}, step=1)
     with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
@@ -116,7 +116,7 @@ def test_the_end_of_a_run_is_told(tmp_path, browser):
         page.wait_for_selector("#live:has-text('finished')")
 
 
-def test_a_server_that_is_gone_is_told(tmp_path, browser, training):
+def test_a_server_that_is_gone_is_reported(tmp_path, browser, training):
     with serving(tmp_path / "now") as client, browsing(browser, client.port) as screen:
         page = screen.open("vitals", run=".")
         page.wait_for_selector("#live:has-text('live')")

@@ -90,7 +90,7 @@ def test_every_screen_opens_from_files(browser, site):
                     page.emulate_media(color_scheme="light")
 
 
-def test_what_files_cannot_answer_is_said(browser, site):
+def test_what_files_cannot_answer_is_reported(browser, site):
     with browsing(browser, site) as screen:
         page = screen.open("rollouts", run="agent", search="River is number 3 at step 2")
         assert page.locator(".groups button.group").count() == 1

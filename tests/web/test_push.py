@@ -93,7 +93,7 @@ def test_a_pushed_run_is_the_run_byte_by_byte(tmp_path, monkeypatch, capsys):
         assert contents(tmp_path / "team" / "a" / "b") == contents(run)
 
 
-def test_what_differs_on_the_server_is_sent_anew(tmp_path):
+def test_what_differs_on_the_server_is_sent_again(tmp_path):
     run = record(tmp_path / "mine")
     with receiving(tmp_path / "team") as client:
         deliver(run, client)
@@ -243,7 +243,7 @@ def test_another_run_is_left_alone(tmp_path):
         assert contents(tmp_path / "team" / "run") == before
 
 
-def test_a_server_that_stays_away_is_told_of(tmp_path):
+def test_a_server_that_stays_away_is_reported(tmp_path):
     run = record(tmp_path / "mine", rows=3)
     delivery = Delivery(RunDir(run), PushServer("http://127.0.0.1:9", TOKEN), "run")
     with pytest.raises(RunError, match="run the same command again"):

@@ -96,7 +96,7 @@ def test_a_runs_settings_lead_only_to_dumps_that_are_served(dumps, tmp_path):
     assert folder.view("inside").rollout_log.steps == [1, 2]
 
 
-def test_a_link_in_a_dump_is_passed_over_and_the_dump_is_listed(dumps, tmp_path):
+def test_a_link_in_a_dump_is_skipped_and_the_dump_is_listed(dumps, tmp_path):
     dump_step(tmp_path.parent / f"{tmp_path.name}-secret", 9)
     (dumps / "exp" / "rollout_data" / "9.jsonl").symlink_to(tmp_path.parent / f"{tmp_path.name}-secret" / "9.jsonl")
     folder = Folder(dumps)
@@ -105,7 +105,7 @@ def test_a_link_in_a_dump_is_passed_over_and_the_dump_is_listed(dumps, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_new_file_is_heard(dumps):
+def test_a_new_file_is_received(dumps):
     with serving(dumps) as client, client.listen("exp") as events:
         name, facts, place = next(events)
         assert (name, facts["status"]) == ("status", "running")

@@ -198,7 +198,7 @@ def test_a_space_finds_its_card_and_the_title_is_quoted(recorded, tmp_path):
     assert "unsafe" not in files["index.html"]
 
 
-def test_what_is_no_run_is_told(tmp_path, capsys):
+def test_what_is_no_run_is_reported(tmp_path, capsys):
     assert main(["share", str(tmp_path), "--to", str(tmp_path / "site")]) == 64
     assert "there is no run" in capsys.readouterr().err
     assert not (tmp_path / "site").exists()
