@@ -163,7 +163,7 @@ def test_a_revert_that_fails_stops_the_loop_because_its_weights_may_be_half_load
     assert loop.stopped_at == 6
 
 
-def test_a_run_that_cannot_be_asked_is_said_once_and_raises_nothing(caplog):
+def test_a_run_that_cannot_be_asked_is_reported_once_and_raises_nothing(caplog):
     class Broken:
         def request(self, *, everywhere):
             raise OSError("no recorder")
@@ -263,7 +263,7 @@ def test_reverts_and_the_checkpoints_they_spoil_are_remembered_after_a_resume(tm
     assert [answer[:2] for answer in answers(tmp_path)] == [("revert", "done"), ("revert", "done"), ("stop", "done")]
 
 
-def test_a_checkpoint_saved_anew_after_a_resume_is_good_again(tmp_path):
+def test_a_checkpoint_saved_again_after_a_resume_is_good_again(tmp_path):
     """The resume goes back before the abandoned stretch: 6 and 7 are trained and saved a second time."""
     Loop(tmp_path, rules=RULES, save_steps=1).go(alarms(1, 8, high=HIGHS))
     for path in tmp_path.glob("checkpoint-[678]"):
@@ -339,7 +339,7 @@ def test_all_ranks_do_the_same_and_a_revert_that_fails_on_one_has_failed_on_all(
     first, second = (json.loads(rank.communicate(timeout=120)[0].strip().splitlines()[-1]) for rank in ranks)
     for case, (expected, answer, begins) in CASES.items():
         assert (first[case][0], first[case][2]) == (second[case][0], second[case][2]) == expected, case
-        told = answers(tmp_path / case) if answer else []
-        assert [each[:2] for each in told] == ([("revert", answer)] if answer else [])
-        assert all(text.startswith(begins) for _, _, text in told)
+        recorded = answers(tmp_path / case) if answer else []
+        assert [each[:2] for each in recorded] == ([("revert", answer)] if answer else [])
+        assert all(text.startswith(begins) for _, _, text in recorded)
     assert first["whole"][1] == second["whole"][1] == 0.5

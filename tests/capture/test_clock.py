@@ -129,7 +129,7 @@ def hook():
 
 @pytest.mark.slow
 @needs_proc
-def test_a_trainer_of_which_nothing_runs_any_more_is_told_of_from_outside(tmp_path, train, hook, capsys):
+def test_a_stopped_trainer_is_reported_from_outside(tmp_path, train, hook, capsys):
     address, bodies = hook
     run, sentinel = tmp_path / "run", tmp_path / "stop.json"
     notify = {"webhook": "${env:RLVITALS_TEST_HOOK}", "on": "warning", "sentinel": str(sentinel)}
@@ -139,16 +139,16 @@ def test_a_trainer_of_which_nothing_runs_any_more_is_told_of_from_outside(tmp_pa
     assert until(lambda: stalls(run, "critical") and len(bodies) == 2 and sentinel.exists())
     assert [line["severity"] for line in stalls(run)] == ["warning", "critical"]
     assert [line["attempt"] for line in stalls(run)] == [1, 1]
-    said = [finding.title for finding in rlvitals.open_run(run).findings]
-    assert len(said) == 2
-    assert said[1].startswith("no row for ")
+    titles = [finding.title for finding in rlvitals.open_run(run).findings]
+    assert len(titles) == 2
+    assert titles[1].startswith("no row for ")
     assert [(body["run"], body["severity"], body["title"]) for body in bodies] == [
-        ("kto-7b", "warning", said[0]),
-        ("kto-7b", "critical", said[1]),
+        ("kto-7b", "warning", titles[0]),
+        ("kto-7b", "critical", titles[1]),
     ]
-    assert json.loads(sentinel.read_text())["finding"]["title"] == said[1]
+    assert json.loads(sentinel.read_text())["finding"]["title"] == titles[1]
     main(["show", str(run)])
-    assert said[1] in capsys.readouterr().out
+    assert titles[1] in capsys.readouterr().out
     command = Path(f"/proc/{clock_pids(run)[0]}/cmdline").read_bytes()
     assert b"SECRET" not in command
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
@@ -166,7 +166,7 @@ def test_a_stall_that_the_trainer_sees_too_is_recorded_once_and_shown_by_the_tra
 
 @pytest.mark.slow
 @needs_proc
-def test_a_killed_trainer_is_told_of_at_once(tmp_path, train, hook):
+def test_a_killed_trainer_is_reported_at_once(tmp_path, train, hook):
     address, bodies = hook
     run = tmp_path / "run"
     settings = {"notify": {"webhook": "${env:RLVITALS_TEST_HOOK}"}}  # with the shipped numbers: 30 minutes
@@ -184,8 +184,8 @@ def test_a_killed_trainer_is_told_of_at_once(tmp_path, train, hook):
     )
     assert line["timestamp"] - killed_at < 10
     assert bodies[0]["title"] == finding.title == line["title"]
-    told = rlvitals.open_run(run).findings  # once, in the words of every screen
-    assert [(found.rule, found.step, found.title) for found in told] == [
+    findings = rlvitals.open_run(run).findings  # once, in the words of every screen
+    assert [(found.rule, found.step, found.title) for found in findings] == [
         ("process_gone", last, f"stopped at step {last}: the process is gone")
     ]
     assert until(lambda: not clock_pids(run))
@@ -195,7 +195,7 @@ def test_a_killed_trainer_is_told_of_at_once(tmp_path, train, hook):
 
 @pytest.mark.slow
 @needs_proc
-def test_a_slow_but_regular_run_that_finishes_is_not_spoken_of_and_the_process_ends(tmp_path, train):
+def test_a_slow_but_regular_run_that_finishes_is_not_reported_and_the_process_ends(tmp_path, train):
     settings = {"rules": stall_rule(0.3, 0.5, times=6, times_critical=10), "actions": "act"}
     trainer = train(tmp_path / "run", settings, rows=7, pause=0.8, wait_for=3)
     assert clock_pids(tmp_path / "run")
@@ -206,7 +206,7 @@ def test_a_slow_but_regular_run_that_finishes_is_not_spoken_of_and_the_process_e
 
 @pytest.mark.slow
 @needs_proc
-def test_a_trainer_that_is_asked_to_end_is_not_spoken_of(tmp_path, train):
+def test_a_trainer_that_is_asked_to_end_is_not_reported(tmp_path, train):
     trainer = train(tmp_path / "run", {"actions": "act"})
     trainer.terminate()
     trainer.wait(timeout=30)
@@ -265,7 +265,7 @@ def test_when_the_clock_was_killed_the_trainer_records_its_stalls_itself(tmp_pat
         assert until(lambda: stalls(tmp_path, "critical"))
 
 
-def test_without_processes_the_run_goes_on_and_that_is_said(tmp_path, monkeypatch, caplog):
+def test_without_processes_the_run_goes_on_and_that_is_reported(tmp_path, monkeypatch, caplog):
     def refuse(*_, **__):
         raise PermissionError(1, "not allowed to spawn")
 
@@ -351,7 +351,7 @@ def hang(clock, seconds, wall):
         clock.look()
 
 
-def test_it_speaks_again_after_rows_have_come_again(tmp_path, wall):
+def test_it_reports_again_after_rows_have_come_again(tmp_path, wall):
     with rlvitals.start(tmp_path, monitor=False) as run:
         clock = clock_of(run, stall_rule(30, 6000))
         log_rows(run, clock, range(10), wall)
@@ -435,7 +435,7 @@ def test_another_attempt_ends_the_clock_of_the_last_one_without_a_word(tmp_path)
     assert {line["type"] for line in lines_of(tmp_path)} == {"monitor"}
 
 
-def test_a_trainer_that_died_before_its_first_row_is_told_of(tmp_path):
+def test_a_trainer_that_died_before_its_first_row_is_reported(tmp_path):
     code = f"import os, rlvitals\nrlvitals.start({str(tmp_path)!r})\nos.kill(os.getpid(), 9)"
     child = subprocess.run([sys.executable, "-c", code], check=False)
     assert child.returncode == -signal.SIGKILL
@@ -533,7 +533,7 @@ def test_half_a_line_left_by_a_kill_spoils_no_other(tmp_path):
     assert [event.step for event in read_events(run_dir)] == [1, 3]
 
 
-def test_a_full_disk_is_told_of_when_it_takes_lines_again(tmp_path, small_disk, wall):
+def test_a_full_disk_is_reported_when_it_takes_lines_again(tmp_path, small_disk, wall):
     folder = small_disk / "run"
     with rlvitals.start(folder, monitor=False) as run:
         clock = clock_of(run, stall_rule(30, 6000))

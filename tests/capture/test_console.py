@@ -70,7 +70,7 @@ def test_json_is_one_strict_line_a_step_and_nothing_else():
     }
 
 
-def test_a_number_that_is_none_is_said_and_a_missing_one_is_not():
+def test_a_number_that_is_none_is_printed_and_a_missing_one_is_not():
     row = {"step": 1, "timestamp": 2.0, "attempt": 1, "note": "text", "_nonfinite": "loss=nan"}
     assert printed([1], "plain", rows={1: row}) == ["step 1  loss nan"]
 
@@ -104,7 +104,7 @@ def test_the_end_shows_the_last_row_that_was_not_its_turn():
     assert steps_of(printed(range(1, 6), "plain", "kto", finish=True)) == [5]
 
 
-def test_a_failure_is_told_and_a_run_without_rows_says_nothing():
+def test_a_failure_is_printed_and_a_run_without_rows_prints_nothing():
     stream = io.StringIO()
     console = Console("plain", stream=stream, started=0.0)
     console.step(3, kto_row(3), 6.0)
@@ -212,7 +212,7 @@ def test_unknown_names_are_errors_with_a_suggestion():
         Console("none", "ktoo")
 
 
-def test_it_speaks_on_stderr_and_for_the_stdout_tracker_on_stdout(capsys):
+def test_it_prints_on_stderr_and_for_the_stdout_tracker_on_stdout(capsys):
     for display, trackers, rank in (("plain", (), 0), ("none", ("stdout",), 0), ("none", (), 0), ("plain", (), 1)):
         console = open_console(display, track_with=trackers, rank=rank)
         console.step(1, kto_row(1), 2.0)

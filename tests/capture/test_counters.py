@@ -48,7 +48,7 @@ def test_the_first_row_has_a_rate_and_it_is_its_own():
     assert loop.take(60.0)["system/tps"] == 3.0
 
 
-def test_a_row_without_new_tokens_says_nothing_and_its_seconds_count_later():
+def test_a_row_without_new_tokens_has_no_rate_and_its_seconds_count_later():
     loop = Throughput(since=0.0)
     loop.count(tokens=10)
     loop.take(1.0)

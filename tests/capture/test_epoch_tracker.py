@@ -183,7 +183,7 @@ def test_numpy_and_torch_numbers_are_taken_and_others_are_left_out(folder, caplo
 
 
 @pytest.mark.parametrize("epoch", [1.5, "one", None, math.nan, [1], 2**60])
-def test_an_epoch_that_is_no_whole_number_is_said_and_left_out(folder, caplog, epoch):
+def test_an_epoch_that_is_no_whole_number_is_reported_and_dropped(folder, caplog, epoch):
     tracker = tracker_on(folder)
     tracker.log_epoch(epoch=epoch, loss=1.0)
     tracker.log_epoch(epoch=epoch, loss=1.0)
@@ -293,7 +293,7 @@ def test_a_loss_that_is_no_number_is_critical(folder):
     assert [(found.kind, found.severity) for found in tracker.findings] == [("nonfinite", "critical")]
 
 
-def test_what_was_said_before_a_restart_is_known_and_not_said_again(folder, capsys):
+def test_findings_before_a_restart_are_known_and_not_reported_again(folder, capsys):
     log(tracker_on(folder, display="auto"), [0.4] * 6)
     assert "no longer rises" in capsys.readouterr().err
     again = tracker_on(folder, display="auto")
@@ -388,7 +388,7 @@ def test_a_forked_process_leaves_the_files_to_its_parent(folder):
 # Disks.
 
 
-def test_a_full_disk_is_said_once_and_costs_no_epoch(small_disk, caplog):
+def test_a_full_disk_is_reported_once_and_loses_no_epoch(small_disk, caplog):
     folder = small_disk / "metrics"
     tracker = tracker_on(folder)
     tracker.log_epoch(epoch=1, loss=1.0)
@@ -454,7 +454,7 @@ def test_a_training_that_just_ends_leaves_its_last_epoch_and_its_plots(folder, c
     assert all(is_whole_png(folder / "plots" / name) for name in PLOTS)
 
 
-def test_without_matplotlib_it_is_said_once_and_everything_else_is_there(folder, child_environment):
+def test_missing_matplotlib_is_reported_once_and_everything_else_is_there(folder, child_environment):
     code = (
         "import sys, logging, rlvitals; logging.basicConfig()\n"
         "sys.modules['matplotlib'] = None\n"

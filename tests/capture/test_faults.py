@@ -499,7 +499,7 @@ def test_what_a_deleted_log_does_not_give_back_is_marked_as_a_gap(tmp_path, capl
     ]
 
 
-def test_rows_lost_at_the_very_end_are_told_by_the_reader_too(tmp_path):
+def test_rows_lost_at_the_very_end_are_reported_by_the_reader_too(tmp_path):
     """No row follows that could carry the mark."""
     folder = tmp_path / "run"
     with rlvitals.start(folder, fsync=0.05) as run:
@@ -1278,7 +1278,7 @@ def test_values_left_out_in_many_threads_are_all_counted(tmp_path, caplog):
 def test_finish_while_threads_log_loses_no_row_that_was_taken(tmp_path, caplog):
     taken = []
     run = rlvitals.start(tmp_path)
-    begun = threading.Event()
+    started = threading.Event()
 
     def train():
         number = 0
@@ -1286,17 +1286,17 @@ def test_finish_while_threads_log_loses_no_row_that_was_taken(tmp_path, caplog):
             run.log({"number": number})
             number += 1
             if number == 50:
-                begun.set()
+                started.set()
         taken.append(number)
 
     worker = threading.Thread(target=train)
     worker.start()
-    assert begun.wait(timeout=30)
+    assert started.wait(timeout=30)
     run.finish()
     worker.join()
     numbers = [row["number"] for row in rows_of(tmp_path)]
     assert numbers == list(range(len(numbers)))
     assert 50 <= len(numbers) <= taken[0]
     if len(numbers) < taken[0]:
-        said = "a row for .* cannot be recorded: the run is finished"
-        assert any(re.search(said, message) for message in caplog.messages)
+        warning = "a row for .* cannot be recorded: the run is finished"
+        assert any(re.search(warning, message) for message in caplog.messages)

@@ -34,7 +34,7 @@ on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/pro
 
 
 @on_linux
-def test_proc_and_psutil_tell_the_same():
+def test_proc_and_psutil_report_the_same():
     (whole, available), memory = ProcHost().memory(), psutil.virtual_memory()
     assert whole == memory.total
     assert available == pytest.approx(memory.available, rel=0.05)
@@ -104,7 +104,7 @@ def test_one_card_has_the_documents_tags_and_no_others_of_its_own():
     }
 
 
-def test_what_a_card_does_not_tell_is_not_there():
+def test_values_that_a_card_does_not_report_are_absent():
     assert combined([GpuSample(utilisation=0.0)]) == {"System/GPU_Utilization": 0.0}
     assert combined([]) == {}
 
@@ -113,7 +113,7 @@ def test_an_empty_card_is_at_zero_percent():
     assert combined([GpuSample(memory_used=0.0, memory_total=80.0)])["System/GPU_Memory_Percent"] == 0.0
 
 
-def test_a_card_that_falls_off_the_bus_is_said_once(caplog):
+def test_a_card_that_falls_off_the_bus_is_reported_once(caplog):
     class Lost:
         def read(self):
             raise RuntimeError("GPU is lost")
@@ -128,7 +128,7 @@ def test_a_card_that_falls_off_the_bus_is_said_once(caplog):
     assert caplog.text.count("GPU is lost") == 1
 
 
-def test_nvml_tells_the_same_through_us_as_directly():
+def test_nvml_reports_the_same_through_us_as_directly():
     try:
         cards = NvidiaGpus()
     except Exception as reason:
@@ -159,7 +159,7 @@ def without_drivers(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
-def test_apples_gpu_tells_its_memory_where_torch_is_in_use(monkeypatch):
+def test_apples_gpu_reports_its_memory_where_torch_is_in_use(monkeypatch):
     without_drivers(monkeypatch)
     monkeypatch.setitem(sys.modules, "torch", FakeTorch())
     sample = Machine(host=Busy).sample()
@@ -250,7 +250,7 @@ def test_samples_have_a_log_and_an_axis_of_their_own(tmp_path):
     assert view.metrics == ["loss"]
 
 
-def test_show_tells_the_last_sample(tmp_path, capsys):
+def test_show_prints_the_last_sample(tmp_path, capsys):
     with rlvitals.start(tmp_path / "run", hardware=0.1) as run:
         run.log({"loss": 0.5}, step=1)
         wait_for_samples(run, 1)

@@ -118,7 +118,7 @@ def test_a_rate_in_a_tensor_is_cut_where_it_is():
     assert optimizer.param_groups[0]["lr"] is rate
 
 
-def test_what_has_no_rate_of_its_own_is_said():
+def test_what_has_no_rate_of_its_own_is_reported():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     optimizer.param_groups[0]["lr"] = None
     with pytest.raises(Declined, match="its own learning rate"):

@@ -81,10 +81,10 @@ def test_a_dead_run_is_found_recorded_and_read_back(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo") as run:
         assert run.findings == []
         log_rows(run, dead, range(1, 30))
-        said = run.findings
-    assert "dead_gradient" in [finding.kind for finding in said]
-    assert all(isinstance(finding, Finding) for finding in said)
-    assert rlvitals.open_run(tmp_path).findings == said
+        findings = run.findings
+    assert "dead_gradient" in [finding.kind for finding in findings]
+    assert all(isinstance(finding, Finding) for finding in findings)
+    assert rlvitals.open_run(tmp_path).findings == findings
     line = next(line for line in events_of(tmp_path, "finding") if line["kind"] == "dead_gradient")
     assert list(line)[:4] == ["type", "step", "timestamp", "attempt"]
     assert line["attempt"] == 1
@@ -124,14 +124,14 @@ def test_show_prints_the_last_findings(tmp_path, capsys):
 def test_torn_lines_unknown_types_and_unknown_keys_are_tolerated(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo") as run:
         log_rows(run, dead, range(1, 15))
-        said = run.findings
+        findings = run.findings
     path = tmp_path / FINDINGS
     good = path.read_bytes().splitlines()[1]
     newer = json.dumps({**json.loads(good), "rule": "newer", "new_key": {"a": 1}, "action": "new_action"}).encode()
     damaged = [b"{", b"[]", b'{"type":"finding","step":1}', b'{"type":"future","step":1}', b"\xff", newer, good[:40]]
     path.write_bytes(path.read_bytes() + b"\n".join(damaged))
     found = rlvitals.open_run(tmp_path).findings
-    assert found[:-1] == said
+    assert found[:-1] == findings
     assert (found[-1].rule, found[-1].action) == ("newer", "none")
 
 
@@ -154,14 +154,14 @@ def test_findings_wait_while_the_directory_is_gone_and_do_not_make_it_again(tmp_
         run.log(dead(1), step=1)
         shutil.rmtree(above)
         log_rows(run, dead, range(2, 15))
-        said = run.findings
-        assert said
+        findings = run.findings
+        assert findings
         assert not above.exists()  # a lost mount: it would be another disk
         above.mkdir()
         deadline = time.monotonic() + 10
         while not (folder / FINDINGS).exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert [finding.rule for finding in rlvitals.open_run(folder).findings] == [finding.rule for finding in said]
+    assert [finding.rule for finding in rlvitals.open_run(folder).findings] == [finding.rule for finding in findings]
 
 
 def test_overwriting_a_run_removes_its_findings(tmp_path):
@@ -232,7 +232,7 @@ def test_an_idle_gpu_and_a_full_memory_are_found_in_the_samples_live_and_afterwa
     assert not {"steps_backwards", "steps_repeated", "metric_vanished"} & live
 
 
-def test_a_busy_machine_is_not_spoken_of(tmp_path):
+def test_a_busy_machine_is_not_reported(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo", hardware=False, display="none") as run:
         for step in range(200):
             sample(run, GPU_Utilization=85.0 + step % 9, GPU_Memory_Percent=80.0, Memory_Percent=55.0 + step % 2)
@@ -400,7 +400,7 @@ def test_rows_of_an_abandoned_line_are_not_seen_and_their_findings_are_not_kept(
     assert "dead_gradient" not in [finding.kind for finding in rlvitals.open_run(tmp_path).findings]
 
 
-def test_what_a_run_without_monitor_missed_is_said_after_a_resume_if_it_still_holds(tmp_path):
+def test_what_a_run_without_monitor_missed_is_reported_after_a_resume_if_it_still_holds(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo", monitor=False) as run:
         log_rows(run, dead, range(1, 15))
     with rlvitals.start(tmp_path, resume=True, actions="act") as run:
@@ -551,7 +551,7 @@ def test_a_resume_of_a_finished_run_imports_nothing_heavy(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-def test_a_very_long_past_is_told_by_its_beginning_and_its_end(tmp_path):
+def test_of_a_very_long_past_the_beginning_and_the_end_are_read(tmp_path):
     total = FIRST_ROWS + LAST_ROWS + 300
     with rlvitals.start(tmp_path, monitor=False) as run:
         log_rows(run, lambda step: {"x": float(step)}, range(total))
@@ -573,7 +573,7 @@ def test_advice_alone_asks_for_nothing(tmp_path):
     assert {line["type"] for line in events_of(tmp_path)} == {"raised"}
 
 
-def test_a_plain_loop_asks_is_told_and_answers(tmp_path):
+def test_a_plain_loop_gets_a_request_and_answers_it(tmp_path):
     with rlvitals.start(tmp_path, algorithm="grpo", actions="act") as run:
         assert run.request() is None
         request = None
@@ -703,7 +703,7 @@ def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "problem"),
     [
         ({"actions": "advice"}, "Did you mean 'advise'"),
         ({"monitor": "yes"}, "monitor must be true or false"),
@@ -721,8 +721,8 @@ def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
         ({"notify": {"webhook": "${env:RLVITALS_TEST_NOT_SET}"}}, "RLVITALS_TEST_NOT_SET"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_the_fix_and_before_anything_is_written(tmp_path, given, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_wrong_setting_is_refused_with_the_fix_and_before_anything_is_written(tmp_path, given, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
         rlvitals.start(tmp_path / "run", **given)
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -759,9 +759,9 @@ def test_the_yaml_section_takes_them_too(tmp_path):
 def test_the_banner_is_shown_on_stderr_where_something_is_displayed(tmp_path, capsys, display, shown):
     with rlvitals.start(tmp_path, algorithm="grpo", display=display, display_every=1000) as run:
         log_rows(run, dead, range(1, 15))
-    said = capsys.readouterr()
-    assert ("!" * 61 + "\n  ⚠ the gradient has been exactly zero" in said.err) == shown
-    assert "!!!" not in said.out
+    output = capsys.readouterr()
+    assert ("!" * 61 + "\n  ⚠ the gradient has been exactly zero" in output.err) == shown
+    assert "!!!" not in output.out
 
 
 def test_findings_go_to_the_log_for_those_who_keep_one(tmp_path, caplog):
@@ -805,8 +805,8 @@ def test_a_critical_is_posted_and_the_address_is_nowhere(tmp_path, capfd, caplog
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert folder / "config.json" in written
     assert not [path for path in written if secret.encode() in path.read_bytes()]
-    said = capfd.readouterr()
-    assert secret not in said.err + said.out + caplog.text
+    output = capfd.readouterr()
+    assert secret not in output.err + output.out + caplog.text
     assert str(tmp_path) not in json.dumps(bodies)
 
 

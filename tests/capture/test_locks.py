@@ -215,7 +215,7 @@ def test_a_lock_that_says_nothing_is_taken_over(tmp_path, text):
     assert is_taken_over(tmp_path / "run")
 
 
-def test_a_lock_removed_by_hand_and_taken_by_another_is_told(tmp_path, caplog):
+def test_a_lock_removed_by_hand_and_taken_by_another_is_reported(tmp_path, caplog):
     with rlvitals.start(tmp_path, fsync=0.02) as run:
         write_lock(tmp_path, host="elsewhere", heartbeat_age=0)
         deadline = time.monotonic() + 10
@@ -259,12 +259,12 @@ for number in range(rounds):
             os.read(go_read, 1)  # returns for all at once, when the parent closes its end
             try:
                 lock.acquire()
-                said = b"won"
+                result = b"won"
             except RunLocked:
-                said = b"refused"
+                result = b"refused"
             except BaseException as error:
-                said = repr(error).encode()
-            os.write(result_write, str(os.getpid()).encode() + b" " + said.replace(b"\\n", b" ") + b"\\n")
+                result = repr(error).encode()
+            os.write(result_write, str(os.getpid()).encode() + b" " + result.replace(b"\\n", b" ") + b"\\n")
             os.read(stay_read, 1)  # a winner lives until everyone has tried
             os._exit(0)
         children.append(pid)
@@ -273,14 +273,14 @@ for number in range(rounds):
     os.close(result_write)
     os.close(go_write)
     with os.fdopen(result_read) as results:
-        said = [results.readline().split(maxsplit=1) for _ in range(contenders)]
+        outcomes = [results.readline().split(maxsplit=1) for _ in range(contenders)]
     holder = read_holder(run_dir)
     os.close(stay_write)
     for pid in children:
         os.waitpid(pid, 0)
     outcome = {
-        "winners": [int(pid) for pid, word in said if word.strip() == "won"],
-        "others": sorted({word.strip() for _, word in said} - {"won"}),
+        "winners": [int(pid) for pid, word in outcomes if word.strip() == "won"],
+        "others": sorted({word.strip() for _, word in outcomes} - {"won"}),
         "holder": holder and holder.process.pid,
         "litter": sorted(path.name for path in run_dir.root.iterdir() if path.name not in ("run.lock", "heartbeat")),
     }

@@ -166,7 +166,7 @@ def test_what_json_cannot_hold_is_recorded_all_the_same(run):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "warning"),
     [
         (3, "is not a list of groups"),
         ("text", "is not a list of groups"),
@@ -179,12 +179,12 @@ def test_what_json_cannot_hold_is_recorded_all_the_same(run):
         ([{"prompt": "p", "rollouts": [{"turns": [{"calls": [3]}]}]}], "a tool call is left out"),
     ],
 )
-def test_bad_input_is_a_warning_and_the_rest_is_kept(run, caplog, given, said):
+def test_bad_input_is_a_warning_and_the_rest_is_kept(run, caplog, given, warning):
     with caplog.at_level(logging.WARNING, "rlvitals"):
         run.log_groups(given, step=1)
         run.log_groups(given, step=1)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
-    assert re.search(said, caplog.text)
+    assert re.search(warning, caplog.text)
     kept = [rollout for group in stored(run, 1) for rollout in group.rollouts]
     assert len(kept) == (2 if isinstance(given, list) and isinstance(given[0], dict) and "prompt" in given[0] else 0)
 

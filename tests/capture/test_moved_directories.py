@@ -76,8 +76,8 @@ def test_a_run_follows_its_renamed_directory_with_every_file(tmp_path, caplog, i
             with rlvitals.start(old, **QUIET) as other:
                 log_some(other, [100])
         log_everything(run, 2)
-        heard = (new / "heartbeat").read_text()
-        assert until(lambda: (new / "heartbeat").read_text() not in (heard, ""))
+        heartbeat = (new / "heartbeat").read_text()
+        assert until(lambda: (new / "heartbeat").read_text() not in (heartbeat, ""))
         assert read_holder(RunDir(new)).is_live
         assert run.dir == str(new)
         log_everything(run, 3)
@@ -90,10 +90,10 @@ def test_a_run_follows_its_renamed_directory_with_every_file(tmp_path, caplog, i
         assert not (old / "eval_logs").exists()
     else:
         assert not old.exists()
-    told = [message for message in caplog.messages if "was renamed while the run was being recorded" in message]
-    assert len(told) == 1
-    assert f"{old} was renamed" in told[0]
-    assert f"continues in {new}" in told[0]
+    warnings = [message for message in caplog.messages if "was renamed while the run was being recorded" in message]
+    assert len(warnings) == 1
+    assert f"{old} was renamed" in warnings[0]
+    assert f"continues in {new}" in warnings[0]
     assert rlvitals.open_run(new).problems == []
 
 
@@ -190,9 +190,9 @@ def test_a_run_started_where_a_live_one_was_deleted_keeps_its_rows_to_itself(tmp
     assert steps_of(beside, "logs/eval_metrics.jsonl") == [2, 4]
     assert (read_info(RunDir(beside)).id, read_info(RunDir(beside)).status) == (old.id, "finished")
     assert not (beside / "run.lock").exists()
-    told = [message for message in caplog.messages if "another run was started there" in message]
-    assert len(told) == 1
-    assert f"continues in {beside}" in told[0]
+    warnings = [message for message in caplog.messages if "another run was started there" in message]
+    assert len(warnings) == 1
+    assert f"continues in {beside}" in warnings[0]
     assert rlvitals.open_run(beside).problems == []
 
 
@@ -337,18 +337,18 @@ print(run.dir, flush=True)
     words = [sys.executable, "-c", script, str(tmp_path / "out")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": child_environment}
 
-    def say(child, step):
+    def log_step(child, step):
         child.stdin.write(f"{step}\n")
         child.stdin.flush()
         assert child.stdout.readline() == "logged\n"
 
     old = subprocess.Popen(words, **pipes)
-    say(old, 1)
+    log_step(old, 1)
     shutil.rmtree(tmp_path / "out")
     new = subprocess.Popen(words, **pipes)
-    say(new, 100)
-    say(old, 2)
-    said = [child.communicate(timeout=60)[0].strip() for child in (old, new)]
-    assert said[1] == str(tmp_path / "out")
-    assert steps_of(Path(said[0])) == [1, 2]
+    log_step(new, 100)
+    log_step(old, 2)
+    folders = [child.communicate(timeout=60)[0].strip() for child in (old, new)]
+    assert folders[1] == str(tmp_path / "out")
+    assert steps_of(Path(folders[0])) == [1, 2]
     assert steps_of(tmp_path / "out") == [100]

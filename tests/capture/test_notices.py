@@ -24,7 +24,7 @@ with rlvitals.start(sys.argv[1], hardware=False, algorithm="grpo", **eval(sys.ar
 """
 
 
-def heard(tmp_path, kind, **settings):
+def printed_lines(tmp_path, kind, **settings):
     """What a plain loop prints."""
     command = [sys.executable, "-c", LOOP, tmp_path / "run", repr(settings), kind]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -32,37 +32,37 @@ def heard(tmp_path, kind, **settings):
     return done.stderr.splitlines()
 
 
-def test_a_plain_loop_that_diverges_is_heard_without_asking(tmp_path):
-    said = heard(tmp_path, "bad")
+def test_a_plain_loop_that_diverges_prints_alarms_by_default(tmp_path):
+    lines = printed_lines(tmp_path, "bad")
     found = rlvitals.open_run(tmp_path / "run").findings
     criticals = [finding for finding in found if finding.severity == "critical"]
     assert len(criticals) > 1
     for finding in criticals:
-        line = next(line for line in said if line.startswith("rlvitals ✖ critical") and finding.title in line)
+        line = next(line for line in lines if line.startswith("rlvitals ✖ critical") and finding.title in line)
         assert f"at step {finding.step}: " in line
-        assert said[said.index(line) + 1] == f"  do: {finding.advice[0]}"
-    warnings = [line for line in said if line.startswith("rlvitals ! warning")]
+        assert lines[lines.index(line) + 1] == f"  do: {finding.advice[0]}"
+    warnings = [line for line in lines if line.startswith("rlvitals ! warning")]
     assert len(warnings) <= 1
-    assert said[-1].startswith(f"rlvitals ✖ act: {criticals[0].title}, since step {criticals[0].onset_step}")
-    assert said[-1].endswith(". rlvitals check run")
+    assert lines[-1].startswith(f"rlvitals ✖ act: {criticals[0].title}, since step {criticals[0].onset_step}")
+    assert lines[-1].endswith(". rlvitals check run")
 
 
 def test_a_healthy_loop_says_one_line_at_its_end(tmp_path):
-    (line,) = heard(tmp_path, "good")
+    (line,) = printed_lines(tmp_path, "good")
     assert line.startswith("rlvitals ✔ healthy: ")
     assert line.endswith(". rlvitals check run")
 
 
 @pytest.mark.parametrize("settings", [{"display": "none"}, {"monitor": False}])
 def test_silence_can_be_asked_for(tmp_path, settings):
-    assert heard(tmp_path, "bad", **settings) == []
+    assert printed_lines(tmp_path, "bad", **settings) == []
 
 
 def finding(severity, number=1):
     return Finding(f"rule{number}", "nonfinite", severity, number, number, f"trouble {number}", advice=("stop",))
 
 
-def test_of_many_findings_the_first_are_said_and_warnings_once(tmp_path, capsys):
+def test_of_many_findings_the_first_are_printed_and_warnings_once(tmp_path, capsys):
     notices = Notices("alarms", str(tmp_path))
     for number in range(1, 4):
         notices.print_finding(finding("warning", number))
@@ -70,9 +70,9 @@ def test_of_many_findings_the_first_are_said_and_warnings_once(tmp_path, capsys)
     assert capsys.readouterr().err.count("rlvitals !") == 1
     for number in range(4, 40):
         notices.print_finding(finding("critical", number))
-    said = capsys.readouterr().err
-    assert said.count("rlvitals ✖ critical") == MOST_PRINTED - 1
-    assert said.count(f"rlvitals check {tmp_path}") == 1
+    printed = capsys.readouterr().err
+    assert printed.count("rlvitals ✖ critical") == MOST_PRINTED - 1
+    assert printed.count(f"rlvitals check {tmp_path}") == 1
 
 
 def test_a_stream_that_takes_only_ascii_or_is_closed_costs_nothing(tmp_path, monkeypatch):
@@ -109,9 +109,9 @@ def test_a_notebook_shows_one_card_and_updates_it(tmp_path, monkeypatch, capsys)
     (first,) = shown
     assert "step 0 of 30" in first
     assert "finite" not in first
-    told = [card for card in updates if "loss is not a finite number" in card]
-    assert "running" in told[0]  # while it trains
-    assert "step 10 of 30" in told[0]
+    alarming = [card for card in updates if "loss is not a finite number" in card]
+    assert "running" in alarming[0]  # while it trains
+    assert "step 10 of 30" in alarming[0]
     assert "finished" in updates[-1]
     assert "step 29 of 30" in updates[-1]
     assert len(updates) < 10  # not with every row

@@ -216,20 +216,20 @@ def test_tasks_of_one_thread_nest_on_their_own(phases):
 
 def test_many_threads_lose_no_second(clock):
     phases = Phases(clock=time.perf_counter, devices=lambda: None)
-    told = []
+    durations = []
 
     def work():
         for _ in range(200):
             with phases.phase("rollout", memory=False) as phase:
                 pass
-            told.append(phase.seconds["total"])
+            durations.append(phase.seconds["total"])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert phases.take()["time/rollout/total"] == pytest.approx(sum(told))
+    assert phases.take()["time/rollout/total"] == pytest.approx(sum(durations))
 
 
 def test_a_timer_is_the_bare_name_and_adds_up(phases, clock):
@@ -427,19 +427,19 @@ def test_device_time_comes_with_the_row_after_the_device_has_got_there(clock):
     }
 
 
-def test_a_device_in_trouble_is_said_once_and_never_raised(clock):
+def test_a_device_error_is_reported_once_and_never_raised(clock):
     class Broken(Card):
         def memory(self, device):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    said = []
-    phases = Phases(clock=clock, devices=Broken, warn=said.append)
+    warnings = []
+    phases = Phases(clock=clock, devices=Broken, warn=warnings.append)
     for _ in range(2):
         with phases.phase("train_step"):
             clock.pass_(1)
     assert phases.take()["time/train_step/total"] == 2.0
-    assert len(said) == 1
-    assert "illegal memory access" in said[0]
+    assert len(warnings) == 1
+    assert "illegal memory access" in warnings[0]
 
 
 def stalled(monitor, phases):
@@ -449,7 +449,7 @@ def stalled(monitor, phases):
     return [(finding.evidence["phase"], finding.evidence["silence"]) for finding in found]
 
 
-def test_a_phase_that_has_always_ended_and_now_does_not_is_told_once(phases, clock):
+def test_a_phase_that_has_always_ended_and_now_does_not_is_reported_once(phases, clock):
     monitor, usual = Monitor(), 240.0
     for _ in range(3):
         with phases.phase("generate"):
@@ -465,13 +465,13 @@ def test_a_phase_that_has_always_ended_and_now_does_not_is_told_once(phases, clo
     assert stalled(monitor, phases) == []
 
 
-def test_of_phases_inside_each_other_the_innermost_is_told(phases, clock):
+def test_of_phases_inside_each_other_the_innermost_is_reported(phases, clock):
     with phases.phase("train_step"), phases.phase("compute_log_probs"):
         clock.pass_(1801)
         assert stalled(Monitor(), phases) == [("compute_log_probs", 1801)]
 
 
-def test_of_phases_side_by_side_the_one_that_is_silent_longest_is_told():
+def test_of_phases_side_by_side_the_one_that_is_silent_longest_is_reported():
     stuck = [OpenPhase("generate", 2000.0, 3.0), OpenPhase("reward", 9000.0), OpenPhase("adv", 100.0, 1.0)]
     (finding,) = Monitor().tick(0.0, open_phases=stuck)
     assert finding.title == "the phase reward does not end: no progress for 9000 s, and it has not ended before"
@@ -601,7 +601,7 @@ def test_a_phase_that_does_not_end_is_a_finding(tmp_path):
         (finding,) = run.findings
     assert (finding.rule, finding.kind, finding.severity, finding.step) == ("phase_stall", "stall", "warning", 3)
     assert finding.title == "the phase generate does not end: no progress for 1860 s, and it has not ended before"
-    assert [said.rule for said in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
+    assert [recorded.rule for recorded in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
 
 
 def test_a_phase_that_hangs_before_the_first_row_is_a_finding_and_rows_are_judged_after(tmp_path):
@@ -624,7 +624,7 @@ def test_a_stalled_phase_is_recorded_though_a_clock_outside_looks_for_silence(tm
     with rlvitals.start(tmp_path / "run", display="none", actions="act") as run:
         run.log({"loss": 0.5}, step=3)
         stall_in(run)
-    assert [said.rule for said in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
+    assert [recorded.rule for recorded in rlvitals.open_run(run.dir).findings] == ["phase_stall"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -661,8 +661,8 @@ def test_torch_is_not_imported_for_phases(tmp_path):
         f"import rlvitals, sys\nrun = rlvitals.start({str(tmp_path / 'run')!r})\n"
         "with run.phase('train_step'): pass\nrun.log({'loss': 1.0})\nrun.finish()\nprint('torch' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
-    assert said.stdout.strip() == "False"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
+    assert child.stdout.strip() == "False"
 
 
 @pytest.mark.slow

@@ -223,7 +223,7 @@ def test_a_quick_loop_says_one_line():
     assert plain(range(100), 0.001, epoch=1) == ["Epoch 1  100/100 [00:00<00:00, 1000.00batch/s]"]
 
 
-def test_an_unknown_length_is_told_every_half_minute():
+def test_an_unknown_length_is_printed_every_half_minute():
     lines = plain(iter(range(100)), 1.0, evaluating=True)
     assert [line.split()[1] for line in lines] == ["30", "60", "90", "100"]
 

@@ -191,15 +191,15 @@ def test_a_lone_process_is_rank_0_even_with_a_rank_in_its_environment(tmp_path, 
 def test_rank_1_waits_for_rank_0(tmp_path, rank):
     folder = tmp_path / "run"
     one = rank(1, folder)
-    said = []
-    listener = threading.Thread(target=lambda: said.append(one.stdout.readline()))
+    received = []
+    listener = threading.Thread(target=lambda: received.append(one.stdout.readline()))
     listener.start()
     listener.join(timeout=1.0)
-    assert not said
+    assert not received
     assert not folder.exists()  # and has made nothing of its own meanwhile
     zero = rank(0, folder)
     listener.join(timeout=60)
-    assert said == ["rank 1 attempt 1\n"]
+    assert received == ["rank 1 attempt 1\n"]
     end(zero, one)
     assert rlvitals.open_run(folder).series("reward").values.tolist()[0] == np.mean(both(0))
 
@@ -226,14 +226,14 @@ def test_on_a_resume_rank_1_waits_for_the_new_attempt_and_does_not_join_the_old_
     rank_0_is_starting = RunLock(RunDir(tmp_path))
     rank_0_is_starting.acquire()
     one = rank(1, tmp_path)
-    said = []
-    listener = threading.Thread(target=lambda: said.append(one.stdout.readline()))
+    received = []
+    listener = threading.Thread(target=lambda: received.append(one.stdout.readline()))
     listener.start()
     listener.join(timeout=1.5)
     rank_0_is_starting.release()
     with rlvitals.start(tmp_path, resume=0) as run:
         listener.join(timeout=60)
-        assert said == ["rank 1 attempt 2\n"]
+        assert received == ["rank 1 attempt 2\n"]
         end(one)
         assert run.attempt == 2
 

@@ -518,16 +518,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_value_that_cannot_be_taken_costs_only_itself_and_is_said_once(tmp_path, caplog, name):
+def test_an_unsupported_value_alone_is_dropped_and_reported_once(tmp_path, caplog, name):
     value, reason = REFUSED[name]
     with rlvitals.start(tmp_path) as run:
         for step in range(3):
             run.log({"loss": 0.5, "odd": value, "reward": 1.0}, step=step)
         assert run.left_out["odd"]["count"] == 3
         assert reason in run.left_out["odd"]["reason"]
-        said = [message for message in caplog.messages if "'odd' is left out" in message]
-        assert len(said) == 1
-        assert reason in said[0]
+        warnings = [message for message in caplog.messages if "'odd' is left out" in message]
+        assert len(warnings) == 1
+        assert reason in warnings[0]
     rows = rows_of(tmp_path)
     assert len(rows) == 3
     assert all(row["loss"] == 0.5 and row["reward"] == 1.0 and "odd" not in row for row in rows)
@@ -599,8 +599,8 @@ def test_log_takes_no_other_thing_than_a_mapping_and_does_not_raise(tmp_path, ca
         run.log(metrics, step=0)
         run.log({"loss": 1.0}, step=1)
     assert rows_of(tmp_path)[-1]["loss"] == 1.0
-    said = [message for message in caplog.messages if "log() takes a mapping" in message]
-    assert len(said) == 2  # once when it happened, once in the summary at the end
+    warnings = [message for message in caplog.messages if "log() takes a mapping" in message]
+    assert len(warnings) == 2  # once when it happened, once in the summary at the end
 
 
 def test_a_mapping_that_contains_itself_is_refused_without_harm(tmp_path):
@@ -612,7 +612,7 @@ def test_a_mapping_that_contains_itself_is_refused_without_harm(tmp_path):
     assert ["nested more than" in entry["reason"] for entry in run.left_out.values()] == [True]
 
 
-def test_what_was_left_out_is_counted_in_the_identity_card_and_told_by_the_reader(tmp_path, caplog):
+def test_dropped_values_are_counted_in_the_identity_card_and_reported_by_the_reader(tmp_path, caplog):
     with rlvitals.start(tmp_path) as run:
         for _ in range(4):
             run.log({"loss": 0.5, "grads": [1, 2]})
@@ -627,7 +627,7 @@ def test_what_was_left_out_is_counted_in_the_identity_card_and_told_by_the_reade
     assert any("'grads' was left out 4 times" in sentence for sentence in problems)
 
 
-def test_nothing_left_out_leaves_nothing_to_tell(tmp_path, caplog):
+def test_nothing_is_reported_where_nothing_was_dropped(tmp_path, caplog):
     log_one(tmp_path, {"loss": 0.5})
     assert rlvitals.open_run(tmp_path).problems == []
     assert not caplog.records
@@ -795,7 +795,7 @@ def test_finishing_twice_does_nothing_the_second_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("given", "status"),
     [
         ({}, "finished"),
         ({"error": ""}, "finished"),
@@ -805,9 +805,9 @@ def test_finishing_twice_does_nothing_the_second_time(tmp_path):
         ({"status": "interrupted", "error": "out of time"}, "interrupted"),
     ],
 )
-def test_a_run_that_ends_with_an_error_has_failed_unless_its_status_is_given(tmp_path, said, status):
+def test_a_run_that_ends_with_an_error_has_failed_unless_its_status_is_given(tmp_path, given, status):
     run = rlvitals.start(tmp_path)
-    run.finish(**said)
+    run.finish(**given)
     assert status_of(tmp_path) == status
 
 

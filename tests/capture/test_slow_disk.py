@@ -109,14 +109,14 @@ class Training:
 
 @pytest.fixture
 def train(library, tmp_path, child_environment):
-    begun = []
+    trainings = []
 
     def begin(rows, pause=0.0, **constants):
-        begun.append(Training(library, tmp_path / "run", child_environment, rows, pause, **constants))
-        return begun[-1]
+        trainings.append(Training(library, tmp_path / "run", child_environment, rows, pause, **constants))
+        return trainings[-1]
 
     yield begin
-    for one in begun:
+    for one in trainings:
         one.process.kill()
         one.process.communicate()
 
@@ -176,7 +176,7 @@ def test_a_disk_that_hangs_at_the_end_is_given_up_and_the_rows_are_rescued(train
     began.start()
     waits = training.go_on()
     assert 1 <= slow(waits) <= FEW
-    assert until(lambda: begun_to_hang(training), 10)
+    assert until(lambda: is_hanging(training), 10)
     assert training.go_on() < 30
     errors = training.end()
     [rescue] = re.findall(r"they are in (\S+)\.", errors)
@@ -191,7 +191,7 @@ def slow(waits):
     return sum(wait >= writer.SLOW_SECONDS for wait in waits)
 
 
-def begun_to_hang(training):
+def is_hanging(training):
     """Whether its thread is in a write that does not return: the log does not grow any more."""
     before = os.path.getsize(training.folder / "logs" / "training_metrics.jsonl")
     time.sleep(1.0)

@@ -250,7 +250,7 @@ def test_resume_from_a_step_on_an_empty_directory_counts_on_from_there(tmp_path)
     assert rows_of(tmp_path / "new")[0]["step"] == 51
 
 
-def test_a_resume_keeps_what_it_is_not_told_anew(tmp_path):
+def test_a_resume_keeps_settings_that_are_not_given_again(tmp_path):
     record(tmp_path, [0], name="kto", algorithm="kto", framework="trl", total_steps=100)
     created = rlvitals.open_run(tmp_path).info.created
     record(tmp_path, [1], resume=True, total_steps=200)

@@ -25,7 +25,7 @@ def groups_of(step, steps=16, count=4):
         cheats = [dice.random() < step / steps for _ in range(8)]
         rewards = [1.0 if cheat else float(dice.random() < 0.3) for cheat in cheats]
         turns = [(Turn(EXIT if cheat else HONEST),) for cheat in cheats]
-        yield Group("Write f.", tuple(Rollout(said, reward=pay) for said, pay in zip(turns, rewards, strict=True)))
+        yield Group("Write f.", tuple(Rollout(turn, reward=pay) for turn, pay in zip(turns, rewards, strict=True)))
 
 
 def train(path, steps=range(16), **settings):
@@ -38,26 +38,28 @@ def train(path, steps=range(16), **settings):
     return run
 
 
-def told(findings):
+def cited_findings(findings):
     return [(each.rule, each.severity, each.step, each.cited) for each in findings if each.cited]
 
 
-def test_a_run_says_it_while_it_trains_and_afterwards_it_is_on_record(tmp_path):
+def test_a_run_reports_it_during_training_and_records_it(tmp_path):
     run = train(tmp_path / "run")
-    live = told(run.findings)
+    live = cited_findings(run.findings)
     run.finish()
     assert ("ends_the_process", "critical") in {each[:2] for each in live}
     assert all(len(each[3]) >= 3 for each in live)
     view = open_run(tmp_path / "run")
-    assert told(view.findings) == live
-    assert told(check(tmp_path / "run").findings) == [each for each in live if each[1] != "info"][::-1]
+    assert cited_findings(view.findings) == live
+    assert cited_findings(check(tmp_path / "run").findings) == [each for each in live if each[1] != "info"][::-1]
     assert check(tmp_path / "run").verdict == "act"
 
 
 def test_a_run_that_nobody_watched_is_scanned_when_it_is_looked_at(tmp_path):
     train(tmp_path / "watched").finish()
     train(tmp_path / "alone", monitor=False).finish()
-    rules = {name: [each[:2] for each in told(check(tmp_path / name).findings)] for name in ("watched", "alone")}
+    rules = {
+        name: [each[:2] for each in cited_findings(check(tmp_path / name).findings)] for name in ("watched", "alone")
+    }
     assert rules["alone"] == [("ends_the_process", "critical"), ("ends_the_process", "warning")]
     assert rules["watched"] == rules["alone"]
 
@@ -77,7 +79,7 @@ def test_scanning_stops_where_its_time_is_spent(tmp_path, monkeypatch):
     monkeypatch.setattr(text_scans, "ALLOWANCE", 0.0)
     monkeypatch.setattr(text_scans, "TIME_SHARE", 0.0)
     run = train(tmp_path / "run")
-    assert told(run.findings) == []
+    assert cited_findings(run.findings) == []
     run.finish()
     assert scan_rollouts(open_rollouts(tmp_path / "run")).findings
 
@@ -98,12 +100,12 @@ def test_rollouts_without_texts_are_not_scanned():
     assert not scans.is_used
 
 
-def test_a_resumed_run_does_not_say_it_again(tmp_path):
+def test_a_resumed_run_does_not_report_it_again(tmp_path):
     run = train(tmp_path / "run")
-    first = told(run.findings)
+    first = cited_findings(run.findings)
     run.finish()
     run = train(tmp_path / "run", range(16, 20), resume=True)
-    again = told(run.findings)
+    again = cited_findings(run.findings)
     run.finish()
     assert [each[:3] for each in again] == [each[:3] for each in first]
 

@@ -89,13 +89,13 @@ def test_a_right_trainer_is_never_accused(tmp_path):
 
 def test_the_finding_is_in_check_in_the_report_in_health_and_at_its_address(tmp_path, capsys):
     view = recorded(tmp_path / "run", ["scale"] * 3)
-    (told,) = [
+    (finding,) = [
         each for each in findings_answer(view, diagnose(view))["findings"] if each["rule"].startswith("recomputed")
     ]
     logged = Update(seed=1, fault="scale").log()["train.loss"]
-    assert told["evidence"]["logged"] == pytest.approx(logged)
-    assert told["evidence"]["recomputed"] == pytest.approx(logged / 8, abs=1e-4)
-    assert told["causes"] == [
+    assert finding["evidence"]["logged"] == pytest.approx(logged)
+    assert finding["evidence"]["recomputed"] == pytest.approx(logged / 8, abs=1e-4)
+    assert finding["causes"] == [
         "the logged loss is 8 times the recomputed one, which is the number of steps of gradient accumulation"
     ]
     for command in (["check", str(tmp_path / "run")], ["report", str(tmp_path / "run"), "--markdown", "--output", "-"]):

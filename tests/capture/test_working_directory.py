@@ -208,9 +208,9 @@ def test_a_trackers_file_under_the_name_an_earlier_version_recorded_is_gone_on_w
     with rlvitals.start("out", track_with="csv", tracker_kwargs={"path": "rows.csv"}) as run:
         run.log({"loss": 1.0}, step=0)
     cursor = Path("out/sinks/csv.json")
-    told = json.loads(cursor.read_text())
-    told["memory"]["path"] = "rows.csv"
-    cursor.write_text(json.dumps(told))
+    state = json.loads(cursor.read_text())
+    state["memory"]["path"] = "rows.csv"
+    cursor.write_text(json.dumps(state))
     with rlvitals.start("out", track_with="csv", tracker_kwargs={"path": "rows.csv"}, resume=True) as run:
         run.log({"loss": 2.0}, step=1)
     assert len(Path("rows.csv").read_text().splitlines()) == 3

@@ -123,27 +123,27 @@ class Mailbox:
         box = self
 
         class Handler(socketserver.StreamRequestHandler):
-            def say(self, line):
+            def reply(self, line):
                 self.wfile.write(line.encode() + b"\r\n")
 
-            def hear(self):
+            def read_line(self):
                 return self.rfile.readline().decode().strip()
 
             def handle(self):
                 if hangs:
                     box.release.wait(20)
                     return
-                self.say("220 test")
+                self.reply("220 test")
                 sender, recipients, is_secure = "", [], False
-                while line := self.hear():
+                while line := self.read_line():
                     verb = line.split(" ")[0].upper()
                     if verb == "EHLO":
                         offers = ["test", *(["STARTTLS"] if certificate and not is_secure else []), "AUTH PLAIN"]
                         for offer in offers[:-1]:
-                            self.say(f"250-{offer}")
-                        self.say(f"250 {offers[-1]}")
+                            self.reply(f"250-{offer}")
+                        self.reply(f"250 {offers[-1]}")
                     elif verb == "STARTTLS":
-                        self.say("220 go")
+                        self.reply("220 go")
                         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                         context.load_cert_chain(*certificate)
                         self.request = context.wrap_socket(self.request, server_side=True)
@@ -151,16 +151,18 @@ class Mailbox:
                         is_secure = True
                     elif verb == "AUTH":
                         box.logins.append(base64.b64decode(line.split(" ")[2]).decode().split("\0")[1:])
-                        self.say("235 welcome" if box.logins[-1][1] == SECRETS["RLVITALS_SMTP_PASSWORD"] else "535 no")
+                        self.reply(
+                            "235 welcome" if box.logins[-1][1] == SECRETS["RLVITALS_SMTP_PASSWORD"] else "535 no"
+                        )
                     elif verb == "MAIL":
                         sender = line
-                        self.say("250 ok")
+                        self.reply("250 ok")
                     elif verb == "RCPT":
                         is_known = "nobody" not in line
                         recipients += [line] if is_known else []
-                        self.say("250 ok" if is_known else f"550 who is {line}")
+                        self.reply("250 ok" if is_known else f"550 who is {line}")
                     elif verb == "DATA":
-                        self.say("354 go on")
+                        self.reply("354 go on")
                         lines = []
                         while (text := self.rfile.readline()) not in (b".\r\n", b""):
                             lines.append(text[1:] if text.startswith(b"..") else text)
@@ -169,12 +171,12 @@ class Mailbox:
                             box.envelopes.append((sender, recipients))
                             box.is_encrypted.append(is_secure)
                             box.mails.append(email.message_from_bytes(b"".join(lines), policy=email.policy.default))
-                        self.say(f"{answer} {'ok' if answer == 250 else 'no ' + SECRETS['RLVITALS_EMAIL_TO']}")
+                        self.reply(f"{answer} {'ok' if answer == 250 else 'no ' + SECRETS['RLVITALS_EMAIL_TO']}")
                     elif verb == "QUIT":
-                        self.say("221 bye")
+                        self.reply("221 bye")
                         return
                     else:
-                        self.say("250 ok")
+                        self.reply("250 ok")
 
             def setup_streams(self):
                 self.rfile, self.wfile = self.request.makefile("rb"), self.request.makefile("wb", 0)

@@ -101,22 +101,22 @@ def texts_of(request):
     return [element["text"] for element in request.json["blocks"][1]["elements"][0]["elements"]]
 
 
-@pytest.mark.parametrize(("on", "told"), [("critical", 1), ("warning", 2), ("info", 3)])
-def test_each_target_has_a_least_severity(desk, run_dir, on, told):
+@pytest.mark.parametrize(("on", "count"), [("critical", 1), ("warning", 2), ("info", 3)])
+def test_each_target_has_a_least_severity(desk, run_dir, on, count):
     server = desk()
     for number, severity in enumerate(("info", "warning", "critical")):
         find(run_dir, number, severity)
         append_event(run_dir, recovered_line(f"rule_{number}", number + 1))
     go(courier_of(run_dir, on=on, per_hour=60))
-    assert sum("Recovered" not in line for line in headlines(server)) == told
-    assert sum("Recovered" in line for line in headlines(server)) == told
+    assert sum("Recovered" not in line for line in headlines(server)) == count
+    assert sum("Recovered" in line for line in headlines(server)) == count
 
 
-def test_an_escalation_is_told_under_the_key_of_the_alarm(desk, run_dir):
+def test_an_escalation_is_sent_under_the_key_of_the_alarm(desk, run_dir):
     server = desk()
     find(run_dir, 1, "warning", "kl_high")
-    graver = replace(KL, step=4)
-    append_event(run_dir, event_line(HealthEvent("escalated", 4, 1.0, 1, finding=graver)))
+    escalated = replace(KL, step=4)
+    append_event(run_dir, event_line(HealthEvent("escalated", 4, 1.0, 1, finding=escalated)))
     append_event(run_dir, recovered_line("kl_high", 9))
     go(courier_of(run_dir, "pagerduty", on="warning"))
     events = [request.json for request in server.requests]
@@ -145,14 +145,14 @@ def test_the_alarms_of_two_slices_recover_by_themselves(desk, run_dir):
     assert headlines(server)[2:] == ["Recovered in kto-7b: KL of code"]
 
 
-def test_a_recovery_of_what_nobody_was_told_is_not_told(desk, run_dir):
+def test_the_recovery_of_a_finding_that_was_not_sent_is_not_sent(desk, run_dir):
     server = desk()
     append_event(run_dir, recovered_line("kl_high", 9))
     go(courier_of(run_dir))
     assert server.requests == []
 
 
-def test_half_a_line_waits_and_garbage_is_passed_over(desk, run_dir):
+def test_half_a_line_waits_and_garbage_is_skipped(desk, run_dir):
     server = desk()
     line = finding_line(KL)
     with open(run_dir.findings, "ab") as log:
@@ -166,7 +166,7 @@ def test_half_a_line_waits_and_garbage_is_passed_over(desk, run_dir):
     assert len(server.requests) == 1
 
 
-def test_what_was_found_before_the_target_was_named_is_not_told(desk, run_dir):
+def test_findings_before_the_target_was_added_are_not_sent(desk, run_dir):
     server = desk()
     find(run_dir, 1)
     target = Target("slack", "slack")
@@ -193,9 +193,9 @@ def test_beyond_the_limit_findings_are_held_back_and_come_as_one_digest(desk, ru
     go(courier_of(run_dir, per_hour=4))
     (digest,) = server.requests[4:]
     assert digest.json["text"] == "Held back in kto-7b: 5 messages beyond the limit of 4 an hour"
-    said = "".join(texts_of(digest))
-    assert all(f"finding {number}" in said for number in range(4, 9))
-    assert "finding 7 (recovered at step 12)" in said
+    text = "".join(texts_of(digest))
+    assert all(f"finding {number}" in text for number in range(4, 9))
+    assert "finding 7 (recovered at step 12)" in text
     assert unsent(run_dir, courier.target) == 0
 
 
@@ -378,7 +378,7 @@ def rests_of(run_dir):
     return courier.rests
 
 
-def test_pauses_grow_and_begin_anew_after_a_message_that_was_sent(desk, run_dir):
+def test_pauses_grow_and_start_again_after_a_message_that_was_sent(desk, run_dir):
     desk(*[500] * 4, 200, *[500] * 9)
     find(run_dir, 1)
     find(run_dir, 2)
@@ -431,7 +431,7 @@ def test_a_message_that_was_not_answered_is_sent_again_and_says_that_it_may_be_a
     assert [b"may be a repeat" in request.body for request in server.requests] == [False, True]
 
 
-def test_pagerduty_tells_repeats_apart_by_their_key(desk, run_dir):
+def test_pagerduty_recognizes_repeats_by_their_key(desk, run_dir):
     server = desk("drop")
     find(run_dir, 1)
     courier = courier_of(run_dir, "pagerduty")
@@ -467,7 +467,7 @@ def test_a_message_that_a_service_refuses_does_not_hold_up_the_others(desk, run_
     assert "refused a notification: HTTP 400" in caplog.text
 
 
-def test_a_wrong_address_is_told_with_the_variable_and_holds_the_place(desk, run_dir, caplog):
+def test_a_wrong_address_is_reported_with_the_variable_and_holds_the_place(desk, run_dir, caplog):
     desk(404)
     find(run_dir, 1)
     with pytest.raises(NotNow):

@@ -48,7 +48,7 @@ def everything_below(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_tells_people_and_no_secret_is_on_disk_or_on_a_command_line(desk, smtp, tmp_path, caplog):
+def test_a_run_notifies_people_and_no_secret_is_on_disk_or_on_a_command_line(desk, smtp, tmp_path, caplog):
     box = smtp()
     server = desk(smtp_port=box.port, answer=b'{"id": "77", "result": {"message_id": 78}}')
     names = ["slack", "discord", "telegram", "ntfy", "pagerduty", "email"]
@@ -125,12 +125,12 @@ def test_an_outage_and_a_killed_follower_lose_nothing_and_repeat_nothing(desk, t
         assert until(lambda: sent(run_dir) == 2, 60)  # the recovery, by the follower of the next attempt
         log(run, range(50, 60), 9.0)
         assert until(lambda: sent(run_dir) == 3, 60)
-    told = [request.json["text"].split(" ")[0] for request in again.requests]
-    assert told == ["Recovered", "Recovered", "CRITICAL"]  # the first one was answered with 500
+    first_words = [request.json["text"].split(" ")[0] for request in again.requests]
+    assert first_words == ["Recovered", "Recovered", "CRITICAL"]  # the first one was answered with 500
     assert all(b"may be a repeat" not in request.body for request in again.requests)
 
 
-def test_a_trainer_that_is_killed_is_told_of_by_the_process_beside_it(desk, tmp_path):
+def test_a_trainer_that_is_killed_is_reported_by_the_process_beside_it(desk, tmp_path):
     server = desk()
     script = """
         import os, signal, sys, time
@@ -201,9 +201,9 @@ def test_the_end_of_a_run_says_what_could_not_be_sent(desk, tmp_path, caplog):
         log(run, range(12, 20), 9.0)
         assert until(lambda: (read_outbox(run_dir, "slack") or Outbox("slack")).state == "failing", 60)
         follower = follower_of(run_dir)
-    said = next(message for message in caplog.messages if "not sent yet" in message)
+    warning = next(message for message in caplog.messages if "not sent yet" in message)
     left = f"'rlvitals notify {run_dir.root}' sends what is left"
-    assert said == f"slack: 1 notification is not sent yet (Connection refused); {left}"
+    assert warning == f"slack: 1 notification is not sent yet (Connection refused); {left}"
     os.kill(follower, signal.SIGKILL)  # it would try for ten minutes
     server = desk()
     assert main(["notify", str(run_dir.root)]) == 0
@@ -239,7 +239,7 @@ def test_ranks_beside_the_first_need_no_variables(tmp_path, no_variables):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "problem"),
     [
         ("slak", "Did you mean 'slack'"),
         ("https://hooks.slack.com/services/T0/B0/very-secret", "names services"),
@@ -258,8 +258,8 @@ def test_ranks_beside_the_first_need_no_variables(tmp_path, no_variables):
         ("slack", "RLVITALS_SLACK_WEBHOOK"),
     ],
 )
-def test_a_wrong_setting_is_refused_without_repeating_what_may_be_secret(tmp_path, no_variables, given, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_wrong_setting_is_refused_without_repeating_what_may_be_secret(tmp_path, no_variables, given, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
         rlvitals.start(tmp_path / "run", notify=given)
     assert "very-secret" not in str(caught.value)
     assert not (tmp_path / "run").exists()

@@ -43,8 +43,8 @@ def test_a_test_message_is_sent(desk, capsys, name):
     assert main(["notify", "--test", name]) == 0
     assert capsys.readouterr().out == f"{name}: the test message was sent\n"
     (request,) = server.requests
-    said = request.body.decode() + request.headers.get("Title", "")
-    assert "notifications from rlvitals arrive here" in said
+    text = request.body.decode() + request.headers.get("Title", "")
+    assert "notifications from rlvitals arrive here" in text
 
 
 def test_a_test_mail_is_sent(smtp, capsys):
@@ -65,8 +65,8 @@ def test_a_test_message_has_the_chart_of_a_run(desk, run_dir):
 def test_a_test_message_that_does_not_arrive_says_why_without_the_address(desk, capsys):
     desk(404)
     assert main(["notify", "--test", "slack"]) == 1
-    said = capsys.readouterr().out
-    assert said == "slack: not sent: HTTP 404; check RLVITALS_SLACK_WEBHOOK\n"
+    output = capsys.readouterr().out
+    assert output == "slack: not sent: HTTP 404; check RLVITALS_SLACK_WEBHOOK\n"
 
 
 def test_a_missing_variable_is_named(no_variables, capsys):
@@ -84,9 +84,9 @@ def test_a_template_is_tried_as_well(desk, tmp_path):
 def test_the_variables_are_listed_and_not_what_they_hold(desk, capsys):
     desk()
     assert main(["notify"]) == 0
-    said = capsys.readouterr().out
-    assert "RLVITALS_SLACK_WEBHOOK" in said
-    assert "very-secret" not in said
+    output = capsys.readouterr().out
+    assert "RLVITALS_SLACK_WEBHOOK" in output
+    assert "very-secret" not in output
     assert main(["notify", "--json"]) == 0
     listed = {one["variable"]: one for one in json.loads(capsys.readouterr().out)}
     assert listed["RLVITALS_SMTP_PASSWORD"]["is_set"] is True
@@ -105,8 +105,8 @@ def test_what_is_left_is_sent_once(desk, run_dir, capsys):
 def test_a_service_that_is_down_leaves_what_is_left(desk, run_dir, capsys):
     desk(500)
     assert main(["notify", str(run_dir.root), "--json"]) == 1
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told == {"target": "slack", "left": 1, "problem": "HTTP 500", "sent": 0, "refused": 0}
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result == {"target": "slack", "left": 1, "problem": "HTTP 500", "sent": 0, "refused": 0}
     assert main(["notify", str(run_dir.root)]) == 0
 
 
@@ -117,7 +117,7 @@ def test_another_service_and_severity_can_be_named(desk, run_dir, capsys):
     assert not os.path.exists(run_dir.notify / "slack.json")
 
 
-def test_a_run_that_names_nobody_is_told_so(tmp_path, capsys):
+def test_a_run_without_targets_is_reported(tmp_path, capsys):
     with rlvitals.start(tmp_path / "run", monitor=False) as run:
         run.log({"loss": 1.0})
     assert main(["notify", str(tmp_path / "run")]) == 64

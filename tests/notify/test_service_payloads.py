@@ -89,10 +89,10 @@ def test_slack_gets_rich_text_with_verdict_and_link(desk):
     assert request.path == f"/{SECRETS['RLVITALS_SLACK_WEBHOOK']}"
     assert request.headers["Content-Type"].startswith("application/json")
     assert_is_slack_message(request.json)
-    said = "".join(element["text"] for element in request.json["blocks"][1]["elements"][0]["elements"])
-    assert "Verdict: act (1 critical finding; first: margin inversion, since step 20)\n" in said
-    assert "Step: 25 (started at step 20)\n" in said
-    assert said.count("Consider: ") == 2
+    text = "".join(element["text"] for element in request.json["blocks"][1]["elements"][0]["elements"])
+    assert "Verdict: act (1 critical finding; first: margin inversion, since step 20)\n" in text
+    assert "Step: 25 (started at step 20)\n" in text
+    assert text.count("Consider: ") == 2
 
 
 def test_hostile_names_call_nobody_in_slack(desk):
@@ -234,8 +234,8 @@ def test_hostile_names_are_no_tags_in_telegram(desk):
     assert "<!channel>" in text.shown
     assert is_plain(text.shown.replace("\u2060", ""))
     # What Telegram itself would make a mention, a tag, a command or a link of.
-    told = text.shown.replace("Open the run", "")
-    assert not re.search(r"@\w|#\w|://|(^|\s)/\w|\w\.[a-z]", told), told
+    shown = text.shown.replace("Open the run", "")
+    assert not re.search(r"@\w|#\w|://|(^|\s)/\w|\w\.[a-z]", shown), shown
 
 
 @pytest.mark.parametrize("picture", [PNG, None])
@@ -386,7 +386,7 @@ def test_a_password_is_not_sent_unencrypted_to_another_machine(monkeypatch):
     ("code", "fate", "problem"),
     [(451, "later", "SMTP 451"), (550, "later", "SMTP 550; check"), (552, "refused", "SMTP 552")],
 )
-def test_a_mail_servers_answer_is_told_by_its_code_alone(smtp, code, fate, problem):
+def test_a_mail_servers_answer_is_reported_by_its_code_alone(smtp, code, fate, problem):
     smtp(code)
     outcome = opened("email").send(raised())
     assert outcome.fate == fate
@@ -394,7 +394,7 @@ def test_a_mail_servers_answer_is_told_by_its_code_alone(smtp, code, fate, probl
     assert SECRETS["RLVITALS_EMAIL_TO"] not in outcome.problem
 
 
-def test_a_recipient_that_is_refused_is_told_of_and_the_others_get_the_mail(smtp, monkeypatch, caplog):
+def test_a_refused_recipient_is_reported_and_the_others_get_the_mail(smtp, monkeypatch, caplog):
     box = smtp()
     monkeypatch.setenv("RLVITALS_EMAIL_TO", "Ann <ann@example.org>, nobody@example.org")
     assert opened("email").send(raised()).fate == "sent"
@@ -407,7 +407,7 @@ def test_a_recipient_that_is_refused_is_told_of_and_the_others_get_the_mail(smtp
     assert outcome.problem.startswith("SMTP 550; check")
 
 
-def test_a_wrong_password_is_told_without_it(smtp, monkeypatch):
+def test_a_wrong_password_is_reported_without_it(smtp, monkeypatch):
     smtp()
     monkeypatch.setenv("RLVITALS_SMTP_PASSWORD", "another-secret")
     outcome = opened("email").send(raised())
@@ -470,7 +470,7 @@ def test_a_template_can_hold_the_chart(desk, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("url: https://x\nbody: '{{titel}}'", "Did you mean 'title'"),
         ("url: https://x\nbdy: x", "Did you mean 'body'"),
@@ -486,8 +486,8 @@ def test_a_template_can_hold_the_chart(desk, tmp_path):
         ("url: https://x\nrecovered: {headers: {X-Api-Key: 0123456789abcdef0123}}", "looks like a secret"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused(tmp_path, text, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_template_that_cannot_be_used_is_refused(tmp_path, text, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
         template(tmp_path, text)
     for secret in ("verysecret", "abcdef0123456789", "0123456789abcdef0123"):
         assert secret not in str(caught.value)
@@ -506,12 +506,12 @@ def test_a_digest_lists_what_was_held_back(desk, name):
     message = about_held("kto-7b", "key", held, Standing("watch", "31 warnings"), more=5, per_hour=4, link=LINK)
     assert opened(name).send(message).fate == "sent"
     request = server.requests[0]
-    said = request.body.decode() + str(make_header(decode_header(request.headers.get("Title", ""))))
-    said = said.replace("\\\\", "")
-    assert "36 messages beyond the limit of 4 an hour" in said
-    assert "critical at step 40: gravest" in said
-    assert "title 3 (recovered at step 9)" in re.sub(r"\\", "", said)
-    assert "26 not listed" in said
+    text = request.body.decode() + str(make_header(decode_header(request.headers.get("Title", ""))))
+    text = text.replace("\\\\", "")
+    assert "36 messages beyond the limit of 4 an hour" in text
+    assert "critical at step 40: gravest" in text
+    assert "title 3 (recovered at step 9)" in re.sub(r"\\", "", text)
+    assert "26 not listed" in text
 
 
 @pytest.mark.parametrize("name", ["slack", "discord", "telegram", "ntfy"])
@@ -546,7 +546,7 @@ def test_what_a_services_answer_means(desk, name, status, fate, wait):
     desk(status)
     outcome = opened(name).send(raised())
     assert (outcome.fate, outcome.retry_after, outcome.is_doubtful) == (fate, wait, False)
-    assert_tells_no_secret(outcome)
+    assert_no_secret_in(outcome)
 
 
 @pytest.mark.parametrize("fault", ["hang", "drop"])
@@ -555,19 +555,19 @@ def test_without_an_answer_people_may_have_the_message(desk, monkeypatch, fault)
     desk(fault)
     outcome = opened("slack").send(raised())
     assert (outcome.fate, outcome.is_doubtful) == ("later", True)
-    assert_tells_no_secret(outcome)
+    assert_no_secret_in(outcome)
 
 
 @pytest.mark.parametrize("name", ["slack", "discord", "telegram", "ntfy", "pagerduty"])
-def test_a_refused_connection_is_told_without_the_address(desk, name):
+def test_a_refused_connection_is_reported_without_the_address(desk, name):
     desk().close()
     outcome = opened(name).send(raised())
     assert (outcome.fate, outcome.is_doubtful) == ("later", False)
     assert "refused" in outcome.problem
-    assert_tells_no_secret(outcome)
+    assert_no_secret_in(outcome)
 
 
-def assert_tells_no_secret(outcome):
+def assert_no_secret_in(outcome):
     for secret in ("very-secret", "127.0.0.1", SECRETS["RLVITALS_TELEGRAM_CHAT"]):
         assert secret not in repr(outcome)
 

@@ -25,7 +25,7 @@ from rlvitals.sinks.base import (
 from rlvitals.splits import held_out_name
 
 
-def test_an_evaluation_is_told_from_training_by_its_name():
+def test_an_evaluation_is_distinguished_from_training_by_its_name():
     assert [metric_name("eval", name) for name in ("loss", "eval_loss", "eval/loss")] == [
         "eval/loss",
         "eval_loss",
@@ -36,7 +36,7 @@ def test_an_evaluation_is_told_from_training_by_its_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("evaluate_x", "eval/evaluate_x"),
         ("evalue", "eval/evalue"),
@@ -44,9 +44,9 @@ def test_an_evaluation_is_told_from_training_by_its_name():
         ("test_accuracy", "test_accuracy"),
     ],
 )
-def test_trackers_and_the_doctor_call_an_evaluations_metric_the_same(name, told):
+def test_trackers_and_the_doctor_call_an_evaluations_metric_the_same(name, expected):
     """`evaluate_x` only begins like a held-out name, and `val/x` is one: both were named otherwise by the trackers."""
-    assert metric_name("eval", name) == held_out_name(name) == told
+    assert metric_name("eval", name) == held_out_name(name) == expected
 
 
 def test_an_attempt_is_found_by_its_number_and_not_by_its_place(tmp_path):
@@ -113,14 +113,14 @@ def two_attempts(path) -> RunFacts:
     return RunFacts(path, "id", "kto", "kto", {}, (Attempt(1, 1.0), Attempt(2, 2.0, from_step=1)))
 
 
-def test_a_tracker_that_begins_anew_gets_the_attempts_rows_it_held_and_no_others(tmp_path):
+def test_a_tracker_that_starts_again_gets_the_attempts_rows_it_held_and_no_others(tmp_path):
     facts = two_attempts(tmp_path)
     again = [(item.stream, item.row.step) for item in rows_held(facts, 1, {"train": 3, "eval": 1}, "W&B")]
     assert again == [("train", 0), ("train", 1), ("train", 2), ("eval", 3)]
     assert [item.row.step for item in rows_held(facts, 2, {"train": 1, "eval": 0}, "W&B")] == [2]
 
 
-def test_rows_that_are_gone_cannot_be_written_anew(tmp_path):
+def test_rows_that_are_gone_cannot_be_written_again(tmp_path):
     facts = two_attempts(tmp_path)
     with pytest.raises(SinkError, match=r"attempt 2 again, and the log lacks 2 of its 3 rows.*training_metrics.jsonl"):
         list(rows_held(facts, 2, {"train": 3}, "W&B"))
@@ -136,7 +136,7 @@ def test_an_attempt_says_what_it_is(tmp_path):
     assert (attempt_name("a", 1), attempt_name("a", 3)) == ("a", "a (attempt 3)")
 
 
-def test_what_a_vendor_raises_is_told_with_the_fix():
+def test_what_a_vendor_raises_is_reported_with_the_fix():
     with (
         pytest.raises(SinkError, match="no key; give one") as raised,
         explained(lambda problem: f"{problem}; give one"),

@@ -72,7 +72,7 @@ def test_pandas_reads_it(tmp_path):
     sink.close()
 
 
-def test_non_finite_numbers_missing_cells_and_texts_are_told_apart(tmp_path):
+def test_non_finite_numbers_missing_cells_and_texts_are_distinguished(tmp_path):
     sink = CsvSink(facts(tmp_path), {}, {})
     texts = {"note": 'a "quote", a comma\nand a line', "empty": ""}
     sink.write([row(1, nan=math.nan, up=math.inf, down=-math.inf), row(2, texts=texts), row(3, timestamp=math.nan)])
@@ -241,7 +241,7 @@ def test_tries_that_fail_before_the_first_commit_leave_nothing_behind(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["run", "table.csv"]
 
 
-def test_a_run_that_is_recorded_anew_starts_the_table_anew(tmp_path):
+def test_overwriting_a_run_starts_a_new_table(tmp_path):
     for step in (1, 2):
         sink = CsvSink(facts(tmp_path), {}, {})
         sink.write(rows([step]))

@@ -167,13 +167,13 @@ def test_what_a_tracker_remembered_of_rows_it_never_held_is_forgotten(tmp_path, 
     assert read_cursor(RunDir(tmp_path), "remembering").memory["steps"] == list(range(8))
 
 
-def test_a_tracker_hears_of_an_attempt_that_began_while_it_was_open(tmp_path, monkeypatch):
+def test_a_tracker_learns_of_an_attempt_that_began_while_it_was_open(tmp_path, monkeypatch):
     class Attentive(Ledger):
-        heard: ClassVar[list[tuple[int, int]]] = []
+        seen: ClassVar[list[tuple[int, int]]] = []
 
         def write(self, rows):
             """Each row with the number of attempts the tracker knew of when the row came."""
-            type(self).heard += [(item.row.attempt, len(self.facts.attempts)) for item in rows]
+            type(self).seen += [(item.row.attempt, len(self.facts.attempts)) for item in rows]
 
     install(monkeypatch, "attentive", Attentive)
     feed = Forwarder(RunDir(tmp_path), "attentive", {})
@@ -183,11 +183,11 @@ def test_a_tracker_hears_of_an_attempt_that_began_while_it_was_open(tmp_path, mo
                 run.log({"loss": 1.0}, step=10 * attempt + step)
                 assert feed.advance()
     feed.let_go()
-    assert Attentive.heard == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
+    assert Attentive.seen == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
     assert Attentive.opened == 3  # once for each attempt, and not for each row
 
 
-def test_what_fails_is_told_with_its_reason_and_since_when(tmp_path, monkeypatch, capsys):
+def test_a_failure_is_reported_with_its_reason_and_since_when(tmp_path, monkeypatch, capsys):
     class Broken(Ledger):
         def __init__(self, facts, settings, memory):
             raise SinkError("no key for the service; run: service login")
@@ -251,7 +251,7 @@ def test_one_tracker_has_one_follower(tmp_path, ledger):
     assert second.advance() is False
 
 
-def test_a_bad_line_is_passed_over_and_not_sent_again(tmp_path, ledger):
+def test_a_bad_line_is_skipped_and_not_sent_again(tmp_path, ledger):
     record(tmp_path, range(3))
     log = tmp_path / "logs" / "training_metrics.jsonl"
     log.write_bytes(log.read_bytes() + b"garbage\n")
@@ -459,7 +459,7 @@ def test_a_resume_takes_over_from_the_old_follower(tmp_path):
     assert {row["attempt"] for row in rows_in(run / "logs" / "metrics.json")} == {1, 2}
 
 
-def test_overwriting_a_run_starts_its_trackers_anew(tmp_path):
+def test_overwriting_a_run_restarts_its_trackers(tmp_path):
     run = tmp_path / "run"
     record(run, range(5), track_with="json")
     record(run, range(3), track_with="json", overwrite=True)

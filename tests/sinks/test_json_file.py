@@ -85,7 +85,7 @@ def test_what_json_cannot_hold_is_kept_as_the_log_keeps_it(tmp_path):
     assert second["note"] == 'a "quote"\nand a line'
 
 
-def test_evaluations_are_named_apart_and_rows_tell_their_attempt(tmp_path):
+def test_evaluations_have_their_own_names_and_rows_their_attempt(tmp_path):
     of = facts(tmp_path, attempts=(Attempt(1, 1.0), Attempt(2, 2.0, from_step=5)))
     ghost = SinkRow(
         "eval", Row(6, 1.0, 1, {"accuracy": 0.5, "eval_loss": math.inf}, {"who": "x"}, {"accuracy": mean([0.5])})

@@ -305,7 +305,7 @@ def test_wrong_settings_are_refused_with_the_nearest(tmp_path, store):
         MlflowSink(facts(tmp_path), {"tags": "roll"}, {})
 
 
-def test_a_missing_package_is_said_with_the_command(tmp_path, monkeypatch):
+def test_a_missing_package_is_reported_with_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(SinkError, match=r"pip install 'rlvitals\[mlflow\]'"):
         MlflowSink(facts(tmp_path), {}, {})

@@ -132,7 +132,7 @@ def plain(value):
     return [plain(one) for one in value.array_value.values] if kind == "array_value" else getattr(value, kind)
 
 
-def told(type_, step=20, place=0, **more):
+def sink_event(type_, step=20, place=0, **more):
     return SinkEvent(place, HealthEvent(type_, step, START + step, **more))
 
 
@@ -178,10 +178,10 @@ def test_the_run_is_the_resource(tmp_path, receiver, monkeypatch):
 def test_findings_are_log_records(tmp_path, receiver):
     sink = OpenTelemetrySink(facts(tmp_path), {"endpoint": receiver.url}, {})
     sink.tell([
-        told("monitor", facts={"is_on": True}),
-        told("raised", place=100, finding=KL),
-        told("recovered", 30, place=200, facts={"rule": "kl_high", "severity": "critical"}),
-        told("request", 21, place=300, facts={"action": "reduce_lr", "reason": "KL is high", "request": 1}),
+        sink_event("monitor", facts={"is_on": True}),
+        sink_event("raised", place=100, finding=KL),
+        sink_event("recovered", 30, place=200, facts={"rule": "kl_high", "severity": "critical"}),
+        sink_event("request", 21, place=300, facts={"action": "reduce_lr", "reason": "KL is high", "request": 1}),
     ])  # fmt: skip
     sink.commit()
     sink.close()
@@ -237,7 +237,7 @@ def test_only_what_is_asked_for_is_sent(tmp_path, receiver):
         receiver.taken.clear()
         sink = OpenTelemetrySink(facts(tmp_path), {"endpoint": receiver.url, "send": wanted}, {})
         sink.write(rows([1]))
-        sink.tell([told("raised", finding=KL)])
+        sink.tell([sink_event("raised", finding=KL)])
         sink.commit()
         sink.close()
         assert [type(request) for request in receiver.taken] == [kind]

@@ -55,10 +55,10 @@ def test_a_run_writes_its_file_and_its_end(tmp_path):
     file = tmp_path / "textfile" / "grpo.prom"
     run = record(tmp_path / "out" / "grpo", track_with="prometheus", tracker_kwargs={"path": str(file)})
     assert until(lambda: file.exists() and values(file.read_text()).get(("rlvitals_run_step",)) == 11)
-    told = values(file.read_text())
-    assert told["rlvitals_run_status", "running"] == 1
-    assert told["rlvitals_run_rows_total",] == 12
-    assert told["rlvitals_run_vital_sign", "reward.total.mean"] == 1.1
+    metrics = values(file.read_text())
+    assert metrics["rlvitals_run_status", "running"] == 1
+    assert metrics["rlvitals_run_rows_total",] == 12
+    assert metrics["rlvitals_run_vital_sign", "reward.total.mean"] == 1.1
     assert 'project="out",run="grpo"' in file.read_text()
     run.finish()
     assert values(file.read_text())["rlvitals_run_status", "finished"] == 1
@@ -66,7 +66,7 @@ def test_a_run_writes_its_file_and_its_end(tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["grpo.prom"]  # no draft is left
 
 
-def test_a_killed_trainer_is_told_by_the_follower(tmp_path, child_environment):
+def test_a_killed_trainer_is_reported_by_the_follower(tmp_path, child_environment):
     script = """
     import os, signal, sys
     import rlvitals
@@ -90,12 +90,12 @@ def test_a_killed_trainer_is_told_by_the_follower(tmp_path, child_environment):
     assert until(lambda: values(file.read_text())["rlvitals_run_findings_total", "critical"] == 1), (
         "the clock's finding"
     )
-    told = values(file.read_text())
-    assert told["rlvitals_run_verdict",] == 2
-    assert told["rlvitals_run_open_findings", "critical"] == 1  # the process is gone: once, not twice
+    metrics = values(file.read_text())
+    assert metrics["rlvitals_run_verdict",] == 2
+    assert metrics["rlvitals_run_open_findings", "critical"] == 1  # the process is gone: once, not twice
 
 
-def test_a_finding_is_told_without_a_new_row(tmp_path):
+def test_a_finding_is_exported_without_a_new_row(tmp_path):
     folder, file = tmp_path / "out" / "run", tmp_path / "x.prom"
     run = record(folder)
     settings = {"prometheus": {"path": str(file)}}
@@ -104,8 +104,8 @@ def test_a_finding_is_told_without_a_new_row(tmp_path):
     with open(RunDir(folder).findings, "ab") as log:
         log.write(finding_line(NAN))
     follow(RunDir(folder), settings, once=True)
-    told = values(file.read_text())
-    assert (told["rlvitals_run_verdict",], told["rlvitals_run_open_findings", "critical"]) == (2, 1)
+    metrics = values(file.read_text())
+    assert (metrics["rlvitals_run_verdict",], metrics["rlvitals_run_open_findings", "critical"]) == (2, 1)
     run.finish()
 
 

@@ -215,7 +215,7 @@ def test_a_lost_cursor_does_no_harm(tmp_path: Path) -> None:
     assert other.exists()
 
 
-def test_a_log_that_lost_rows_is_said(tmp_path: Path) -> None:
+def test_a_log_that_lost_rows_is_reported(tmp_path: Path) -> None:
     sink = open_sink(tmp_path)
     sink.write(rows(range(5)))
     sink.commit()
@@ -332,7 +332,7 @@ def test_swanlab_local_keeps_the_same_records(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "problem"),
     [
         ({"experimentname": "x"}, "Did you mean 'experiment_name'"),
         ({"login_kwargs": {"apikey": "x"}}, "Did you mean 'api_key'"),
@@ -341,8 +341,8 @@ def test_swanlab_local_keeps_the_same_records(tmp_path: Path, capsys: pytest.Cap
         ({"settings": {"mode": "elsewhere"}, "mode": None}, "Invalid mode"),
     ],
 )
-def test_wrong_settings_are_said_at_the_start(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(SinkError, match=said):
+def test_wrong_settings_are_reported_at_the_start(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SinkError, match=problem):
         open_sink(tmp_path, **settings)
 
 
@@ -360,7 +360,7 @@ def test_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         open_sink(tmp_path)
 
 
-def test_samples_of_the_machine_are_at_their_place_also_when_written_anew(tmp_path: Path) -> None:
+def test_samples_of_the_machine_are_at_their_place_also_when_written_again(tmp_path: Path) -> None:
     sink = open_sink(tmp_path)
     deliver(sink, *rows([100]), *samples(range(3)))
     memory = json.loads(json.dumps(sink.memory))

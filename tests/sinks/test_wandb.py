@@ -177,7 +177,7 @@ def test_rows_sent_again_after_an_error_are_read_once(tmp_path):
     assert [step for step, _ in points(tmp_path, "loss")] == list(range(1, 12))
 
 
-def test_without_the_log_an_attempt_cannot_be_written_anew(tmp_path):
+def test_without_the_log_an_attempt_cannot_be_written_again(tmp_path):
     memory = write(facts(tmp_path), tmp_path, rows([1]))
     with pytest.raises(SinkError, match=r"lacks \d+ of its \d+ rows.*training_metrics\.jsonl back"):
         write(facts(tmp_path), tmp_path, rows([2]), memory=memory)
