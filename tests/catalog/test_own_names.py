@@ -50,16 +50,16 @@ def test_every_speed_of_a_phase_is_explained(names):
     rates = Rates(names)
     for phase in ("generate", "backward", "train_step", "compute_log_probs"):
         rates.add(phase, tokens=100, seconds=1.0)
-    told = rates.take()
-    assert len(told) >= 16
-    assert {catalog.find(name)[0].metric.family for name in told} <= {"throughput", "time"}
+    speeds = rates.take()
+    assert len(speeds) >= 16
+    assert {catalog.find(name)[0].metric.family for name in speeds} <= {"throughput", "time"}
 
 
 def test_every_number_of_a_card_is_explained():
     card = GpuSample(utilisation=90.0, memory_used=20.0, memory_total=80.0, power=300.0, temperature=60.0)
-    told = combined([card, card])
-    assert len(told) == 18
-    assert [name for name in told if not catalog.reader().matches(name)] == []
+    numbers = combined([card, card])
+    assert len(numbers) == 18
+    assert [name for name in numbers if not catalog.reader().matches(name)] == []
 
 
 def test_every_statistic_of_a_step_is_explained():

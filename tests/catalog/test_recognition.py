@@ -113,7 +113,7 @@ def test_a_guess_is_made_for_what_matters_most_alone():
         ("avg_return", [math.nan, math.inf], "reward.total.mean"),
     ],
 )
-def test_values_have_their_say(name, values, concept):
+def test_values_count_too(name, values, concept):
     assert taken(name, values) == concept
 
 

@@ -108,7 +108,7 @@ def test_every_view_shows_the_same_vital_signs_in_the_same_order(tmp_path, algor
     assert [name for label in shown for name in signs if short_names(row)[name] == label] == signs
 
 
-def test_the_trainings_own_name_speaks_before_the_evaluations():
+def test_the_trainings_own_name_comes_before_the_evaluations():
     names = ["eval_rewards/margins", "eval_loss", "rewards/margins", "loss"]
     reader = catalog.reader("trl_kto", "kto")
     assert reader.vital_signs(names)[:2] == ["rewards/margins", "loss"]
@@ -130,7 +130,7 @@ def test_a_name_that_is_another_quantity_is_no_vital_sign():
             assert reader.vital_signs(["loss", alias.name])[:1] == ["loss"]
 
 
-def test_what_an_unknown_algorithm_s_signs_are_is_told_by_the_names():
+def test_what_an_unknown_algorithm_s_signs_are_follows_from_the_names():
     reader = catalog.reader()
     assert reader.vital_signs(["loss", "rewards/chosen", "rewards/margins"])[0] == "rewards/margins"
     assert reader.vital_signs(["loss", "entropy", "reward"])[0] == "reward"
@@ -217,7 +217,7 @@ def test_an_algorithm_s_band_holds_for_the_estimator_it_uses():
     assert catalog.reader("trl", "kto").band("rewards/margins") is not None
 
 
-def test_a_band_that_is_only_quoted_is_told_and_never_chosen():
+def test_a_band_that_is_only_quoted_is_listed_and_never_chosen():
     quoted = [(metric, band) for metric in catalog.metrics() for band in metric.bands if not band.is_typical]
     assert quoted
     for metric, band in quoted:

@@ -131,8 +131,8 @@ def test_two_slices_compare_with_care():
     math, code = (catalog.reader("trl_grpo").meaning(f"reward/env={env}") for env in ("math", "code"))
     other = catalog.reader("tinker").meaning("env/math/reward/total")
     assert catalog.compare(math, other).verdict == "same"
-    told = catalog.compare(math, code)
-    assert (told.verdict, told.reason) == ("caution", "env=math and env=code are different slices")
+    comparison = catalog.compare(math, code)
+    assert (comparison.verdict, comparison.reason) == ("caution", "env=math and env=code are different slices")
 
 
 def test_many_sources_are_looked_up_once_each():

@@ -262,7 +262,7 @@ def test_cuts_from_before_a_resume_count():
 # One at a time
 
 
-def test_a_graver_request_replaces_the_open_one_and_a_lesser_one_does_not():
+def test_a_more_severe_request_replaces_the_open_one_and_a_lesser_one_does_not():
     policy = Policy({"certain"})
     assert asked(policy, found(action="reduce_lr")) == "reduce_lr"
     assert asked(policy, found(rule="b", action="checkpoint")) is None
@@ -272,7 +272,7 @@ def test_a_graver_request_replaces_the_open_one_and_a_lesser_one_does_not():
     assert policy.open.finding.rule == "certain"
 
 
-def test_of_several_findings_the_gravest_is_asked_for():
+def test_of_several_findings_the_most_severe_is_asked_for():
     findings = [found(rule=action, action=action) for action in ACTIONS]
     assert asked(Policy({"stop"}), *findings) == "stop"
 
@@ -293,7 +293,7 @@ def test_an_answered_action_is_not_asked_again_until_the_rule_has_recovered(answ
     assert asked(policy, found(step=150)) == "stop"
 
 
-def test_a_graver_action_of_the_same_rule_is_asked_for_after_an_answer():
+def test_a_more_severe_action_of_the_same_rule_is_asked_for_after_an_answer():
     policy = Policy({"r"})
     policy.settle(policy.consider([found(severity="warning", action="reduce_lr")]), "done")
     assert asked(policy, found()) == "stop"
@@ -307,7 +307,7 @@ def test_an_open_request_is_withdrawn_when_its_reason_is_gone():
     assert policy.open is None
 
 
-def test_a_warning_is_over_once_it_is_told_and_other_requests_stay_open():
+def test_a_warning_is_over_once_it_is_handed_over_and_other_requests_stay_open():
     policy = Policy({"r"})
     asked(policy, found(rule="w", action="warn"))
     assert policy.hand_over().action == "warn"
@@ -330,10 +330,10 @@ class Trainer:
     """Controls that note what they were told, and raise what they are given."""
 
     def __init__(self, **problems):
-        self.told, self.problems = [], problems
+        self.calls, self.problems = [], problems
 
     def _take(self, name, *given):
-        self.told.append((name, *map(str, given)))
+        self.calls.append((name, *map(str, given)))
         if name in self.problems:
             raise self.problems[name]
 
@@ -357,7 +357,7 @@ def request_for(action):
 
 
 @pytest.mark.parametrize(
-    ("action", "told", "outcome"),
+    ("action", "calls", "outcome"),
     [
         ("stop", [], RequestOutcome("done", "training stops", must_stop=True)),
         ("checkpoint", [("save",)], RequestOutcome("done", "saved checkpoint-7")),
@@ -370,10 +370,10 @@ def request_for(action):
         ("warn", [], RequestOutcome("done")),
     ],
 )
-def test_each_action_uses_its_control_and_says_what_was_done(action, told, outcome):
+def test_each_action_uses_its_control_and_says_what_was_done(action, calls, outcome):
     trainer = Trainer()
     assert perform(request_for(action), trainer) == outcome
-    assert trainer.told == told
+    assert trainer.calls == calls
 
 
 @pytest.mark.parametrize("action", ["checkpoint", "reduce_lr", "revert"])

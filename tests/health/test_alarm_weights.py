@@ -106,7 +106,7 @@ def dead_gradients(monitor):
     return [(found.severity, found.confidence) for found in monitor.findings if found.rule == "dead_gradient"]
 
 
-def test_an_alarm_is_heard_as_gravely_as_such_alarms_turned_out():
+def test_an_alarm_is_as_severe_as_such_alarms_turned_out():
     assert dead_gradients(Monitor("grpo", scales=scales(0.9, 0.95))) == [("critical", 0.9)]
     assert dead_gradients(Monitor("grpo", scales=scales(0.3, 0.8))) == [("warning", 0.8)]
     assert dead_gradients(Monitor("grpo", scales=scales(0.1, 0.2))) == [("info", 0.2)]
@@ -121,7 +121,7 @@ def test_the_insides_are_not_critical_while_the_outcome_is_up_unless_nothing_is_
     assert weigh("dead", "critical", "up", "reward_floor") == ("critical", 0.9)
 
 
-def test_what_a_user_changed_is_heard_as_he_says():
+def test_a_rule_that_a_user_changed_is_not_weighed():
     changed = [{"rule": "dead_gradient", "numbers": {"streak": 9}}]
     book = rulebook.load(changed)
     assert dead_gradients(Monitor("grpo", rules=changed, scales=scales(0.0, 0.0))) == [
@@ -158,7 +158,7 @@ def test_a_reward_that_sinks_slowly_below_its_start_is_found():
     assert raised({"reward": 0.3 + 0.003 * n + wobble(n)} for n in range(120)) == {}
 
 
-def test_a_task_that_no_sample_solves_is_told_however_the_format_is_learnt():
+def test_a_task_that_no_sample_solves_is_reported_however_the_format_is_learnt():
     def rows(solved):
         return (
             {"reward": 0.005 * n + solved * 0.01 * n + wobble(n), "rewards/format": 0.005 * n + wobble(n),
@@ -170,7 +170,7 @@ def test_a_task_that_no_sample_solves_is_told_however_the_format_is_learnt():
     assert "task_part_dead" not in raised(rows(1))
 
 
-def test_answers_at_their_limit_are_told_unless_the_run_learns():
+def test_answers_at_their_limit_are_reported_unless_the_run_learns():
     def rows(gain):
         return ({"reward": 0.1 + gain * n + wobble(n), "completion_length": 197.0 + n % 3} for n in range(160))
 

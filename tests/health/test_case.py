@@ -397,7 +397,7 @@ def test_a_phase_that_comes_late_counts_too_and_reserved_memory_before_allocated
     assert case.signals["gpu_memory_share"].last == 0.95
 
 
-def test_the_memory_rule_speaks_of_the_phase_that_is_nearly_full():
+def test_the_memory_rule_names_the_phase_that_is_nearly_full():
     monitor = Monitor(algorithm="ppo")
     found = []
     for step in range(1, 40):

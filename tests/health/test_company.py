@@ -11,16 +11,16 @@ import pytest
 from rlvitals.health.monitor import Monitor
 
 
-def gravest(rows, algorithm="grpo"):
-    """The gravest severity of each rule about these rows, and the monitor."""
+def severities(rows, algorithm="grpo"):
+    """The highest severity of each rule about these rows, and the monitor."""
     monitor = Monitor(algorithm)
-    said = {}
+    highest = {}
     order = ("info", "warning", "critical")
     for step, row in enumerate(rows, 1):
         for found in monitor.update({"step": step, **row}):
-            said[found.rule] = max(said.get(found.rule, "info"), found.severity, key=order.index)
+            highest[found.rule] = max(highest.get(found.rule, "info"), found.severity, key=order.index)
     assert monitor.problems == {}
-    return said, monitor
+    return highest, monitor
 
 
 def rise(step, until=60):
@@ -52,16 +52,16 @@ def falling_entropy_and_groups(step, draw):
 
 
 @pytest.mark.parametrize(
-    ("change", "heard"),
+    ("change", "is_reported"),
     [
         pytest.param(falling_entropy(0.05), True, id="hardly any is left"),
         pytest.param(falling_entropy_and_groups, True, id="a quarter is left and groups are alike"),
         pytest.param(falling_entropy(0.25), False, id="a quarter is left, and nothing else moved"),
     ],
 )
-def test_a_low_entropy_is_a_warning_once_the_reward_stands_still_and_another_sign_agrees(change, heard):
-    assert (gravest(rows_of(change))[0].get("entropy_collapse") == "warning") is heard
-    assert gravest(rows_of(change, rises_on=True))[0].get("entropy_collapse", "info") == "info"
+def test_a_low_entropy_is_a_warning_once_the_reward_stands_still_and_another_sign_agrees(change, is_reported):
+    assert (severities(rows_of(change))[0].get("entropy_collapse") == "warning") is is_reported
+    assert severities(rows_of(change, rises_on=True))[0].get("entropy_collapse", "info") == "info"
 
 
 def leaping_critic(step, draw):
@@ -73,13 +73,13 @@ def growing_critic(step, draw):
 
 
 def test_a_value_loss_that_leaps_while_the_reward_stands_is_a_warning_and_one_that_grows_with_it_is_none():
-    assert gravest(rows_of(leaping_critic), "ppo")[0]["value_loss_growth"] == "warning"
-    assert gravest(rows_of(growing_critic, rises_on=True), "ppo")[0].get("value_loss_growth", "info") == "info"
-    assert gravest(rows_of(growing_critic), "ppo")[0].get("value_loss_growth", "info") == "info"
+    assert severities(rows_of(leaping_critic), "ppo")[0]["value_loss_growth"] == "warning"
+    assert severities(rows_of(growing_critic, rises_on=True), "ppo")[0].get("value_loss_growth", "info") == "info"
+    assert severities(rows_of(growing_critic), "ppo")[0].get("value_loss_growth", "info") == "info"
 
 
-@pytest.mark.parametrize(("grown", "heard"), [(3.0, True), (1.0, False)])
-def test_a_loss_that_leaves_its_level_is_a_warning_where_the_gradient_has_grown_with_it(grown, heard):
+@pytest.mark.parametrize(("grown", "is_reported"), [(3.0, True), (1.0, False)])
+def test_a_loss_that_leaves_its_level_is_a_warning_where_the_gradient_has_grown_with_it(grown, is_reported):
     def change(step, draw):
         late = min(max(step - 80, 0) / 10, 1)
         return {
@@ -87,11 +87,13 @@ def test_a_loss_that_leaves_its_level_is_a_warning_where_the_gradient_has_grown_
             "grad_norm": 0.5 * (1 + (grown - 1) * late) * (1 + draw.gauss(0, 0.05)),
         }
 
-    assert (gravest(rows_of(change))[0].get("loss_divergence") == "warning") is heard
+    assert (severities(rows_of(change))[0].get("loss_divergence") == "warning") is is_reported
 
 
-@pytest.mark.parametrize(("series", "heard"), [(("reward", "grad_norm", "kl"), True), (("grad_norm", "kl"), False)])
-def test_jumps_that_grow_in_three_series_together_are_a_warning_though_the_reward_is_ahead(series, heard):
+@pytest.mark.parametrize(
+    ("series", "is_reported"), [(("reward", "grad_norm", "kl"), True), (("grad_norm", "kl"), False)]
+)
+def test_jumps_that_grow_in_three_series_together_are_a_warning_though_the_reward_is_ahead(series, is_reported):
     draw = random.Random(11)
     rows = []
     for step in range(1, 221):
@@ -102,11 +104,11 @@ def test_jumps_that_grow_in_three_series_together_are_a_warning_though_the_rewar
             "grad_norm": 0.5 * 2 ** (draw.gauss(0, 0.2) * jumps["grad_norm"]),
             "kl": 0.1 * 2 ** (draw.gauss(0, 0.2) * jumps["kl"]),
         })  # fmt: skip
-    assert (gravest(rows)[0].get("instability") == "warning") is heard
+    assert (severities(rows)[0].get("instability") == "warning") is is_reported
 
 
 @pytest.mark.parametrize(("factor", "title"), [(1.0, "keeps its level but jumps"), (1.3, "its level went from 0.")])
-def test_a_series_that_explodes_is_not_said_to_keep_its_level(factor, title):
+def test_a_series_that_explodes_is_not_described_as_keeping_its_level(factor, title):
     """At 1.3 times a step it is 1e9 times its start in the end."""
     draw = random.Random(5)
     monitor = Monitor("grpo")
@@ -136,23 +138,23 @@ def evaluated(score, steps=140):
 
 
 def test_a_held_out_score_that_no_longer_follows_the_reward_is_reported():
-    followed = gravest(evaluated(lambda climb, step: 0.3 + 0.6 * climb))[0]
-    parted = gravest(evaluated(lambda climb, step: 0.3 + 0.6 * min(climb, 0.18)))[0]
+    followed = severities(evaluated(lambda climb, step: 0.3 + 0.6 * climb))[0]
+    parted = severities(evaluated(lambda climb, step: 0.3 + 0.6 * min(climb, 0.18)))[0]
     assert followed.get("eval_falls", "info") == "info"
     assert parted["eval_falls"] == "warning"
 
 
-@pytest.mark.parametrize(("cut", "heard"), [(0.5, True), (0.1, False)])
-def test_a_reward_that_stands_is_reported_after_fewer_rows_where_half_the_answers_are_cut_off(cut, heard):
+@pytest.mark.parametrize(("cut", "is_reported"), [(0.5, True), (0.1, False)])
+def test_a_reward_that_stands_is_reported_after_fewer_rows_where_half_the_answers_are_cut_off(cut, is_reported):
     draw = random.Random(4)
     rows = [
         {"reward": -20 + draw.gauss(0, 1.5), "completions/clipped_ratio": cut + draw.gauss(0, 0.04)} for _ in range(60)
     ]
-    assert (gravest(rows)[0].get("not_learning") == "warning") is heard
+    assert (severities(rows)[0].get("not_learning") == "warning") is is_reported
 
 
 def test_chosen_answers_that_lose_more_than_the_margin_gains_are_reported_though_the_margin_is_ahead():
-    def said(fall):
+    def severity_of(fall):
         draw, rows = random.Random(6), []
         for step in range(1, 101):
             late = max(step - 70, 0)
@@ -162,10 +164,10 @@ def test_chosen_answers_that_lose_more_than_the_margin_gains_are_reported_though
                 "rewards/chosen": chosen + draw.gauss(0, 0.1), "rewards/margins": margin + draw.gauss(0, 0.1),
                 "rewards/rejected": chosen - margin + draw.gauss(0, 0.1), "loss": 0.3, "rewards/accuracies": 0.8,
             })  # fmt: skip
-        return gravest(rows, "dpo")[0].get("likelihood_displacement", "info")
+        return severities(rows, "dpo")[0].get("likelihood_displacement", "info")
 
-    assert said(0.05) == "warning"
-    assert said(0.004) == "info"
+    assert severity_of(0.05) == "warning"
+    assert severity_of(0.004) == "info"
 
 
 def attempts(*lengths, broken=()):
@@ -194,8 +196,8 @@ def test_a_restart_is_no_cure_until_the_run_has_got_further_than_the_attempt_tha
         monitor.update(row)
     assert monitor.problems == {}
     assert monitor.verdict == verdict
-    told = [found for found in monitor.findings if found.rule == "earlier_attempt_failed"]
-    assert bool(told) == any(row["grad_norm"] != row["grad_norm"] for row in rows)
-    for found in told:
+    reported = [found for found in monitor.findings if found.rule == "earlier_attempt_failed"]
+    assert bool(reported) == any(row["grad_norm"] != row["grad_norm"] for row in rows)
+    for found in reported:
         assert (found.kind, found.severity) == ("nonfinite", "warning")
         assert "step 20" in found.title

@@ -99,14 +99,14 @@ def test_every_name_the_catalogue_knows_can_be_asked_for():
     assert [name for name in names if conditions.parse(f"{name} < 0.5")[0].signal != name] == []
 
 
-def test_a_logged_name_that_ends_like_a_statistic_is_told_apart_by_value():
+def test_a_logged_name_that_ends_like_a_statistic_is_distinguished_by_value():
     assert conditions.parse("my.drop > 1")[0].statistic == "drop"
     term = conditions.parse("my.drop.value > 1")[0]
     assert (term.signal, term.statistic) == ("my.drop", "value")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("kl", "'kl' is not a condition"),
         ("kl >", "is not a condition"),
@@ -120,7 +120,7 @@ def test_a_logged_name_that_ends_like_a_statistic_is_told_apart_by_value():
         ("kl outside 3..2", "first number must be below its second"),
     ],
 )
-def test_a_condition_that_is_none_says_how_to_write_one(text, said):
+def test_a_condition_that_is_none_says_how_to_write_one(text, message):
     with pytest.raises(RuleError, match=r"^my\.yaml, line 7: ") as caught:
         conditions.parse(text, "my.yaml, line 7")
-    assert said in str(caught.value)
+    assert message in str(caught.value)

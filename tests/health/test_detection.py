@@ -86,7 +86,7 @@ def judged():
     return found
 
 
-def graver(found: list[tuple[int, Finding]], *severities: str) -> list[tuple[int, Finding]]:
+def of_severity(found: list[tuple[int, Finding]], *severities: str) -> list[tuple[int, Finding]]:
     return [(row, finding) for row, finding in found if finding.severity in severities]
 
 
@@ -94,8 +94,8 @@ def graver(found: list[tuple[int, Finding]], *severities: str) -> list[tuple[int
 def test_no_healthy_real_log_gets_a_critical_and_hardly_one_a_warning(judged):
     healthy = [(label, found) for label, _, _, found in judged if label["verdict"] == "healthy"]
     assert len(healthy) == 11
-    assert [label["file"] for label, found in healthy if graver(found, "critical")] == []
-    warned = [label["file"] for label, found in healthy if graver(found, "warning")]
+    assert [label["file"] for label, found in healthy if of_severity(found, "critical")] == []
+    warned = [label["file"] for label, found in healthy if of_severity(found, "warning")]
     assert len(warned) <= 3, warned  # slow starts, of which the warning passes
 
 
@@ -103,15 +103,15 @@ def test_no_healthy_real_log_gets_a_critical_and_hardly_one_a_warning(judged):
 def test_every_failed_real_log_is_named_and_nearly_all_in_time(judged):
     failed = [(label, points, start, found) for label, points, start, found in judged if label["verdict"] == "fail"]
     assert len(failed) == len(NAMES_THE_CAUSE) == 17
-    assert [label["file"] for label, *_, found in failed if not graver(found, "warning", "critical")] == []
-    critical = [label["file"] for label, *_, found in failed if graver(found, "critical")]
+    assert [label["file"] for label, *_, found in failed if not of_severity(found, "warning", "critical")] == []
+    critical = [label["file"] for label, *_, found in failed if of_severity(found, "critical")]
     assert len(critical) >= 0.75 * len(failed)
     for starts_late in (True, False):
         group = [case for case in failed if (case[2] > 12) == starts_late]
         in_time = [
             label["file"]
             for label, points, start, found in group
-            if any(row <= deadline(start, points) for row, _ in graver(found, "critical"))
+            if any(row <= deadline(start, points) for row, _ in of_severity(found, "critical"))
         ]
         assert len(in_time) >= 0.7 * len(group), (starts_late, in_time)
 
@@ -124,7 +124,7 @@ def test_the_cause_of_a_failed_real_log_is_named_in_time(judged):
         if label["verdict"] == "fail"
         and not any(
             finding.kind in NAMES_THE_CAUSE[label["file"]] and row <= deadline(start, points)
-            for row, finding in graver(found, "warning", "critical")
+            for row, finding in of_severity(found, "warning", "critical")
         )
     ]
     assert wrong == []
@@ -140,7 +140,7 @@ def names_it_in_time(run: LabelledRun) -> bool:
     last = deadline(run.onset, len(run.rows), run.kind or "")
     return any(
         finding.kind in run.accept and run.onset - 5 <= row <= last
-        for row, finding in graver(judge(run), "warning", "critical")
+        for row, finding in of_severity(judge(run), "warning", "critical")
     )
 
 
@@ -156,9 +156,9 @@ def test_the_right_kind_is_named_in_time_on_four_of_five_generated_failures():
 @pytest.mark.slow
 def test_nine_of_ten_generated_healthy_runs_stay_quiet_and_none_is_stopped():
     runs = [run for seed in UNSEEN_SEEDS for run in healthy_runs(seed)]
-    said = {run.name: judge(run) for run in runs}
-    warned = [name for name, found in said.items() if graver(found, "warning", "critical")]
+    findings = {run.name: judge(run) for run in runs}
+    warned = [name for name, found in findings.items() if of_severity(found, "warning", "critical")]
     low, high = wilson(len(runs) - len(warned), len(runs))
     assert len(warned) <= 0.1 * len(runs), f"quiet: 95 % interval {low:.0%} to {high:.0%}; warned: {warned}"
-    stopped = [name for name, found in said.items() if any(finding.action == "stop" for _, finding in found)]
+    stopped = [name for name, found in findings.items() if any(finding.action == "stop" for _, finding in found)]
     assert stopped == []

@@ -32,20 +32,25 @@ def test_every_rule_of_these_files_has_an_example(family):
 
 
 def test_an_example_is_on_the_page_with_its_title_evidence_and_chart():
-    told = pages.examples()["experts_idle"]
+    example = pages.examples()["experts_idle"]
     section = pages.pages()["experts.md"].split("## experts_idle\n")[1].split("\n## ")[0]
-    for part in (f"{told['severity']} at step {told['step']}", told["title"], told["evidence"], *told["chart"]):
+    for part in (
+        f"{example['severity']} at step {example['step']}",
+        example["title"],
+        example["evidence"],
+        *example["chart"],
+    ):
         assert part in section
-    assert len(told["chart"]) > 4
+    assert len(example["chart"]) > 4
 
 
 @pytest.mark.parametrize("rule", ["experts_idle", "judge_unreadable", "refuses", "process_gone", "prompt_ignored"])
-def test_the_doctor_says_what_the_example_tells(rule, monkeypatch):
+def test_the_doctor_reports_what_the_example_shows(rule, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(REPO / "benchmarks"), *sys.path])
     import rule_examples
 
     stored = pages.examples()[rule]
     seed = int(stored["run"].rpartition("-")[2])
     played = next(run for run in rule_examples.FAMILIES[stored["family"]](seed) if run.name == stored["run"])
-    said = [told for name, _, told in rule_examples.examples_of(played, stored["family"]) if name == rule]
-    assert stored in said
+    fresh = [example for name, _, example in rule_examples.examples_of(played, stored["family"]) if name == rule]
+    assert stored in fresh

@@ -13,14 +13,14 @@ from corpus.experts import TROUBLES as ROUTED
 from corpus.experts import routed_run
 from rlvitals.health.monitor import Monitor
 
-SAYS = {
+RULES = {
     "narrowing": {"experts_unbalanced"}, "starving": {"experts_idle", "experts_unbalanced"},
     "differing": {"routes_differ"}, "unrecorded": {"routes_differ"}, "stuck": {"teacher_not_approached"},
     "leaving": {"teacher_not_approached", "student_leaves_teacher"}, "cut": {"teacher_cut_off"},
 }  # fmt: skip
 
 
-def said(rows, algorithm):
+def findings_of(rows, algorithm):
     monitor = Monitor(algorithm)
     found = [one for row in rows for one in monitor.update(row)]
     assert monitor.problems == {}
@@ -34,13 +34,13 @@ def said(rows, algorithm):
         *((distilled_run, "opd", trouble, names[0]) for trouble, names in DISTILLED.items()),
     ],
 )
-def test_what_is_planted_is_said_and_not_before_it_began(make, algorithm, trouble, framework):
+def test_what_is_planted_is_reported_and_not_before_it_began(make, algorithm, trouble, framework):
     run = make(842, framework, trouble)
-    found = [one for one in said(run.rows, algorithm) if one.rule in SAYS[trouble] and one.severity != "info"]
+    found = [one for one in findings_of(run.rows, algorithm) if one.rule in RULES[trouble] and one.severity != "info"]
     assert found, run.name
     assert found[0].step > run.onset
-    fine = said(make(842, framework).rows, algorithm)
-    assert [one.rule for one in fine if one.rule in SAYS[trouble] and one.severity != "info"] == []
+    fine = findings_of(make(842, framework).rows, algorithm)
+    assert [one.rule for one in fine if one.rule in RULES[trouble] and one.severity != "info"] == []
 
 
 TURN, ROWS = 50, 90
@@ -67,12 +67,12 @@ def approaching(name, start, gained, back, noise=0.008):
 def test_a_student_that_leaves_the_teacher_it_had_approached_is_reported_before_it_is_back_at_the_start(
     name, start, gained, back, rule
 ):
-    found = [one for one in said(approaching(name, start, gained, back), "opd") if one.severity != "info"]
+    found = [one for one in findings_of(approaching(name, start, gained, back), "opd") if one.severity != "info"]
     assert [(one.rule, one.severity) for one in found] == [(rule, "warning")]
     back_at_the_start = TURN + gained / back
     assert TURN < found[0].step < min(TURN + 25, back_at_the_start)
     assert TURN - 12 <= found[0].onset_step <= TURN + 12
-    stays = said(approaching(name, start, gained, 0.0), "opd")
+    stays = findings_of(approaching(name, start, gained, 0.0), "opd")
     assert [one.rule for one in stays if one.severity != "info"] == []
 
 
@@ -80,4 +80,4 @@ def test_a_kl_that_has_all_but_vanished_may_double():
     """From 0.6 to 0.01 and 0.02: one part in sixty of the way is nothing to report."""
     rows = list(approaching("train/opd_reverse_kl", 0.6, -0.6, -0.0003, noise=0.001))
     assert rows[-1]["train/opd_reverse_kl"] > 2 * rows[TURN]["train/opd_reverse_kl"]
-    assert [one.rule for one in said(rows, "opd") if one.severity != "info"] == []
+    assert [one.rule for one in findings_of(rows, "opd") if one.severity != "info"] == []

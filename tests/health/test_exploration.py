@@ -18,7 +18,7 @@ def judged(rows, **facts):
     return monitor
 
 
-def said(monitor, rule):
+def findings_of(monitor, rule):
     return [finding for finding in monitor.findings if finding.rule == rule]
 
 
@@ -34,9 +34,9 @@ def evaluated(many, one, *, count=14, turn=7, every=5):
         yield row
 
 
-def test_coverage_that_falls_while_one_attempt_rises_is_said_within_four_evaluations():
+def test_coverage_that_falls_while_one_attempt_rises_is_reported_within_four_evaluations():
     monitor = judged(evaluated(-0.03, 0.02))
-    (found,) = said(monitor, "coverage_lost")
+    (found,) = findings_of(monitor, "coverage_lost")
     assert (found.kind, found.severity) == ("entropy_collapse", "warning")
     assert 7 * 5 < found.step <= (7 + 4) * 5
     assert found.metrics == ("eval/pass@32",)
@@ -45,7 +45,7 @@ def test_coverage_that_falls_while_one_attempt_rises_is_said_within_four_evaluat
 
 @pytest.mark.parametrize(("many", "one"), [(0.0, 0.02), (0.01, 0.02), (0.0, 0.0), (-0.05, -0.03)])
 def test_coverage_that_holds_and_a_collapse_of_both_are_not(many, one):
-    assert said(judged(evaluated(many, one)), "coverage_lost") == []
+    assert findings_of(judged(evaluated(many, one)), "coverage_lost") == []
 
 
 def test_the_largest_k_is_read_and_the_ends_of_an_interval_are_not():
@@ -62,11 +62,11 @@ def test_generated_runs_of_every_framework():
     for framework in exploration.SPELLINGS:
         for seed in (821, 822, 823):
             run = exploration.narrowing_run(seed, framework)
-            found = said(judged(run.rows), "coverage_lost")
+            found = findings_of(judged(run.rows), "coverage_lost")
             assert found, run.name
             by = run.evaluations[min(run.onset + 4, len(run.evaluations) - 1)] + 1
             late += [run.name] if found[0].step > by else []
-            loud += said(judged(exploration.learning_run(seed, framework).rows), "coverage_lost")
+            loud += findings_of(judged(exploration.learning_run(seed, framework).rows), "coverage_lost")
     assert len(late) <= 5, late
     assert len(loud) <= 1, loud
 
@@ -80,17 +80,17 @@ def lost_and_won(lost, won):
 
 
 def test_more_prompts_lost_than_won_for_three_evaluations():
-    (found,) = said(judged(lost_and_won(0.10, 0.04)), "prompts_lost")
+    (found,) = findings_of(judged(lost_and_won(0.10, 0.04)), "prompts_lost")
     assert found.step == 30
     assert found.evidence["net"] == pytest.approx(0.18)
-    assert said(judged(lost_and_won(0.10, 0.10)), "prompts_lost") == []
-    assert said(judged(lost_and_won(0.04, 0.10)), "prompts_lost") == []
+    assert findings_of(judged(lost_and_won(0.10, 0.10)), "prompts_lost") == []
+    assert findings_of(judged(lost_and_won(0.04, 0.10)), "prompts_lost") == []
 
 
 def test_few_prompts_change_sides_by_chance():
     """More are lost than won three times: 3 and 2 of 20 prompts each time, which is chance, and as many of 200."""
-    assert said(judged(lost_and_won(3 / 20, 2 / 20)), "prompts_lost") == []
-    (found,) = said(judged(lost_and_won(30 / 200, 21 / 200)), "prompts_lost")
+    assert findings_of(judged(lost_and_won(3 / 20, 2 / 20)), "prompts_lost") == []
+    (found,) = findings_of(judged(lost_and_won(30 / 200, 21 / 200)), "prompts_lost")
     assert found.step == 30
 
 
@@ -111,12 +111,12 @@ def varied(name, start, end, reward=0.4):
         ("train/self_bleu", 0.4, 0.97),
     ],
 )
-def test_answers_that_become_alike_are_said_unless_the_task_is_solved(name, start, end):
-    found = said(judged(varied(name, start, end)), "answers_alike")
+def test_answers_that_become_alike_are_reported_unless_the_task_is_solved(name, start, end):
+    found = findings_of(judged(varied(name, start, end)), "answers_alike")
     assert [(one.kind, one.severity, one.metrics) for one in found] == [("entropy_collapse", "warning", (name,))]
-    solved = said(judged(varied(name, start, end, reward=0.95)), "answers_alike")
+    solved = findings_of(judged(varied(name, start, end, reward=0.95)), "answers_alike")
     assert {one.severity for one in solved} <= {"info"}
-    assert said(judged(varied(name, start, start)), "answers_alike") == []
+    assert findings_of(judged(varied(name, start, start)), "answers_alike") == []
 
 
 @pytest.mark.parametrize(
@@ -137,25 +137,26 @@ def test_answers_that_agree_because_they_are_right_are_no_trouble(beside, severi
         row | {"reward": 1.45 + 0.02 * (step % 3), **beside}
         for step, row in enumerate(varied("group.distinct_answers.mean", 0.63, 0.15))
     ]
-    assert {one.severity for one in said(judged(rows), "answers_alike")} == {severity}
+    assert {one.severity for one in findings_of(judged(rows), "answers_alike")} == {severity}
 
 
-@pytest.mark.parametrize(("settings", "is_said"), [({"num_generations": 4}, True), ({"n_samples_per_prompt": 4}, True),
-                                                     ({"num_generations": 16}, False), ({}, False)])  # fmt: skip
-def test_a_group_of_four_in_full_agreement_is_at_a_quarter(settings, is_said):
+@pytest.mark.parametrize(("settings", "is_reported"), [
+    ({"num_generations": 4}, True), ({"n_samples_per_prompt": 4}, True), ({"num_generations": 16}, False), ({}, False),
+])  # fmt: skip
+def test_a_group_of_four_in_full_agreement_is_at_a_quarter(settings, is_reported):
     """From 60 % distinct answers to 28 %: all but one answer of a group of four, and still four of sixteen."""
     rows = [
         row | {"reward": 0.3 + 0.004 * step + 0.01 * (step % 3)}
         for step, row in enumerate(varied("group.distinct_answers.mean", 0.6, 0.28))
     ]
-    assert bool(said(judged(rows, config=settings), "answers_alike")) is is_said
+    assert bool(findings_of(judged(rows, config=settings), "answers_alike")) is is_reported
 
 
 @pytest.mark.parametrize("name", ["policy.prompt_dependence", "group.prompt_contrast.mean"])
 def test_answers_that_no_longer_depend_on_their_prompts(name):
-    (found,) = said(judged(varied(name, 0.9, 0.1)), "prompt_ignored")
+    (found,) = findings_of(judged(varied(name, 0.9, 0.1)), "prompt_ignored")
     assert found.kind == "entropy_collapse"
-    assert said(judged(varied(name, 0.9, 0.8)), "prompt_ignored") == []
+    assert findings_of(judged(varied(name, 0.9, 0.8)), "prompt_ignored") == []
 
 
 @pytest.mark.parametrize(("rule", "make", "healthy"), [
@@ -166,8 +167,8 @@ def test_answers_that_no_longer_depend_on_their_prompts(name):
 def test_generated_answers_and_evaluations(rule, make, healthy):
     """Shares are measured by benchmarks/doctor_depth.py; the texts here are really compared."""
     run = make(841)
-    found = said(judged(run.rows), rule)
+    found = findings_of(judged(run.rows), rule)
     assert found, run.name
     assert found[0].severity == "warning"
     assert found[0].step > run.onset
-    assert said(judged(healthy(841).rows), rule) == []
+    assert findings_of(judged(healthy(841).rows), rule) == []

@@ -84,7 +84,7 @@ def syncing(changed: dict[int, float], **more: dict[int, float]) -> list[dict[st
     return rows
 
 
-def test_syncs_that_change_nothing_are_said_two_steps_later_and_dated_to_the_first() -> None:
+def test_syncs_that_change_nothing_are_reported_two_steps_later_and_dated_to_the_first() -> None:
     first = judged(syncing(dict.fromkeys(range(3, 13), 0.0)))[0]
     assert (first.rule, first.severity, first.cause) == ("sync_without_effect", "critical", "weight_sync")
     assert first.onset_step == 3
@@ -116,14 +116,14 @@ def growing(from_step: int, pace: float, points: int = 14, seed: int = 4) -> lis
 
 
 @pytest.mark.parametrize("pace", [0.006, 0.012, 0.03])
-def test_a_gap_that_grows_from_step_3_on_is_dated_to_step_3_and_said_by_step_6(pace: float) -> None:
+def test_a_gap_that_grows_from_step_3_on_is_dated_to_step_3_and_reported_by_step_6(pace: float) -> None:
     first = judged(growing(3, pace), config={"temperature": 1.0})[0]
     assert (first.rule, first.cause) == ("engine_stands_still", "weight_sync")
     assert first.onset_step == 3
     assert first.step <= 6
 
 
-def test_an_engine_that_stands_still_is_told_from_one_whose_samples_age() -> None:
+def test_an_engine_that_stands_still_is_distinguished_from_one_whose_samples_age() -> None:
     """Samples of an asynchronous training get older in its first steps as well. They come to rest, and their age is
     logged; a sync that died shows in a gap that goes on growing while that age does not.
     """
@@ -199,7 +199,7 @@ def test_a_gap_that_falls_and_comes_back_to_its_level_has_not_grown() -> None:
 
 
 @pytest.mark.parametrize("framework", ["trl", "verl", "prime_rl"])
-def test_a_sync_that_dies_at_step_3_is_said_at_step_6_where_only_the_gap_and_ages_are_logged(framework: str) -> None:
+def test_a_sync_that_dies_at_step_3_is_reported_at_step_6_where_only_gap_and_ages_are_logged(framework: str) -> None:
     """Shares are measured by benchmarks/causes.py; here each framework's names must lead to it."""
     own = [one for one in gaps.EARLY if one.framework == framework and not one.lagging]
     trouble = own[-1]  # of verl's two the one that logs no share of changed weights
@@ -208,7 +208,7 @@ def test_a_sync_that_dies_at_step_3_is_said_at_step_6_where_only_the_gap_and_age
     assert (first.rule, first.cause, first.onset_step, first.step) == ("engine_stands_still", "weight_sync", 3, 6)
 
 
-def test_what_is_said_does_not_depend_on_later_rows() -> None:
+def test_what_is_reported_does_not_depend_on_later_rows() -> None:
     rows = growing(3, 0.012, 30)
     assert judged(rows)[0] == judged(rows[:6])[0]
 
@@ -358,13 +358,13 @@ def test_the_statistics_of_recorded_tokens_are_those_of_the_definition() -> None
     assert seen.age == pytest.approx(mean(ages))
 
 
-def test_tokens_without_both_log_probs_or_too_few_say_nothing() -> None:
+def test_tokens_without_both_log_probs_or_too_few_show_nothing() -> None:
     assert token_gap(grouped([TokenTrace(trained=(True,) * 300, logprobs=(-1.0,) * 300)])) is None
     few = TokenTrace(trained=(True,) * 50, logprobs=(-1.0,) * 50, engine_logprobs=(-2.0,) * 50)
     assert token_gap(grouped([few])) is None
 
 
-def test_a_temperature_and_torn_tokens_are_told_from_recorded_tokens() -> None:
+def test_a_temperature_and_torn_tokens_are_recognised_in_recorded_tokens() -> None:
     for name in ("temperature", "other-tokens"):
         trouble = next(one for one in gaps.TROUBLES if one.name == name)
         checks, found = Rechecks(shipped()), list[Finding]()

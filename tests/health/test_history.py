@@ -108,7 +108,7 @@ def events_of(values, rule="x > 5 for 2: warning"):
     return found, monitor
 
 
-def test_a_monitor_tells_when_an_alarm_is_raised_and_when_it_has_recovered():
+def test_a_monitor_reports_when_an_alarm_is_raised_and_when_it_has_recovered():
     quiet = 3 + CLEAR_POINTS
     events, monitor = events_of([9.0, 9.0, 9.0] + [1.0] * 30)
     assert [(event.type, event.step) for event in events] == [("raised", 2), ("recovered", quiet)]
@@ -117,7 +117,7 @@ def test_a_monitor_tells_when_an_alarm_is_raised_and_when_it_has_recovered():
     assert monitor.verdict == "healthy"
 
 
-def test_a_monitor_tells_when_an_alarm_gets_graver():
+def test_a_monitor_reports_when_an_alarm_gets_more_severe():
     monitor = Monitor(
         algorithm="grpo", rules=[{"rule": "*", "enabled": False}, {"rule": "kl_explosion", "enabled": True}]
     )
@@ -142,7 +142,7 @@ def test_a_restart_within_a_log_ends_the_alarms_of_the_run_before():
 
 
 @pytest.mark.parametrize("rule", ["throughput", "gpu_idle", "steps_repeated"])
-def test_what_a_step_costs_and_how_a_log_was_written_is_told_and_does_not_count(rule):
+def test_what_a_step_costs_and_how_a_log_was_written_is_reported_and_does_not_count(rule):
     slow = replace(WARNING, rule=rule)
     assert verdict_of([slow], FEW_ROWS)[0] == "healthy"
     assert verdict_of([slow, WARNING], FEW_ROWS)[0] == "watch"

@@ -14,21 +14,23 @@ GOOD = {"separation": 0.9, "agreement": 0.98, "unread": 0.02}
 def found(seed, **changes):
     """The rules of judges that speak of a run of 96 steps with an evaluation of 96 answers every 16."""
     judge, rng, monitor = GOOD | changes, random.Random(seed), Monitor("rlaif")
-    told = []
+    findings = []
     for step in range(97):
         if step % 16 == 0:
-            told += monitor.update({"step": step, "eval/judge.gold_separation": rng.gauss(judge["separation"], 0.05)})
+            findings += monitor.update(
+                {"step": step, "eval/judge.gold_separation": rng.gauss(judge["separation"], 0.05)}
+            )
         row = {"step": step, "Train/AvgReward": rng.gauss(0.5 + step / 400, 0.02), "Train/RewardStd": 0.2,
                "judge.parse_failure_fraction": max(0.0, rng.gauss(judge["unread"], 0.02))}  # fmt: skip
         if step % 16 == 0:
             row["Teacher/SelfAgreement"] = min(1.0, rng.gauss(judge["agreement"], 0.01))
-        told += monitor.update(row)
+        findings += monitor.update(row)
     assert monitor.problems == {}
-    return {(one.rule, one.severity) for one in told if one.rule.startswith("judge_")}
+    return {(one.rule, one.severity) for one in findings if one.rule.startswith("judge_")}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_a_good_judge_and_of_a_fair_one_nothing_is_said(seed):
+def test_of_a_good_judge_and_of_a_fair_one_nothing_is_reported(seed):
     assert found(seed) == set()
     assert found(seed, separation=0.78, agreement=0.9, unread=0.1) == set()
 
@@ -42,11 +44,11 @@ def test_the_share_of_variance_that_is_noise_is_that_of_two_draws():
     """Normal noise of 0.17 beside true differences of 0.1: 74 % of the variance within a group is the judge's own."""
     rng = random.Random(1)
     apart = sum(abs(rng.gauss(0, 0.17) - rng.gauss(0, 0.17)) for _ in range(20_000)) / 20_000
-    spread, monitor, told = (0.17**2 + 0.1**2) ** 0.5, Monitor("rlaif"), []
+    spread, monitor, findings = (0.17**2 + 0.1**2) ** 0.5, Monitor("rlaif"), []
     for step in range(40):
-        told += monitor.update({"step": step, "Train/AvgReward": 0.5, "Train/RewardStd": spread,
-                                "Teacher/SelfAgreement": 1 - apart})  # fmt: skip
-    (noisy,) = (one for one in told if one.rule == "judge_noise")
+        findings += monitor.update({"step": step, "Train/AvgReward": 0.5, "Train/RewardStd": spread,
+                                    "Teacher/SelfAgreement": 1 - apart})  # fmt: skip
+    (noisy,) = (one for one in findings if one.rule == "judge_noise")
     assert noisy.severity == "warning"
     assert noisy.evidence["share"] == pytest.approx(0.17**2 / spread**2, rel=0.03)
 

@@ -67,7 +67,7 @@ def test_it_is_named_where_only_slices_are_logged():
     assert [found.slice for found in of_slices(monitor)] == ["env=code"]
 
 
-def test_environments_that_hold_are_not_spoken_of():
+def test_environments_that_hold_are_not_reported():
     monitor, _ = judged(rows())
     assert of_slices(monitor) == []
 
@@ -90,9 +90,9 @@ def test_two_slices_are_two_alarms_that_recover_by_themselves():
 
 def test_most_slices_one_after_the_other_are_critical():
     monitor, _ = judged(rows({"code": 30, "math": 60, "search": 90}))
-    graver = [(found.slice, found.severity) for found in of_slices(monitor)]
-    assert graver[:2] == [("env=code", "warning"), ("env=math", "warning")]
-    assert ("env=search", "critical") in graver
+    reported = [(found.slice, found.severity) for found in of_slices(monitor)]
+    assert reported[:2] == [("env=code", "warning"), ("env=math", "warning")]
+    assert ("env=search", "critical") in reported
 
 
 def test_evaluations_of_few_points_are_judged_too():
@@ -132,7 +132,7 @@ def test_slices_beyond_the_most_are_left_alone():
     assert of_slices(monitor) == []
 
 
-def test_a_second_run_in_the_log_begins_its_slices_anew():
+def test_a_second_run_in_the_log_starts_its_slices_again():
     first, second = list(rows(["code"])), list(rows())
     monitor, events = judged([*first, *second])
     assert [event.facts["slice"] for event in events if event.type == "recovered" and "slice" in event.facts] == [
@@ -161,8 +161,8 @@ def test_generated_runs_are_named(framework):
     for seed in (701, 702, 703):
         run = slices.collapsing_run(seed, framework)
         monitor = Monitor("grpo")
-        said = [(at, found) for at, row in enumerate(run.rows) for found in monitor.update(row)]
-        hits += any(found.slice == run.label and at <= run.deadline for at, found in said)
+        reported = [(at, found) for at, row in enumerate(run.rows) for found in monitor.update(row)]
+        hits += any(found.slice == run.label and at <= run.deadline for at, found in reported)
     assert hits >= 2
 
 

@@ -38,7 +38,7 @@ def climb(begin, end, steps):
 # How often a thing is said
 
 
-def said_by(rule, rows):
+def steps_reported(rule, rows):
     """The steps at which a rule of the user's own speaks; the shipped rules may say what they like."""
     monitor = Monitor(rules=[rule])
     own = set(monitor.rulebook.rules) - set(Monitor().rulebook.rules)
@@ -47,13 +47,13 @@ def said_by(rule, rows):
     ]
 
 
-def test_an_alarm_that_flickers_is_told_once_and_one_that_was_away_for_long_again():
+def test_an_alarm_that_flickers_is_reported_once_and_one_that_was_away_for_long_again():
     flickering = ([0.9] * 5 + [0.1] * 12) * 4
-    assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in flickering])) == 1
+    assert len(steps_reported("zq > 0.5 for 3: warning", [{"zq": value} for value in flickering])) == 1
     returning = [0.9] * 5 + [0.1] * 60 + [0.9] * 5
     coming_and_going = ([0.9] * 5 + [0.1] * 25) * 6  # from the second time on it must be away for longer
-    assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in coming_and_going])) == 2
-    assert len(said_by("zq > 0.5 for 3: warning", [{"zq": value} for value in returning])) == 2
+    assert len(steps_reported("zq > 0.5 for 3: warning", [{"zq": value} for value in coming_and_going])) == 2
+    assert len(steps_reported("zq > 0.5 for 3: warning", [{"zq": value} for value in returning])) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -121,10 +121,10 @@ def evaluated(scores, every=10):
     return [{"loss": 0.5} | ({"zq": scores[n // every]} if n % every == 0 else {}) for n in range(every * len(scores))]
 
 
-def test_one_bad_evaluation_is_waited_for_and_a_second_is_told_though_the_rule_asks_for_five():
+def test_one_bad_evaluation_is_waited_for_and_a_second_is_reported_though_the_rule_asks_for_five():
     rule = "zq < 0.5 for 5: warning"
-    assert said_by(rule, evaluated([0.8, 0.8, 0.8, 0.3, 0.8, 0.8, 0.8, 0.8])) == []
-    assert said_by(rule, evaluated([0.8, 0.8, 0.8, 0.3, 0.3, 0.8, 0.8, 0.8])) == [41]
+    assert steps_reported(rule, evaluated([0.8, 0.8, 0.8, 0.3, 0.8, 0.8, 0.8, 0.8])) == []
+    assert steps_reported(rule, evaluated([0.8, 0.8, 0.8, 0.3, 0.3, 0.8, 0.8, 0.8])) == [41]
 
 
 # A solved task
@@ -188,7 +188,7 @@ def test_a_flat_training_reward_beside_a_held_out_score_that_climbs_is_learning(
 )
 @pytest.mark.parametrize("has_reward", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kl_far_above_its_start_is_told_and_gravely_where_no_policy_should_be(
+def test_a_kl_far_above_its_start_is_reported_and_critical_where_no_policy_should_be(
     before, after, severity, has_reward, seed
 ):
     start, end = math.log(before), math.log(after)
@@ -197,8 +197,8 @@ def test_a_kl_far_above_its_start_is_told_and_gravely_where_no_policy_should_be(
     if has_reward:
         rewards = noisy([0.4] * len(rows), 0.05, seed + 100)
         rows = [row | {"reward": reward} for row, reward in zip(rows, rewards, strict=True)]
-    said = [level for kind, level in alarms(judged(rows)) if kind == "kl_explosion"]
-    assert ("critical" in said, "warning" in said or "critical" in said) == (
+    levels = [level for kind, level in alarms(judged(rows)) if kind == "kl_explosion"]
+    assert ("critical" in levels, "warning" in levels or "critical" in levels) == (
         severity == "critical",
         severity is not None,
     )
@@ -210,7 +210,7 @@ def test_a_reward_at_the_top_from_the_first_row_is_a_remark_at_every_row(top):
     assert [finding.severity for finding in found if finding.rule == "reward_constant"] == ["info"]
 
 
-def test_a_reward_that_is_constant_anywhere_else_is_told():
+def test_a_reward_that_is_constant_anywhere_else_is_reported():
     found = judged([{"reward": 0.4, "loss": 0.0}] * 60)
     assert ("reward_floor", "critical") in alarms(found)
 
@@ -259,10 +259,10 @@ def test_groups_that_all_pass_as_the_task_is_learnt_are_no_alarm_and_groups_that
         (reward, max(0.1, 4 * (reward - 0.6))) for reward in noisy(climb(0.3, 0.78, 150) + [0.78] * 100, 0.01, seed)
     ]
     falling = [(reward, 0.9 - 0.2 * reward) for reward in noisy([0.2] * 200, 0.02, seed)]
-    for values, is_told in ((rising, False), (falling, True)):
+    for values, is_reported in ((rising, False), (falling, True)):
         found = judged([{"reward": reward, "frac_reward_zero_std": share, "loss": 0.0} for reward, share in values])
-        said = {finding.severity for finding in found if finding.rule == "groups_without_spread"}
-        assert bool(said - {"info"}) == is_told
+        reported = {finding.severity for finding in found if finding.rule == "groups_without_spread"}
+        assert bool(reported - {"info"}) == is_reported
 
 
 # What is no alarm while the run is ahead
@@ -296,8 +296,8 @@ def test_a_critic_s_loss_may_grow_with_the_returns_but_not_without_them():
     assert proposed(level) in {"warning", "critical"}
 
 
-@pytest.mark.parametrize(("accuracy", "speaks"), [(0.85, False), (0.5, True)])
-def test_groups_that_agree_because_they_are_right_are_told_by_the_accuracy(accuracy, speaks):
+@pytest.mark.parametrize(("accuracy", "is_reported"), [(0.85, False), (0.5, True)])
+def test_groups_that_agree_because_they_are_right_are_recognised_by_the_accuracy(accuracy, is_reported):
     """The reward has several parts and goes to 1.5: by itself it does not say which share of the answers is right."""
     zeros = noisy(climb(0.2, 0.82, 200), 0.03)
     right = noisy(climb(accuracy - 0.3, accuracy, 200), 0.02)
@@ -308,7 +308,7 @@ def test_groups_that_agree_because_they_are_right_are_told_by_the_accuracy(accur
     # The reward stands still at the end, so that there is nothing else to excuse it.
     rows += [{**row, "frac_reward_zero_std": 0.85} for row in rows[-1:] * 40]
     found = severities("groups_without_spread", judged(rows, config={"num_generations": 8}))
-    assert bool(found & {"warning", "critical"}) == speaks
+    assert bool(found & {"warning", "critical"}) == is_reported
 
 
 def test_a_few_held_out_pairs_below_zero_are_a_warning_at_most():
@@ -318,13 +318,13 @@ def test_a_few_held_out_pairs_below_zero_are_a_warning_at_most():
     assert severities("eval_margin_inversion", monitor.findings) == {"warning"}
 
 
-@pytest.mark.parametrize(("reward", "speaks"), [((0.1, 0.9), False), ((0.4, 0.4), True)])
-def test_answers_may_grow_where_the_reward_grows_by_more(reward, speaks):
+@pytest.mark.parametrize(("reward", "is_reported"), [((0.1, 0.9), False), ((0.4, 0.4), True)])
+def test_answers_may_grow_where_the_reward_grows_by_more(reward, is_reported):
     rows = [
         {"reward": score, "completions/mean_length": length}
         for score, length in zip(noisy(climb(*reward, 150), 0.02), noisy(climb(100, 320, 150), 5), strict=True)
     ]
-    assert bool(severities("length_explosion", judged(rows)) & {"warning", "critical"}) == speaks
+    assert bool(severities("length_explosion", judged(rows)) & {"warning", "critical"}) == is_reported
 
 
 def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead():
@@ -334,15 +334,15 @@ def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead()
     always = {f"clip_saturation {proposed} {state}": Chances(0.0, 0.9)
               for proposed in ("warning", "critical") for state in ("up", "flat", "down", "early")}  # fmt: skip
 
-    def said(rewards):
+    def reported_severities(rewards):
         monitor = Monitor("ppo", "sb3")
         monitor.scales = Scales(always, act=0.7, watch=0.5)
         for step, (share, reward) in enumerate(zip(clipped, rewards, strict=True), 1):
             monitor.update({"step": step, "train/clip_fraction": share, "rollout/ep_rew_mean": reward})
         return [finding.severity for finding in monitor.findings if finding.rule == "clip_saturation"]
 
-    assert said(noisy(climb(0.1, 0.9, len(clipped)), 0.02)) == ["warning", "warning", "info"]
-    assert said(noisy([0.5] * len(clipped), 0.02)) == ["warning"] * 3
+    assert reported_severities(noisy(climb(0.1, 0.9, len(clipped)), 0.02)) == ["warning", "warning", "info"]
+    assert reported_severities(noisy([0.5] * len(clipped), 0.02)) == ["warning"] * 3
 
 
 def warming_up(total_steps):
@@ -372,6 +372,6 @@ def filling(curve):
     return {found.rule for found in monitor.findings}
 
 
-def test_memory_that_grows_on_and_on_is_told_and_one_that_settles_is_not():
+def test_memory_that_grows_on_and_on_is_reported_and_one_that_settles_is_not():
     assert "memory_creep" in filling(lambda step: 0.12 * step)
     assert "memory_creep" not in filling(lambda step: 14.0 * (1 - 0.5 ** (step / 18)))

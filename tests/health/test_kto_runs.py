@@ -51,6 +51,6 @@ def test_a_failing_run_is_named_within_a_fifth_of_it_and_critical_within_a_quart
         fifth, quarter = 45, 70  # noise takes a while to be told from a slow start
     named = [finding for finding in judge(run) if finding.kind in right]
     critical = [finding for finding in named if finding.severity == "critical"]
-    said = [(finding.step, finding.severity, finding.kind) for finding in named]
-    assert any(finding.step <= onset + fifth for finding in named), said
-    assert any(finding.step <= onset + quarter for finding in critical), said
+    reported = [(finding.step, finding.severity, finding.kind) for finding in named]
+    assert any(finding.step <= onset + fifth for finding in named), reported
+    assert any(finding.step <= onset + quarter for finding in critical), reported

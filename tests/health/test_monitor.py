@@ -241,21 +241,21 @@ def _only(*kept):
 
 def _kl(values, *rules):
     monitor = Monitor(rules=[*_only(), *rules])
-    said = []
+    reported = []
     for step, value in enumerate(values, 1):
-        said += [(f.step, f.severity) for f in monitor.update({"step": step, "kl": value, "reward": 0.5})]
-    return said
+        reported += [(f.step, f.severity) for f in monitor.update({"step": step, "kl": value, "reward": 0.5})]
+    return reported
 
 
-def test_a_rule_that_holds_is_said_once():
+def test_a_rule_that_holds_is_reported_once():
     assert _kl([1.0] * 200, "kl > 0.5 for 5: warning") == [(5, "warning")]
 
 
-def test_a_rule_that_holds_for_too_short_is_not_said():
+def test_a_rule_that_holds_for_too_short_is_not_reported():
     assert _kl(([1.0] * 4 + [0.0]) * 40, "kl > 0.5 for 5: warning") == []
 
 
-def test_a_rule_speaks_again_after_it_was_clear_for_long_enough():
+def test_a_rule_is_reported_again_after_it_was_clear_for_long_enough():
     clear = [0.0] * CLEAR_POINTS
     assert _kl([1.0] * 10 + clear + [1.0] * 10, "kl > 0.5 for 3: warning") == [
         (3, "warning"),
@@ -268,14 +268,14 @@ def test_a_rule_speaks_again_after_it_was_clear_for_long_enough():
 def test_a_warning_becomes_critical_once_and_a_critical_that_subsides_a_warning_again():
     entry = {"rule": "kl_explosion", "enabled": True}
     monitor = Monitor("grpo", rules=[*_only("kl_explosion"), entry])
-    said = []
+    reported = []
     for step in range(1, 200):
         level = 0.05 if step < 30 else 3.5 if step < 60 else 40.0 if step < 90 else 3.5
-        said += [(f.step, f.severity) for f in monitor.update({"step": step, "kl": level, "reward": 0.5})]
-    assert [severity for _, severity in said] == ["warning", "critical", "warning"]
-    assert said[0][0] < 45
-    assert 60 <= said[1][0] < 75
-    assert 90 + CLEAR_POINTS <= said[2][0] < 130
+        reported += [(f.step, f.severity) for f in monitor.update({"step": step, "kl": level, "reward": 0.5})]
+    assert [severity for _, severity in reported] == ["warning", "critical", "warning"]
+    assert reported[0][0] < 45
+    assert 60 <= reported[1][0] < 75
+    assert 90 + CLEAR_POINTS <= reported[2][0] < 130
     assert [finding.recovered_step is None for finding in monitor.findings] == [False, False, True]
 
 
@@ -289,20 +289,20 @@ def test_the_verdict_follows_what_stands():
     assert not any(finding.recovered_step is None for finding in monitor.findings)
 
 
-def test_a_storm_is_counted_instead_of_said_but_a_critical_gets_through():
+def test_a_storm_is_counted_instead_of_reported_but_a_critical_gets_through():
     lines = [f"own{n} > 0.5: warning" for n in range(20)]
     monitor = Monitor(rules=[*_only(), *lines, "kl > 0.5: critical"])
     calm = {f"own{n}": 0.0 for n in range(20)}
     monitor.update({"step": 1, **calm, "kl": 0.0})
-    said = monitor.update({"step": 2, **dict.fromkeys(calm, 1.0), "kl": 0.0})
-    *warnings, summary = said
+    reported = monitor.update({"step": 2, **dict.fromkeys(calm, 1.0), "kl": 0.0})
+    *warnings, summary = reported
     assert len(warnings) == STORM
     assert (summary.rule, summary.severity, summary.evidence["count"]) == ("storm", "info", 20 - STORM)
     assert monitor.left_unsaid == 20 - STORM
     assert [f.severity for f in monitor.update({"step": 3, **calm, "kl": 1.0})] == ["critical"]
 
 
-def test_after_a_storm_a_new_warning_is_said():
+def test_after_a_storm_a_new_warning_is_reported():
     lines = [f"own{n} > 0.5: warning" for n in range(20)]
     monitor = Monitor(rules=[*_only(), *lines, "kl > 0.5: warning"])
     for step in range(1, 3 * STORM_POINTS):
@@ -311,7 +311,7 @@ def test_after_a_storm_a_new_warning_is_said():
     assert [f.metrics for f in monitor.update({**row, "step": step + 1, "kl": 1.0})] == [("kl",)]
 
 
-def test_what_was_swallowed_by_a_storm_is_said_when_it_still_holds_afterwards():
+def test_what_was_swallowed_by_a_storm_is_reported_when_it_still_holds_afterwards():
     lines = [f"own{n} > 0.5: warning" for n in range(20)]
     monitor = Monitor(rules=[*_only(), *lines])
     for step in range(1, 4 * STORM_POINTS):
@@ -321,10 +321,10 @@ def test_what_was_swallowed_by_a_storm_is_said_when_it_still_holds_afterwards():
 
 def test_a_run_that_begins_again_may_be_warned_again():
     monitor = Monitor(rules=[*_only(), "kl > 0.5 for 3: warning"])
-    said = []
+    reported = []
     for step in [*range(1, 11), *range(1, 11)]:
-        said += [f.step for f in monitor.update({"step": step, "kl": 1.0})]
-    assert said == [3, 3]
+        reported += [f.step for f in monitor.update({"step": step, "kl": 1.0})]
+    assert reported == [3, 3]
 
 
 # Silence.
@@ -366,25 +366,25 @@ def test_slow_rows_without_timestamps_are_no_stall():
             assert monitor.tick(600.0 * step + seconds) == []
 
 
-def test_a_stall_that_ended_may_be_told_again():
+def test_a_stall_that_ended_may_be_reported_again():
     monitor = Monitor(rules=BOOK)
-    told = []
+    reported = []
     for step in range(1, 80):
         stamp = 10.0 * step + (1000.0 if step > 20 else 0.0) + (1000.0 if step > 60 else 0.0)
-        told += [f.kind for f in monitor.tick(stamp - 10.0)]
+        reported += [f.kind for f in monitor.tick(stamp - 10.0)]
         monitor.update({"step": step, "timestamp": stamp, "reward": 0.4 + 0.01 * (step % 4)})
-        told += [f.kind for f in monitor.tick(stamp)]
-    assert told == ["stall", "stall"]
+        reported += [f.kind for f in monitor.tick(stamp)]
+    assert reported == ["stall", "stall"]
 
 
 @pytest.mark.parametrize("now", [math.nan, math.inf, -1e18, 0.0])
-def test_an_odd_clock_says_nothing_and_breaks_nothing(now):
+def test_an_odd_clock_reports_nothing_and_breaks_nothing(now):
     monitor = watched(healthy_rows(GRPO, "white", 1, 30))
     assert [f for f in monitor.tick(now) if now != math.inf] == []
     assert monitor.problems == {}
 
 
-def test_a_clock_before_the_first_row_says_nothing():
+def test_a_clock_before_the_first_row_reports_nothing():
     monitor = Monitor(rules=BOOK)
     assert monitor.tick(1e9) == []
     assert monitor.tick(2e9) == []

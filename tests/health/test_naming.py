@@ -100,10 +100,11 @@ def test_a_name_can_be_mapped_to_a_part_of_the_reward():
 
 
 @pytest.mark.parametrize(
-    ("target", "said"), [("reward.totl.mean", "'reward.total.mean'"), ("entropie", "'entropy'"), ("zzzz", "Signals: ")]
+    ("target", "message"),
+    [("reward.totl.mean", "'reward.total.mean'"), ("entropie", "'entropy'"), ("zzzz", "Signals: ")],
 )
-def test_a_concept_that_nobody_knows_is_refused_with_the_nearest(target, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_concept_that_nobody_knows_is_refused_with_the_nearest(target, message):
+    with pytest.raises(ConfigError, match=message):
         Monitor(mapping={"thing": target})
 
 

@@ -125,7 +125,7 @@ def test_the_shape_follows_from_the_host(url, shape):
     assert format_of(url) == shape
 
 
-def test_the_generic_shape_holds_what_is_said_and_nothing_of_the_machine():
+def test_the_generic_shape_holds_the_finding_and_nothing_of_the_machine():
     assert message("kto-7b", MARGIN, "json") == {
         "run": "kto-7b", "step": 25, "severity": "critical", "title": MARGIN.title, "advice": list(MARGIN.advice),
     }  # fmt: skip
@@ -222,7 +222,7 @@ def test_closing_waits_no_longer_than_it_may(hook):
     assert warned == ["the webhook has not taken 1 notification"]
 
 
-def test_a_refused_connection_is_said_once_without_the_address(hook):
+def test_a_refused_connection_is_reported_once_without_the_address(hook):
     server = hook()
     server.close()
     warned = []
@@ -267,14 +267,14 @@ def test_the_sentinel_is_whole_json_with_the_finding(tmp_path):
     assert os.listdir(path.parent) == ["stop.json"]
 
 
-@pytest.mark.parametrize(("least", "told"), [("critical", 1), ("warning", 2), ("info", 3)])
-def test_only_what_is_grave_enough_is_told(hook, least, told):
+@pytest.mark.parametrize(("least", "posts"), [("critical", 1), ("warning", 2), ("info", 3)])
+def test_only_what_is_severe_enough_is_sent(hook, least, posts):
     server = hook()
     notifier = Notifier("run", {"webhook": server.url, "on": least}, put_file=put_file)
     for severity in ("info", "warning", "critical"):
         notifier.tell(Finding("r", "data", severity, 1, 1, severity))
     notifier.close(10)
-    assert len(server.bodies) == told
+    assert len(server.bodies) == posts
 
 
 def test_critical_is_the_default(tmp_path):
@@ -285,7 +285,7 @@ def test_critical_is_the_default(tmp_path):
     assert (tmp_path / "s").exists()
 
 
-def test_a_sentinel_that_cannot_be_written_is_said_once(tmp_path):
+def test_a_sentinel_that_cannot_be_written_is_reported_once(tmp_path):
     (tmp_path / "file").write_text("")
     warned = []
     notifier = Notifier("run", {"sentinel": str(tmp_path / "file" / "s")}, warned.append, put_file=put_file)

@@ -27,7 +27,7 @@ def test_every_rule_has_one_heading_of_its_name():
     assert sorted(headings) == sorted(all_rules)
 
 
-def test_a_section_tells_kind_numbers_words_and_sources():
+def test_a_section_lists_kind_numbers_words_and_sources():
     text = pages.pages()["kto_guide.md"]
     section = text.split("## kto_gradient_high\n")[1].split("\n## ")[0]
     for part in (

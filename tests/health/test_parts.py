@@ -41,7 +41,7 @@ def test_series_of_any_name_that_add_up_are_the_parts():
     assert not case.others
 
 
-def test_so_are_weighted_ones_whose_weights_nobody_told():
+def test_so_are_weighted_ones_whose_weights_are_unknown():
     rows = rows_of(lambda r: r["func_0/mean"] + 0.25 * r["func_1/mean"] - 2 * r["length_penalty"],
                    **{"func_0/mean": 0.5, "func_1/mean": 0.4, "length_penalty": 0.1})  # fmt: skip
     assert weights(case_of(rows)) == {"func_0": 1.0, "func_1": 0.25, "length_penalty": -2.0}

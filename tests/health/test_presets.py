@@ -113,7 +113,7 @@ def test_the_default_rules_are_quiet_on_the_healthy_example_too():
 
 def test_a_run_on_the_guides_targets_is_quiet():
     found = rules_of("kto_guide", kto_rows(), total_steps=145)
-    assert {rule: said for rule, said in found.items() if not rule.startswith("kto_stage")} == {}
+    assert {rule: raised for rule, raised in found.items() if not rule.startswith("kto_stage")} == {}
 
 
 SIGNS = {
@@ -191,9 +191,9 @@ SIGNS = {
 @pytest.mark.parametrize("framework", [None, "trl_kto"])
 @pytest.mark.parametrize("sign", SIGNS)
 def test_each_warning_sign_of_the_guide_is_found(sign, framework):
-    series, rule, said = SIGNS[sign]
+    series, rule, expected = SIGNS[sign]
     rows = kto_rows(**series)  # type: ignore[arg-type]
-    assert rules_of("kto_guide", rows, algorithm="kto", framework=framework, total_steps=145).get(rule) == said
+    assert rules_of("kto_guide", rows, algorithm="kto", framework=framework, total_steps=145).get(rule) == expected
 
 
 def test_every_rule_of_the_guide_is_tested_above_or_a_stage():
@@ -277,7 +277,7 @@ EXCUSED = {
 @pytest.mark.parametrize("excuse", EXCUSED)
 def test_a_single_spike_or_a_normal_start_is_no_sign(excuse):
     found = rules_of("kto_guide", kto_rows(**EXCUSED[excuse]), algorithm="kto", framework="trl_kto", total_steps=145)
-    assert {rule: said for rule, said in found.items() if said[0] != "info"} == {}
+    assert {rule: raised for rule, raised in found.items() if raised[0] != "info"} == {}
 
 
 BANDS = {
@@ -298,18 +298,18 @@ def test_each_cell_of_the_stage_table_is_a_band(stage, column):
     for step in steps:
         for value, is_out in ((low, False), (high, False), (low - 0.01, True), (high + 0.01, True)):
             found = findings_of("kto_guide", [{"step": step} | inside | {name: value}])
-            said = [finding for finding in found if finding.rule == rule]
-            assert bool(said) == is_out, (step, value)
-            if said:
-                assert said[0].severity == "info"
-                assert f"{value:.3g} ({low:g} to {high:g})" in said[0].title
+            reported = [finding for finding in found if finding.rule == rule]
+            assert bool(reported) == is_out, (step, value)
+            if reported:
+                assert reported[0].severity == "info"
+                assert f"{value:.3g} ({low:g} to {high:g})" in reported[0].title
     for step in (steps[0] - 1, steps[1] + 1):
         found = findings_of("kto_guide", [{"step": step} | inside | {name: low - 0.01}])
         assert rule not in [finding.rule for finding in found]
 
 
 @pytest.mark.parametrize(
-    ("planned", "step", "said"),
+    ("planned", "step", "stage"),
     [
         (None, 10, "Start (steps 1-10)"),
         (145, 11, "Early (steps 11-50)"),
@@ -318,9 +318,9 @@ def test_each_cell_of_the_stage_table_is_a_band(stage, column):
         (60, 60, "Late (steps 42-60)"),
     ],
 )
-def test_the_stages_are_as_long_as_the_run_plans(planned, step, said):
+def test_the_stages_are_as_long_as_the_run_plans(planned, step, stage):
     found = findings_of("kto_guide", [{"step": step, "loss": 9.0}], total_steps=planned)
-    assert [finding.title.partition(",")[0] for finding in found if finding.rule.startswith("kto_stage")] == [said]
+    assert [finding.title.partition(",")[0] for finding in found if finding.rule.startswith("kto_stage")] == [stage]
 
 
 def test_the_guide_replaces_the_default_rules_of_its_matters_and_no_others():
@@ -414,9 +414,9 @@ KEY_METRICS = {
 
 @pytest.mark.parametrize("sign", KEY_METRICS)
 def test_each_key_metric_of_the_rlaif_guide_is_watched(sign):
-    series, rule, said = KEY_METRICS[sign]
+    series, rule, expected = KEY_METRICS[sign]
     found = rules_of("rlaif_guide", rlaif_rows(series))
-    assert {name: (severity, step) for name, (severity, step, _) in found.items()} == {rule: said}
+    assert {name: (severity, step) for name, (severity, step, _) in found.items()} == {rule: expected}
 
 
 ALLOWED = {

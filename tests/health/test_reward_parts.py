@@ -9,11 +9,11 @@ import pytest
 from rlvitals.health.monitor import Monitor
 
 
-def said_of(task, *parts, steps=100, seed=0):
+def rules_reported(task, *parts, steps=100, seed=0):
     """The kinds said of a reward of several parts; each is given by its value at the start and at the end."""
     draw = random.Random(seed)
     monitor = Monitor(algorithm="grpo", framework="trl_grpo")
-    said = []
+    reported = []
     for step in range(1, steps + 1):
         way = min(1.0, max(0.0, (step - 20) / 50))
         row = {
@@ -21,20 +21,20 @@ def said_of(task, *parts, steps=100, seed=0):
             for name, begin, end in (("task", *task), *parts)
         }
         found = monitor.update({"step": step, "reward": sum(row.values()), "loss": draw.gauss(0, 0.01), **row})
-        said += [finding.rule for finding in found]
-    return said
+        reported += [finding.rule for finding in found]
+    return reported
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_partial_credit_that_goes_when_whole_answers_are_right_is_no_finding(seed):
-    said = said_of((0.3, 1.4), ("found", 0.03, 0.005), ("sources", 0.02, 0.08), seed=seed)
-    assert "reward_takeover" not in said
+    reported = rules_reported((0.3, 1.4), ("found", 0.03, 0.005), ("sources", 0.02, 0.08), seed=seed)
+    assert "reward_takeover" not in reported
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_weighty_part_that_grows_while_another_falls_is_one(seed):
-    said = said_of((0.5, 0.5), ("found", 0.5, 0.1), ("sources", 0.2, 0.8), seed=seed)
-    assert "reward_takeover" in said
+    reported = rules_reported((0.5, 0.5), ("found", 0.5, 0.1), ("sources", 0.2, 0.8), seed=seed)
+    assert "reward_takeover" in reported
 
 
 def grown(seed, *, called=None, steps=120):
@@ -43,7 +43,7 @@ def grown(seed, *, called=None, steps=120):
     """
     draw = random.Random(seed)
     monitor = Monitor(algorithm="grpo", framework="trl_grpo")
-    said = []
+    reported = []
     for step in range(1, steps + 1):
         way = min(1.0, max(0.0, (step - 20) / 60))
         whole, half = 0.1 + 0.7 * way, 0.6 - 0.4 * way
@@ -51,8 +51,8 @@ def grown(seed, *, called=None, steps=120):
         parts = {f"rewards/{called or 'perfect'}/mean": 2.0 * (whole + noise), "rewards/right/mean": half - noise}
         beside = {} if called is None else {"success_rate": whole + 0.5 * half + draw.gauss(0, 0.02)}
         found = monitor.update({"step": step, "reward": sum(parts.values()), "loss": 0.0, **parts, **beside})
-        said += [finding.rule for finding in found]
-    return said
+        reported += [finding.rule for finding in found]
+    return reported
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,6 +63,6 @@ def test_success_itself_may_become_most_of_the_reward(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_growth_of_a_part_that_nothing_speaks_for_is_told(seed):
-    said = said_of((0.6, 0.2), ("style_bonus", 0.2, 1.6), steps=120, seed=seed)
-    assert "reward_takeover" in said
+def test_the_same_growth_of_a_part_that_nothing_supports_is_reported(seed):
+    reported = rules_reported((0.6, 0.2), ("style_bonus", 0.2, 1.6), steps=120, seed=seed)
+    assert "reward_takeover" in reported

@@ -155,7 +155,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_rule_file_is_an_error_that_points_at_the_line(mistake, rule_file):
-    right, wrong, line, said = MISTAKES[mistake]
+    right, wrong, line, expected = MISTAKES[mistake]
     assert right in FILE
     text = FILE.replace(right, wrong)
     if mistake == "unknown pattern":
@@ -163,7 +163,7 @@ def test_a_wrong_rule_file_is_an_error_that_points_at_the_line(mistake, rule_fil
     path = rule_file(text)
     message = error_of(path)
     assert message.startswith(f"{path}, line {line}"), message
-    assert said in message
+    assert expected in message
 
 
 def test_a_bad_one_line_form_in_a_file_points_at_the_line(rule_file):
@@ -313,7 +313,7 @@ def test_the_kinds_of_lines_are_real_kinds_of_real_signals():
 # In a monitor.
 
 
-def said_by(rules: object, rows: list[dict[str, float]], **facts: object) -> list[tuple[str, str, int]]:
+def reported_by(rules: object, rows: list[dict[str, float]], **facts: object) -> list[tuple[str, str, int]]:
     monitor = Monitor(rules=rules, **facts)  # type: ignore[arg-type]
     found = [finding for row in rows for finding in monitor.update(row)]
     assert monitor.problems == {}
@@ -326,7 +326,7 @@ ALONE = {"rule": "*", "enabled": False}
 def test_a_line_about_a_logged_name_works_where_the_name_feeds_another_signal():
     line = "rewards/margins < -0.2 for 3: critical"
     rows = [{"step": step, "rewards/margins": 0.1 if step < 10 else -0.3} for step in range(1, 20)]
-    assert said_by([line], rows, algorithm="kto")[0] == (line, "critical", 12)
+    assert reported_by([line], rows, algorithm="kto")[0] == (line, "critical", 12)
     monitor = Monitor(rules=[line])
     monitor.update(rows[0])
     assert {"margin", "rewards/margins"} <= monitor.case.signals.keys()
@@ -337,16 +337,16 @@ def test_a_line_about_a_concept_works_under_any_name_of_it():
     line = "kl_ref.k3 > 0.5: warning"
     for name, framework in (("kl", "trl_grpo"), ("actor/kl_loss", "verl")):
         rows = [{"step": step, name: 0.1 if step < 6 else 0.9} for step in range(1, 9)]
-        assert (line, "warning", 6) in said_by([line], rows, framework=framework)
+        assert (line, "warning", 6) in reported_by([line], rows, framework=framework)
 
 
 def test_a_line_about_an_unknown_name_works():
     line = "mail/opened < 1 for 2: warning"
     rows = [{"step": step, "mail/opened": 3.0 if step < 6 else 0.0} for step in range(1, 10)]
-    assert said_by([line], rows) == [(line, "warning", 7)]
+    assert reported_by([line], rows) == [(line, "warning", 7)]
 
 
-def test_a_line_tells_the_value_it_saw():
+def test_a_line_gives_the_value_it_saw():
     monitor = Monitor(rules=["mail/opened < 1 for 2: warning"])
     found = [finding for step in range(1, 5) for finding in monitor.update({"step": step, "mail/opened": 0.25})]
     assert found[0].title == "mail/opened < 1 for 2 points (now 0.25)"
@@ -371,24 +371,24 @@ def test_a_function_can_read_another_metric_than_its_own():
     assert [(finding.title, finding.step) for finding in found] == [("mail/opened stays at 4", 7)]
 
 
-def test_a_function_that_is_not_told_what_to_read_is_an_error(rule_file):
+def test_a_function_without_a_series_to_read_is_an_error(rule_file):
     text = "- rule: mine\n  kind: plateau\n  function: guide_without_rise\n  numbers: {target: 1}\n"
     assert "say what guide_without_rise reads as series" in error_of(rule_file(text))
     path = rule_file(f"{text}  reads:\n    serie: mail/opened\n")
     assert f"{path}, line 6 (mine): guide_without_rise reads no 'serie'. Did you mean 'series'?" in error_of(path)
 
 
-def test_a_rule_switched_off_says_nothing():
+def test_a_rule_switched_off_reports_nothing():
     rows = [{"step": step, "loss": 0.5 + step % 3, "grad_norm": 0.0} for step in range(1, 30)]
-    assert said_by(None, rows)
-    assert said_by([ALONE], rows) == []
+    assert reported_by(None, rows)
+    assert reported_by([ALONE], rows) == []
 
 
 def test_a_monitor_takes_rules_in_the_order_given():
     rows = [{"step": step, "mail/opened": 0.0} for step in range(1, 4)]
     line = "mail/opened < 1: warning"
-    assert said_by([ALONE, line], rows) == [(line, "warning", 1)]
-    assert said_by([line, ALONE], rows) == []
+    assert reported_by([ALONE, line], rows) == [(line, "warning", 1)]
+    assert reported_by([line, ALONE], rows) == []
 
 
 def test_a_part_of_the_reward_that_a_rule_asks_for_stays_a_part():
@@ -427,7 +427,7 @@ def test_rules_of_another_package_are_loaded_before_the_users(plugin):
     assert "mail/errors > 0.2 for 3: warning" in book.rules
     assert (book.rules["plateau"].warm_up, book.rules["plateau"].hold) == (777, (9, 9))
     rows = [{"step": step, "mail/errors": 0.5} for step in range(1, 5)]
-    assert said_by(None, rows) == [("mail/errors > 0.2 for 3: warning", "warning", 3)]
+    assert reported_by(None, rows) == [("mail/errors > 0.2 for 3: warning", "warning", 3)]
 
 
 def test_a_rule_file_of_another_package_is_read(plugin, tmp_path):

@@ -100,7 +100,7 @@ def test_a_verdict_names_its_kind_and_onset(run):
 
 
 @each_run
-def test_the_table_tells_the_settings_the_run_was_made_with(run):
+def test_the_table_holds_the_settings_the_run_was_made_with(run):
     name = run["file"].removesuffix(".jsonl")
     recipe = RECIPES[name]
     assert run["algorithm"] == recipe.algorithm
