@@ -183,7 +183,7 @@ class AttemptClock:
             if (finding := event.finding) is not None:
                 logger.warning("%s at step %d: %s", finding.severity, finding.step, finding.title)
                 if self._notifier is not None:
-                    self._notifier.tell(finding)
+                    self._notifier.notify(finding)
 
     def _write(self) -> None:
         """Record the new events, and those that could not be recorded before."""

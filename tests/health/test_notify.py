@@ -259,7 +259,7 @@ def test_a_full_queue_drops_and_says_so_instead_of_waiting(hook, monkeypatch):
 
 def test_the_sentinel_is_whole_json_with_the_finding(tmp_path):
     path = tmp_path / "below" / "stop.json"
-    Notifier("kto-7b", {"sentinel": str(path)}, put_file=put_file).tell(MARGIN)
+    Notifier("kto-7b", {"sentinel": str(path)}, put_file=put_file).notify(MARGIN)
     held = json.loads(path.read_text(encoding="utf-8"))
     assert held["run"] == "kto-7b"
     assert held["finding"]["rule"] == "margin_inversion"
@@ -272,16 +272,16 @@ def test_only_what_is_severe_enough_is_sent(hook, least, posts):
     server = hook()
     notifier = Notifier("run", {"webhook": server.url, "on": least}, put_file=put_file)
     for severity in ("info", "warning", "critical"):
-        notifier.tell(Finding("r", "data", severity, 1, 1, severity))
+        notifier.notify(Finding("r", "data", severity, 1, 1, severity))
     notifier.close(10)
     assert len(server.bodies) == posts
 
 
 def test_critical_is_the_default(tmp_path):
     notifier = Notifier("run", {"sentinel": str(tmp_path / "s")}, put_file=put_file)
-    notifier.tell(Finding("r", "data", "warning", 1, 1, "t"))
+    notifier.notify(Finding("r", "data", "warning", 1, 1, "t"))
     assert not (tmp_path / "s").exists()
-    notifier.tell(MARGIN)
+    notifier.notify(MARGIN)
     assert (tmp_path / "s").exists()
 
 
@@ -289,7 +289,7 @@ def test_a_sentinel_that_cannot_be_written_is_reported_once(tmp_path):
     (tmp_path / "file").write_text("")
     warned = []
     notifier = Notifier("run", {"sentinel": str(tmp_path / "file" / "s")}, warned.append, put_file=put_file)
-    notifier.tell(MARGIN)
-    notifier.tell(MARGIN)
+    notifier.notify(MARGIN)
+    notifier.notify(MARGIN)
     assert len(warned) == 1
     assert "sentinel" in warned[0]

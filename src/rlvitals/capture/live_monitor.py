@@ -476,7 +476,7 @@ class LiveMonitor:
             if not is_reported_elsewhere:
                 self._write(event_line(placed))
                 if event.finding is not None and self._notifier is not None:
-                    self._notifier.tell(event.finding)
+                    self._notifier.notify(event.finding)
             if event.finding is not None:
                 self._show(event.finding)
         if self._policy is None or self._monitor is None or self._settings.actions != "act":

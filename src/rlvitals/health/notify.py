@@ -187,7 +187,7 @@ class Notifier:
         self._warn_once = Once(warn)
         self._put_file = put_file
 
-    def tell(self, finding: Finding) -> None:
+    def notify(self, finding: Finding) -> None:
         """Post the finding and write the sentinel file, if it is severe enough."""
         if SEVERITIES.index(finding.severity) < self._least:
             return
