@@ -456,7 +456,7 @@ def measure(root, *, design, baselines, verbose):
             for one in healthy.failed:
                 why["healthy"][getattr(one, "name", one.title)] += 1
                 if verbose:
-                    print(pair.name, getattr(one, "name", ""), getattr(one, "told", ""), getattr(one, "change", ""))
+                    print(pair.name, getattr(one, "name", ""), getattr(one, "text", ""), getattr(one, "change", ""))
             for one in healthy.tests:
                 why["detectable"][one.name] += one.detectable / len(pairs)
             if verbose:

@@ -45,7 +45,7 @@ def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
             yield Text(f"\n{title}", style="bold")
             for one in entries:
                 yield Text.assemble(
-                    ("  " + MARKS[one["state"]], STATE_STYLES[one["state"]]), f" {one['title']}: {one['told']}"
+                    ("  " + MARKS[one["state"]], STATE_STYLES[one["state"]]), f" {one['title']}: {one['text']}"
                 )
     if facts["settings"]:
         yield Text("\nSettings that differ from the first baseline's", style="bold")
@@ -122,7 +122,7 @@ def _markdown(facts: dict[str, Any]) -> Iterator[str]:
             yield f"\n### {title}\n"
             for one in entries:
                 name = code(visible(one["title"])) if title == "Limits" else plain(one["title"])
-                yield f"- {MARKS[one['state']]} {name}: {plain(one['told'])}"
+                yield f"- {MARKS[one['state']]} {name}: {plain(one['text'])}"
     if facts["settings"]:
         yield "\n### Settings that differ from the first baseline's\n"
         yield "| setting | candidate | baseline |\n|---|---|---|"
@@ -168,8 +168,8 @@ def gate_junit(facts: dict[str, Any]) -> bytes:
             f"found from {found}"
         )
         cases.append((f"measure.{one['group']}", one["title"], one["state"], message))
-    cases += [("check", one["title"], one["state"], one["told"]) for one in facts["checks"]]
-    cases += [("limit", one["title"], one["state"], one["told"]) for one in facts["rules"]]
+    cases += [("check", one["title"], one["state"], one["text"]) for one in facts["checks"]]
+    cases += [("limit", one["title"], one["state"], one["text"]) for one in facts["rules"]]
     cases += [("measure", name, "skipped", reason) for name, reason in facts["missing"].items()]
     return _junit(cases)
 

@@ -117,7 +117,7 @@ class Check:
     name: str
     title: str
     state: State
-    told: str
+    text: str
 
 
 Judged = JudgedMeasure | Check | JudgedLimit
@@ -288,7 +288,7 @@ class _Compared:
         """The verdict, with all numbers in the unit of the measure."""
         measure = self.measure
         beyond = quantile(1.0 - alpha / among, self.spread.freedom)
-        worse = self._told(self.worse)
+        worse = self._as_change(self.worse)
         return JudgedMeasure(
             name=measure.name,
             title=measure.title,
@@ -302,8 +302,8 @@ class _Compared:
             change=-worse if measure.direction == "up" else worse,
             is_share=measure.kind != "count",
             worse=worse,
-            limit=max(self._told(beyond * self.error), self.margin),
-            detectable=max(self._told((beyond + quantile(POWER, self.spread.freedom)) * self.error), self.margin),
+            limit=max(self._as_change(beyond * self.error), self.margin),
+            detectable=max(self._as_change((beyond + quantile(POWER, self.spread.freedom)) * self.error), self.margin),
             spread=self.spread.deviation,
             freedom=self.spread.freedom,
             p=self.p,
@@ -322,7 +322,7 @@ class _Compared:
         sign = -1.0 if measure.direction == "up" else 1.0
         return math.exp(sign * value) if measure.kind == "ratio" else sign * value * measure.scale
 
-    def _told(self, worse: float) -> float:
+    def _as_change(self, worse: float) -> float:
         """How much worse: as a share, or as a number of events."""
         kind = self.measure.kind
         if kind == "share":
@@ -355,8 +355,8 @@ def _findings(candidate: RunView, baselines: Sequence[RunView]) -> Check:
     """Critical findings that have not recovered and that no baseline has."""
     known = {finding.rule for view in baselines for finding in _critical(view)}
     new = [finding for finding in _critical(candidate) if finding.rule not in known]
-    told = "; ".join(dict.fromkeys(finding.title for finding in new)) or "no critical finding that no baseline has"
-    return Check("findings", "No new critical finding", "fail" if new else "pass", told)
+    text = "; ".join(dict.fromkeys(finding.title for finding in new)) or "no critical finding that no baseline has"
+    return Check("findings", "No new critical finding", "fail" if new else "pass", text)
 
 
 def _critical(view: RunView) -> list[Finding]:
@@ -366,21 +366,21 @@ def _critical(view: RunView) -> list[Finding]:
 
 def _remarks(candidate: RunView, baselines: Sequence[RunView]) -> list[str]:
     """Notes that limit how far the comparison can be trusted."""
-    said = []
+    notes = []
     algorithms = {view.algorithm for view in (candidate, *baselines) if view.algorithm}
     if len(algorithms) > 1:
-        said.append(f"the runs are of different algorithms: {', '.join(sorted(algorithms))}")
+        notes.append(f"the runs are of different algorithms: {', '.join(sorted(algorithms))}")
     if len(baselines) == 1:
-        said.append(
+        notes.append(
             "with one baseline the spread between runs is unknown: the limits use the noise within it. Use 3 or more"
         )
     else:
         apart = [key for key in settings_apart(baselines)[0] if not is_seed(key)]
         if apart:
-            said.append(f"the baselines differ in settings other than their seed: {', '.join(apart[:5])}")
+            notes.append(f"the baselines differ in settings other than their seed: {', '.join(apart[:5])}")
     if candidate.status == "running":
-        said.append("the candidate is still running: what it has logged so far is compared")
-    return said
+        notes.append("the candidate is still running: what it has logged so far is compared")
+    return notes
 
 
 def _about(view: RunView) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class JudgedLimit:
     value: float
     """The candidate's value, or its change from the baselines' mean."""
     is_change: bool
-    told: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +176,15 @@ def _judged(rule: GateRule, candidate: RunView, baselines: Sequence[RunView], me
     else:
         own = _value(rule, candidate, measured.horizon)
         others = [_value(rule, view, measured.horizon) for view in baselines] if rule.is_change else []
-    value, told = own, number(own)
+    value, text = own, number(own)
     if rule.is_change:
         mean = sum(others) / len(others)
         if mean == 0:
             raise NotComparable(f"--rule {rule.text!r}: the baselines' mean is 0, so there is no change in per cent")
         value = (own - mean) / abs(mean)
-        told = f"{number(own)}, {value:+.1%} beside the baselines' {number(mean)}"
+        text = f"{number(own)}, {value:+.1%} beside the baselines' {number(mean)}"
     is_kept = OPERATORS[rule.operator](value, rule.number)
-    return JudgedLimit(rule.text, "pass" if is_kept else "fail", value, rule.is_change, told)
+    return JudgedLimit(rule.text, "pass" if is_kept else "fail", value, rule.is_change, text)
 
 
 def _measure(rule: GateRule, measured: Measured) -> Measure | None:
