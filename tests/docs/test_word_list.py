@@ -79,3 +79,40 @@ def test_texts_keep_to_the_word_list():
 def test_the_check_finds_what_it_should(name, text, count):
     phrases = avoided((REPO / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     assert len(list(found_in(name, text, phrases))) == count
+
+
+UNCLEAR = re.compile(r"(?:^|_)(?:told|said|unsaid|gravest|anew|passed_over|heard|foretold|spoken|begun)(?:_|$)")
+"""Words in names that do not say what a value is."""
+PUBLIC = {
+    "evidence_told", "gpu_hours_after_said", "hours_after_said", "left_unsaid", "passed_over", "said", "said_at",
+    "said_step", "told", "told_by",
+}  # fmt: skip
+"""Names that users, saved files or YAML depend on. They may stand where they stand today, and nowhere else."""
+PUBLIC_IN = {
+    "catalog/lookup.py", "catalog/recognition.py", "cli/export.py", "contract.py", "health/monitor.py",
+    "health/rules/tokens.py", "notify/courier.py", "store/outbox.py", "views/backtest.py", "views/check.py",
+    "views/dataset.py", "views/epochs.py",
+}  # fmt: skip
+
+
+def unclear_names(text: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each name in code that says nothing about its value."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME and UNCLEAR.search(token.string.lower()):
+            yield token.start[0], token.string
+
+
+def test_names_say_what_is_in_them():
+    source = REPO / "src/rlvitals"
+    found = []
+    for path in sorted(source.rglob("*.py")):
+        place = path.relative_to(source).as_posix()
+        for line, name in unclear_names(path.read_text(encoding="utf-8")):
+            if not (place in PUBLIC_IN and name in PUBLIC):
+                found.append(f"{place}:{line}: {name}")
+    assert not found, "use a name that says what the value is (CONTRIBUTING.md, House style):\n" + "\n".join(found)
+
+
+def test_unclear_names_are_found_in_code_alone():
+    text = 'told = 1\ndef _is_said(): ...\nretold = "said"  # told\nself.gravest_first\n'
+    assert list(unclear_names(text)) == [(1, "told"), (2, "_is_said"), (4, "gravest_first")]
