@@ -165,7 +165,7 @@ def test_plain_numbers_count_as_one_sample_each_and_texts_stay(ranks):
         found = numbers(ranks, 5, rank)
         assert found == {"plain": 1.5, "flag": 0.25, "numpy": 1.5, "torch": 1.5, "nested/loss": 1.5}
         assert ranks[rank][0][5]["metrics"]["text"] == f"rank {rank}"
-        assert "'several' is left out" in ranks[rank][1]
+        assert "'several' is dropped" in ranks[rank][1]
 
 
 def test_of_equally_new_values_the_greatest_stays_as_in_a_merge_on_one_process(ranks):

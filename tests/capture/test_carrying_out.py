@@ -171,7 +171,7 @@ def test_a_run_that_cannot_be_asked_is_reported_once_and_raises_nothing(caplog):
     actions = rlvitals.Actions(Broken())
     assert [actions.carry_out() for _ in range(3)] == [False] * 3
     assert [record.message for record in caplog.records] == [
-        "the doctor cannot be asked for requests: OSError: no recorder"
+        "the doctor's requests cannot be read: OSError: no recorder"
     ]
 
 

@@ -271,7 +271,7 @@ def test_without_processes_the_run_goes_on_and_that_is_reported(tmp_path, monkey
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with rlvitals.start(tmp_path, actions="act", rules=stall_rule(0.2, 0.4), fsync=0.05) as run:
-        assert "only the trainer itself sees a stall" in caplog.text
+        assert "only the trainer can detect a stall" in caplog.text
         for step in range(5):
             run.log({"loss": 1.0}, step=step)
             time.sleep(0.02)

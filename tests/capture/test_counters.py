@@ -165,7 +165,7 @@ def test_a_count_that_is_none_is_left_out_with_a_warning(tmp_path, caplog):
     (row,) = rows_of(run)
     assert row["system/samples"] == 8
     assert "system/tps" not in row
-    assert "a count cannot be -1; it is left out" in caplog.text
+    assert "a count cannot be -1; it is dropped" in caplog.text
 
 
 def test_a_strict_run_raises_on_such_a_count(tmp_path):

@@ -179,7 +179,7 @@ def test_numpy_and_torch_numbers_are_taken_and_others_are_left_out(folder, caplo
         epoch=np.int64(1), loss=np.float32(0.5), reward=torch.tensor(0.25), entropy=None, ok=True, bad=[1, 2]
     )
     assert {**tracker.history[0], "timestamp": 0} == {"epoch": 1, "timestamp": 0, "loss": 0.5, "reward": 0.25, "ok": 1}
-    assert "'bad' is left out" in caplog.text
+    assert "'bad' is dropped" in caplog.text
 
 
 @pytest.mark.parametrize("epoch", [1.5, "one", None, math.nan, [1], 2**60])

@@ -294,7 +294,7 @@ def test_rows_for_a_full_disk_wait_in_memory_and_are_written_when_there_is_room(
         assert until(holds(folder, range(200)))
         run.log({"loss": 200.0}, step=200)
     assert steps_of(folder) == list(range(201))
-    assert any("can be written again, all waiting rows are in it" in message for message in caplog.messages)
+    assert any("can be written again, and all waiting rows are in it" in message for message in caplog.messages)
     assert (card_of(folder)["status"], card_of(folder)["rows_dropped"]) == ("finished", 0)
     assert rlvitals.open_run(folder).problems == []
 
@@ -325,11 +325,11 @@ def test_rows_the_disk_never_takes_are_rescued_elsewhere_and_can_be_brought_back
         for step in range(1, 20):
             run.log({"loss": float(step), "note": "x" * 900}, step=step)
     (rescue,) = elsewhere.iterdir()
-    advice = next(message for message in caplog.messages if "Bring them back with: cat " in message)
+    advice = next(message for message in caplog.messages if "Restore them with: cat " in message)
     assert f"cat {rescue} >> {folder / LOG}" in advice
     assert rlvitals.open_run(folder).status == "interrupted"  # the card could not be written either
     filler.unlink()
-    command = advice.partition("Bring them back with: ")[2]
+    command = advice.partition("Restore them with: ")[2]
     subprocess.run(command, shell=True, check=True)
     assert steps_of(folder) == list(range(20))
 
@@ -366,7 +366,7 @@ def test_a_buffer_too_small_for_the_outage_drops_the_oldest_rows_and_marks_the_g
     assert card_of(tmp_path)["rows_dropped"] == dropped
     assert f"{dropped} rows were dropped and the gap is marked" in done.stderr
     assert rlvitals.open_run(tmp_path).problems == [
-        f"training_metrics.jsonl: {dropped} rows are missing: the disk would not take them"
+        f"training_metrics.jsonl: {dropped} rows are missing: they could not be written to disk"
     ]
 
 
@@ -438,7 +438,7 @@ def test_a_deleted_run_directory_is_made_again_with_every_row(tmp_path, caplog):
         assert until(lambda: (folder / LOG).exists() and steps_of(folder)[-1:] == [14])
         run.log({"loss": 15.0}, step=15)
     assert steps_of(folder) == list(range(16))
-    assert any("it is made again (no row is lost)" in message for message in caplog.messages)
+    assert any("it is created again (no row is lost)" in message for message in caplog.messages)
     card = card_of(folder)
     assert (card["status"], card["id"], card["rows_dropped"]) == ("finished", run.id, 0)
     view = rlvitals.open_run(folder)
@@ -495,7 +495,7 @@ def test_what_a_deleted_log_does_not_give_back_is_marked_as_a_gap(tmp_path, capl
     assert any("10 earlier rows are gone" in message for message in caplog.messages)
     assert card_of(folder)["rows_dropped"] == 10
     assert rlvitals.open_run(folder).problems == [
-        "training_metrics.jsonl: 10 rows are missing: the disk would not take them"
+        "training_metrics.jsonl: 10 rows are missing: they could not be written to disk"
     ]
 
 
@@ -649,8 +649,8 @@ def test_rows_for_a_disk_that_fails_under_the_log_are_kept_rescued_and_brought_b
     (rescue,) = elsewhere.iterdir()
     assert [json.loads(line)["step"] for line in rescue.read_bytes().splitlines()] == list(range(10, 30))
     replace()
-    advice = next(message for message in caplog.messages if "Bring them back with: " in message)
-    subprocess.run(advice.partition("Bring them back with: ")[2], shell=True, check=True)
+    advice = next(message for message in caplog.messages if "Restore them with: " in message)
+    subprocess.run(advice.partition("Restore them with: ")[2], shell=True, check=True)
     assert steps_of(folder) == list(range(30))
 
 
@@ -1272,7 +1272,7 @@ def test_values_left_out_in_many_threads_are_all_counted(tmp_path, caplog):
         for worker in workers:
             worker.join()
     assert card_of(tmp_path)["left_out"]["odd"]["count"] == 800
-    assert sum("'odd' is left out" in message for message in caplog.messages) == 1
+    assert sum("'odd' is dropped" in message for message in caplog.messages) == 1
 
 
 def test_finish_while_threads_log_loses_no_row_that_was_taken(tmp_path, caplog):

@@ -102,7 +102,7 @@ def test_a_second_writer_is_refused_with_the_first_one_s_pid_and_host(tmp_path, 
 
 def test_the_same_process_cannot_record_a_run_twice(tmp_path):
     with rlvitals.start(tmp_path) as run:
-        with pytest.raises(RunLocked, match=rf"this very process \(pid {os.getpid()} on host .*finish\(\)"):
+        with pytest.raises(RunLocked, match=rf"this process \(pid {os.getpid()} on host .*finish\(\)"):
             rlvitals.start(tmp_path, resume=True)
         run.log({"loss": 1.0})
     assert rlvitals.open_run(tmp_path).rows == 1

@@ -174,9 +174,9 @@ def test_what_json_cannot_hold_is_recorded_all_the_same(run):
         ([{"rollouts": 3}], "its rollouts are a int"),
         ([{"prompt": "p", "rollouts": [3, "fine"]}], "a int is not a rollout"),
         ([{"prompt": "p", "rollouts": [{"turns": [3], "reward": 1.0}]}], "a int is not a turn"),
-        ([{"prompt": "p", "rollouts": [{"completion": "fine", "reward": "much"}]}], "rollout.reward is left out"),
-        ([{"prompt": "p", "rollouts": [{"completion": "fine", "tokens": 1.5}]}], "rollout.tokens is left out"),
-        ([{"prompt": "p", "rollouts": [{"turns": [{"calls": [3]}]}]}], "a tool call is left out"),
+        ([{"prompt": "p", "rollouts": [{"completion": "fine", "reward": "much"}]}], "rollout.reward is dropped"),
+        ([{"prompt": "p", "rollouts": [{"completion": "fine", "tokens": 1.5}]}], "rollout.tokens is dropped"),
+        ([{"prompt": "p", "rollouts": [{"turns": [{"calls": [3]}]}]}], "a tool call is dropped"),
     ],
 )
 def test_bad_input_is_a_warning_and_the_rest_is_kept(run, caplog, given, warning):

@@ -255,7 +255,7 @@ def test_a_log_that_was_moved_away_is_made_again_with_every_row(tmp_path, caplog
         log_some(run, [3])
     assert steps_of(tmp_path / "run") == [0, 1, 2, 3]
     assert steps_of(tmp_path, "elsewhere.jsonl") == [0, 1, 2]
-    assert any("it is made again (no row is lost)" in message for message in caplog.messages)
+    assert any("it is created again (no row is lost)" in message for message in caplog.messages)
 
 
 def test_a_log_that_was_edited_in_place_of_itself_gets_what_it_lacks(tmp_path, caplog):
@@ -271,7 +271,7 @@ def test_a_log_that_was_edited_in_place_of_itself_gets_what_it_lacks(tmp_path, c
         look(run)
         log_some(run, [6])
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4, 5, 6]
-    assert any("the rows that one lacks are added" in message for message in caplog.messages)
+    assert any("the rows missing there are added" in message for message in caplog.messages)
 
 
 def test_half_a_copy_of_a_deleted_log_is_taken_back(small_disk):

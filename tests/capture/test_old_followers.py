@@ -108,7 +108,7 @@ def test_a_forged_lock_ends_no_process(tmp_path, bystander, short_wait, caplog):
     record(tmp_path, range(3, 6), resume=True)
     assert victim.poll() is None
     assert f"process {victim.pid} on host" in caplog.text
-    assert "so it is not ended" in caplog.text
+    assert "and does not stop it" in caplog.text
     assert str(cursor_place(RunDir(tmp_path), "json").lock) in caplog.text
     assert rlvitals.open_run(tmp_path).series("loss").steps.tolist() == list(range(6))
 
@@ -236,7 +236,7 @@ def test_the_follower_of_an_earlier_attempt_is_ended_also_where_it_is_stopped(tm
     ) as go:
         assert until(lambda: not is_alive(was))
         go.log({"loss": 5.0}, step=5)
-    assert "so it is not ended" not in caplog.text
+    assert "and does not stop it" not in caplog.text
     assert steps_in(obstacle / "rows.json") == list(range(6))
 
 
@@ -255,7 +255,7 @@ def test_a_follower_that_cannot_be_proven_ends_by_itself(tmp_path, ends, caplog,
     ) as go:
         go.log({"loss": 5.0}, step=5)
         assert until(lambda: not is_alive(was))
-    assert "so it is not ended" not in caplog.text
+    assert "and does not stop it" not in caplog.text
     assert steps_in(obstacle / "rows.json") == list(range(6))
 
 

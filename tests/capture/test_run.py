@@ -502,8 +502,8 @@ REFUSED = {
     "torch vector": (TorchVector(0), "of 4 elements"),
     "torch scalar on a dead device": (TorchScalar(0, RuntimeError("CUDA error: device lost")), "CUDA error"),
     "text too long": ("x" * (MAX_TEXT + 1), f"at most {MAX_TEXT}"),
-    "signalling NaN": (decimal.Decimal("sNaN"), "gave no number"),
-    "fraction too big": (fractions.Fraction(10**400), "gave no number"),
+    "signalling NaN": (decimal.Decimal("sNaN"), "cannot be converted to a number"),
+    "fraction too big": (fractions.Fraction(10**400), "cannot be converted to a number"),
     "number that raises": (Evil(RuntimeError("broken")), "broken"),
     "number that divides by zero": (Evil(ZeroDivisionError("nothing")), "nothing"),
     "number whose error cannot be told": (Evil(Silent()), "Silent"),
@@ -525,7 +525,7 @@ def test_an_unsupported_value_alone_is_dropped_and_reported_once(tmp_path, caplo
             run.log({"loss": 0.5, "odd": value, "reward": 1.0}, step=step)
         assert run.left_out["odd"]["count"] == 3
         assert reason in run.left_out["odd"]["reason"]
-        warnings = [message for message in caplog.messages if "'odd' is left out" in message]
+        warnings = [message for message in caplog.messages if "'odd' is dropped" in message]
         assert len(warnings) == 1
         assert reason in warnings[0]
     rows = rows_of(tmp_path)

@@ -166,7 +166,7 @@ def test_a_quick_disk_again_is_written_to_without_the_thread(train):
     assert training.steps == [*range(250)]  # before finish
     training.process.kill()
     _, errors = training.process.communicate()
-    assert "the disk answers again" in errors
+    assert "the disk responds again" in errors
 
 
 def test_a_disk_that_hangs_at_the_end_is_given_up_and_the_rows_are_rescued(train, tmp_path):

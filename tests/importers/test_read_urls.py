@@ -123,7 +123,7 @@ def test_what_is_too_large_is_not_fetched(server, monkeypatch):
     folder, address = server
     (folder / "large.jsonl").write_bytes(JSONL * 2000)
     monkeypatch.setattr(registry, "MOST_BYTES", 2**20)
-    with pytest.raises(RunError, match=r"is larger than 1 MiB, the most that is fetched\. Download it"):
+    with pytest.raises(RunError, match=r"is larger than 1 MiB, the download limit\. Download it"):
         read_log(f"{address}/large.jsonl")
 
 

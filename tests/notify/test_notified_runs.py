@@ -202,7 +202,7 @@ def test_the_end_of_a_run_says_what_could_not_be_sent(desk, tmp_path, caplog):
         assert until(lambda: (read_outbox(run_dir, "slack") or Outbox("slack")).state == "failing", 60)
         follower = follower_of(run_dir)
     warning = next(message for message in caplog.messages if "not sent yet" in message)
-    left = f"'rlvitals notify {run_dir.root}' sends what is left"
+    left = f"run 'rlvitals notify {run_dir.root}' to send the rest"
     assert warning == f"slack: 1 notification is not sent yet (Connection refused); {left}"
     os.kill(follower, signal.SIGKILL)  # it would try for ten minutes
     server = desk()

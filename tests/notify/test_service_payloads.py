@@ -480,10 +480,10 @@ def test_a_template_can_hold_the_chart(desk, tmp_path):
         ("- a", "mapping"),
         ("url: https://x\nmethod: GET", "POST, PUT, PATCH"),
         ("url: https://x\nrecovered: never", "'recovered' must be a mapping"),
-        ("url: https://x\nbody: ['https://hooks.slack.com/services/T0/B0/verysecret{{key}}']", "looks like a secret"),
-        ("url: https://x\nheaders: {Authorization: Bearer abcdef0123456789abcdef}", "looks like a secret"),
-        ("url: https://hooks.slack.com/services/T0/B0/verysecret", "looks like a secret"),
-        ("url: https://x\nrecovered: {headers: {X-Api-Key: 0123456789abcdef0123}}", "looks like a secret"),
+        ("url: https://x\nbody: ['https://hooks.slack.com/services/T0/B0/verysecret{{key}}']", "contain a secret"),
+        ("url: https://x\nheaders: {Authorization: Bearer abcdef0123456789abcdef}", "contain a secret"),
+        ("url: https://hooks.slack.com/services/T0/B0/verysecret", "contain a secret"),
+        ("url: https://x\nrecovered: {headers: {X-Api-Key: 0123456789abcdef0123}}", "contain a secret"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused(tmp_path, text, problem):

@@ -122,7 +122,7 @@ def test_a_tracker_that_starts_again_gets_the_attempts_rows_it_held_and_no_other
 
 def test_rows_that_are_gone_cannot_be_written_again(tmp_path):
     facts = two_attempts(tmp_path)
-    with pytest.raises(SinkError, match=r"attempt 2 again, and the log lacks 2 of its 3 rows.*training_metrics.jsonl"):
+    with pytest.raises(SinkError, match=r"attempt 2 again, but the log lacks 2 of its 3 rows.*training_metrics.jsonl"):
         list(rows_held(facts, 2, {"train": 3}, "W&B"))
     (tmp_path / "logs" / "eval_metrics.jsonl").unlink()
     with pytest.raises(SinkError, match="lacks 1 of its 1 rows"):

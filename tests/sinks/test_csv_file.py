@@ -266,7 +266,7 @@ def test_committed_rows_that_vanish_are_an_error_that_says_what_to_do(tmp_path, 
         path.write_bytes(path.read_bytes()[:-5])
     if harm == "changed":
         path.write_text("a,b\n1,2\n")
-    with pytest.raises(SinkError, match=r"delete .*csv\.json to have the whole log written again"):
+    with pytest.raises(SinkError, match=r"delete .*csv\.json to write the whole log again"):
         CsvSink(facts(tmp_path), {}, sink.memory)
 
 

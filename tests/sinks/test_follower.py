@@ -322,7 +322,7 @@ def test_a_tracker_that_cannot_keep_up_is_left_behind_with_the_way_on(tmp_path, 
             tracker_wait=1.0,
         )
     assert time.monotonic() - began < 15
-    assert "csv: 3 rows are not there yet" in caplog.text
+    assert "csv: 3 rows are not sent yet" in caplog.text
     assert f"rlvitals sync {tmp_path / 'run'} --to csv" in caplog.text
     blocked.unlink()
     blocked.mkdir()

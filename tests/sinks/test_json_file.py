@@ -212,7 +212,7 @@ def test_committed_rows_that_vanish_are_an_error_that_says_what_to_do(tmp_path, 
         path.write_bytes(path.read_bytes()[:-15])
     if harm == "changed":
         path.write_text("{}" * 200)
-    with pytest.raises(SinkError, match=r"delete .*json\.json to have the whole log written again"):
+    with pytest.raises(SinkError, match=r"delete .*json\.json to write the whole log again"):
         JsonSink(facts(tmp_path), {}, sink.memory)
 
 

@@ -226,7 +226,7 @@ def test_a_refusal_is_an_error_with_its_status(tmp_path, receiver, status):
     receiver.faults = [status] * 20  # some versions of the exporter try a 500 again themselves
     sink = OpenTelemetrySink(facts(tmp_path), {"endpoint": receiver.url, "timeout": 1}, {})
     sink.write(rows([1]))
-    with pytest.raises(SinkError, match="did not take the metrics: "):
+    with pytest.raises(SinkError, match="did not accept the metrics: "):
         sink.commit()
     sink.abandon()
     assert receiver.taken == []

@@ -85,7 +85,7 @@ def test_a_huge_text_is_cut_and_named():
 def test_many_wrong_fields_are_one_sentence():
     assert damage_in("run.json", []) == []
     (sentence,) = damage_in("run.json", [f"field {place}" for place in range(20)])
-    assert "'field 4' and 15 more do not hold" in sentence
+    assert "'field 4' and 15 more have invalid values" in sentence
 
 
 def is_declared(value, name):

@@ -68,10 +68,10 @@ def test_numbers_and_sizes_are_limited(tmp_path, monkeypatch):
     marks.mark("a", {"archived": True})
     marks.mark("b", {"archived": True})
     marks.mark("b", {"note": "still the second"})
-    with pytest.raises(ConfigError, match="the most"):
+    with pytest.raises(ConfigError, match="the maximum"):
         marks.mark("c", {"archived": True})
     marks.keep_board("one", {})
-    with pytest.raises(ConfigError, match="the most"):
+    with pytest.raises(ConfigError, match="the maximum"):
         marks.keep_board("two", {})
     monkeypatch.setattr(module, "MOST_BYTES", 200)
     with pytest.raises(ConfigError, match="would take more"):

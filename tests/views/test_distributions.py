@@ -35,7 +35,7 @@ def test_logged_distributions_are_percentiles_over_the_steps(tmp_path, caplog):
             run.log({"loss": 1.0}, step=step)
             run.log_distribution({"entropy": np.arange(101).reshape(1, 101) * step, "step": [0.0, 1.0]}, step=step)
         run.log_distribution({"nothing": [], "text": "no"}, step=3)
-    assert "'nothing' is left out: it has no finite value" in caplog.text
+    assert "'nothing' is dropped: it has no finite value" in caplog.text
     assert "a distribution could not be recorded" in caplog.text
     by_name = {one["name"]: one for one in distributions(rlvitals.open_run(tmp_path / "run"))["distributions"]}
     assert by_name.keys() == {"entropy", "metric/step"}

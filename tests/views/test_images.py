@@ -128,7 +128,7 @@ def test_nothing_that_is_no_image_raises_into_training(tmp_path, caplog):
         run.log_image("../../../etc/passwd", PIXELS, step=1, caption="\ud800")
         run.log_image("step", PIXELS, step=1)
         run.log({"loss": 1.0}, step=1)
-    assert "'odd 3' is left out" in caplog.text
+    assert "'odd 3' is dropped" in caplog.text
     assert "5000 pixels" in caplog.text
     view = rlvitals.open_run(path)
     assert [one["name"] for one in image_list(view)["images"]] == ["../../../etc/passwd", "metric/step"]
@@ -176,7 +176,7 @@ def test_a_run_has_so_many_images_also_after_a_resume(tmp_path, monkeypatch, cap
                 run.log_image("grid", PIXELS, step=10 * attempt + step)
     log = path / "logs" / "images.jsonl"
     assert len(log.read_bytes().splitlines()) == 10
-    assert "the run has 10 images, which are the most" in caplog.text
+    assert "the run already has 10 images, the maximum" in caplog.text
     size = log.stat().st_size
     monkeypatch.setattr(stored, "MOST_IMAGES", MOST_IMAGES)
     monkeypatch.setattr(stored, "MOST_BYTES", size + 10)

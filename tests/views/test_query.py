@@ -198,7 +198,7 @@ def test_what_could_not_be_taken_is_reported(tmp_path, caplog):
         run.log({"grads": [1, 2]}, step=2)
     problems = rlvitals.open_run(tmp_path / "run").problems
     assert problems == ["'grads' was left out 2 times: " + run.left_out["grads"]["reason"]]
-    assert caplog.text.count("'grads' is left out") == 1
+    assert caplog.text.count("'grads' is dropped") == 1
 
 
 def test_names_that_would_take_long_to_compare_are_not_suggested():

@@ -35,7 +35,7 @@ def plain(metrics: Mapping[str, Any]) -> dict[str, Plain]:
             try:
                 number = scalar(value)
             except CannotTake as reason:
-                _warn_once(f"{name!r} is left out: {reason}", key=name)
+                _warn_once(f"{name!r} is dropped: {reason}", key=name)
                 continue
             if number is not None:
                 taken[name] = number

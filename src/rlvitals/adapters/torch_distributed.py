@@ -251,7 +251,7 @@ def _by_name(merged: Mapping[Name, Value], formulas: Mapping[str, Formula]) -> d
         elif name not in values:
             values[name] = value
         else:
-            _warn_once(f"{name!r} is a {kind} on some ranks and not on others; the {kind} is left out", key=name)
+            _warn_once(f"{name!r} is a {kind} on some ranks and not on others; the {kind} is dropped", key=name)
     for name, found in parts.items():
         is_whole = all(part.count for part in found.values())
         if is_whole and name in formulas and name not in values:

@@ -52,7 +52,7 @@ class Actions:
             actions = rlvitals.Actions(run, optimizer)
             for step in range(1, 101):
                 run.log({"loss": 0.5 / step, "grad_norm": float("nan") if step > 20 else 1.0}, step=step)
-                if actions.carry_out():  # the doctor asks for the end of the training
+                if actions.carry_out():  # True if training should stop
                     break
         print(run.last_step < 30)  # True
         ```
@@ -109,7 +109,7 @@ class Actions:
             self._saving.declined("the trainer has not saved")
             self._saving = None
         request: Request | None = None
-        with guarded(lambda error: self._warn_once(f"the doctor cannot be asked for requests: {words_of(error)}")):
+        with guarded(lambda error: self._warn_once(f"the doctor's requests cannot be read: {words_of(error)}")):
             request = None if self._run is None or _rank() else self._run.request(everywhere=False)
         request = shared_request(request)
         if request is None or request.action in ("none", "warn"):

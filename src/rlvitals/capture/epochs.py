@@ -158,10 +158,10 @@ class MetricsTracker:
             **further,
         }
         if os.getpid() != self._pid:
-            self._warn_once("an epoch logged in a forked process is left out: only its parent process writes")
+            self._warn_once("an epoch logged in a forked process is dropped: only its parent process writes")
             return
         with guarded(self._not_logged), self._lock:
-            number = self._intake.whole("epoch", epoch, "what was logged of it is left out")
+            number = self._intake.whole("epoch", epoch, "its metrics are dropped")
             if number is not None:
                 self._take(number, self._metrics(given))
 
@@ -282,7 +282,7 @@ class MetricsTracker:
         if not self._is_disk_sick:
             self._is_disk_sick = True
             logger.warning(
-                "cannot write %s: %s. The epochs are kept in memory and written with the next one that can be",
+                "cannot write %s: %s. The epochs are kept in memory, and writing is tried again with the next epoch",
                 error.filename or self._folder,
                 error.strerror or error,
             )
@@ -543,6 +543,6 @@ class Plotter:
             self.is_off = True
             self._warn_once(f"no plots: {error}")
         elif isinstance(error, OSError):
-            self._warn_once(f"the plots cannot be written: {error.strerror or error}; the next ones are tried", "disk")
+            self._warn_once(f"the plots cannot be written: {error.strerror or error}; trying again later", "disk")
         else:
             self._warn_once(f"the plots cannot be drawn: {words_of(error)}", str(type(error)))

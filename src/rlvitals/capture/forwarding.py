@@ -160,7 +160,7 @@ class Forwarding:
             self._spawn(trackers, clock)
         except OSError as error:  # processes may not be spawned here
             if not trackers and self._notify is None:
-                logger.warning("cannot start a process for the clock (%s); only the trainer itself sees a stall", error)
+                logger.warning("cannot start a process for the clock (%s); only the trainer can detect a stall", error)
                 return
             logger.warning("cannot start a process for the trackers (%s); a thread follows the log instead", error)
             self._follow_in_thread(trackers)
@@ -174,7 +174,7 @@ class Forwarding:
         """Wait until the trackers hold the complete run. At the deadline, report which are behind; the follower
         continues after this process ends.
         """
-        with guarded(lambda error: logger.warning("notifications are not waited for: %s", words_of(error))):
+        with guarded(lambda error: logger.warning("cannot wait for notifications: %s", words_of(error))):
             self._wait_for_notifications(min(seconds, NOTIFY_SECONDS))
         began = time.monotonic()
         has_warned = False
@@ -187,8 +187,8 @@ class Forwarding:
             cursor = read_cursor(self._dir, name)
             behind = rows_behind(self._dir, cursor)
             reason = f" ({cursor.error})" if cursor.error else ""
-            how = f"'rlvitals sync {self._dir.root} --to {name}' brings it up to date"
-            logger.warning("%s: %d rows are not there yet%s; %s", name, behind, reason, how)
+            how = f"run 'rlvitals sync {self._dir.root} --to {name}' to send them"
+            logger.warning("%s: %d rows are not sent yet%s; %s", name, behind, reason, how)
         self._part()
 
     def _wait_for_notifications(self, seconds: float) -> None:
@@ -206,7 +206,7 @@ class Forwarding:
             if left := unsent(self._dir, target, start):
                 outbox = read_outbox(self._dir, target.name)
                 logger.warning(
-                    "%s: %d notification%s not sent yet%s; 'rlvitals notify %s' sends what is left",
+                    "%s: %d notification%s not sent yet%s; run 'rlvitals notify %s' to send the rest",
                     *(target.name, left, " is" if left == 1 else "s are"),
                     *(f" ({outbox.error})" if outbox is not None and outbox.error else "", self._dir.root),
                 )
@@ -350,9 +350,9 @@ def stop_followers(run_dir: RunDir) -> None:
     for name, holder in _wait_until_free(run_dir, deadline).items():
         process = holder.process
         logger.warning(
-            "process %d on host %s holds the tracker %s of %s (last sign of life %.0f s ago). Nothing proves it is "
-            "a follower of this run, so it is not ended. Forwarding continues when it ends or gives no sign of life "
-            "for %.0f s. End it yourself if it should not run; if there is no such process, delete %s",
+            "process %d on host %s holds the tracker %s of %s (last heartbeat %.0f s ago). rlvitals cannot "
+            "confirm that it is a follower of this run and does not stop it. Forwarding continues when that process "
+            "ends or has no heartbeat for %.0f s. Stop it if it should not run; if there is no such process, delete %s",
             *(process.pid, process.host, name, run_dir.root, holder.silent_for, STALE_SECONDS),
             _place(run_dir, name).lock,
         )

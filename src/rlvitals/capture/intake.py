@@ -38,7 +38,7 @@ class Intake:
     'step' is reserved by rlvitals; your metric is recorded as 'metric/step'
     {'loss': 0.5, 'metric/step': 3, '_nonfinite': 'rewards/margins=nan'}
     >>> intake.take({"grads": [1, 2]})
-    'grads' is left out: a list is not a number. Log its mean, or rlvitals.values.mean(...) to keep count and spread
+    'grads' is dropped: a list is not a number. Log its mean, or rlvitals.values.mean(...) to keep count and spread
     {}
     """
 
@@ -119,7 +119,7 @@ class Intake:
             self.left_out[name]["count"] += 1
         else:
             self.left_out[name] = {"count": 1, "reason": reason}
-            self._warn_once(f"{name!r} is left out: {reason}")
+            self._warn_once(f"{name!r} is dropped: {reason}")
 
 
 class CannotTake(Exception):
@@ -162,7 +162,7 @@ def scalar(value: Any) -> float | int | bool | str | None:
     except CannotTake:
         raise
     except Exception as error:  # a user's type may raise anything; only this value is dropped
-        raise CannotTake(f"{_article(value)} gave no number ({_message(error)})") from error
+        raise CannotTake(f"{_article(value)} cannot be converted to a number ({_message(error)})") from error
 
 
 def _scalar(value: Any) -> float | int | bool | str | None:

@@ -430,7 +430,7 @@ class LiveMonitor:
         start_times = {attempt.number: attempt.started for attempt in read_attempts(self._dir)}
         self._cuts = [(cut, start_times.get(number, 0.0)) for number, cut in past.lineage.cuts.items()]
         if past.has_gap:
-            logger.info("the monitor leaves out rows in the middle of the run's past")
+            logger.info("the monitor skips rows in the middle of the run's history")
         events = read_events(self._dir)
         is_ghost = past.lineage.is_abandoned
         known = [event for event in events if not is_ghost(event.attempt, event.step)]

@@ -145,7 +145,7 @@ class Measurements:
             )
             self._append("phases", line)
         except (TypeError, ValueError) as error:  # a name that JSON cannot hold
-            self._warn_once(f"phases named {phase.name!r} are not on record: {error}")
+            self._warn_once(f"phases named {phase.name!r} are not recorded: {error}")
 
     def _take_sample(self, sample: dict[str, float]) -> None:
         self._append("system", encode_row(self._run.last_step, time.time(), self._attempt.number, sample))
@@ -157,7 +157,7 @@ class Measurements:
         except BadValue as problem:
             if self._run.settings.strict:
                 raise
-            self._warn_once(f"{problem}; it is left out")
+            self._warn_once(f"{problem}; it is dropped")
             return 0.0
 
 

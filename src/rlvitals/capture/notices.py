@@ -55,7 +55,7 @@ class Notices:
         self._printed += 1
         _put(alarm(finding))
         if self._printed == MOST_PRINTED:
-            _put(f"rlvitals: what follows is not said here; {self._check_command}")
+            _put(f"rlvitals: further findings are not printed. See them with: {self._check_command}")
 
     def print_verdict(
         self, verdict: Verdict, reason: str, findings: Sequence[Finding], status: Status = "finished"

@@ -36,8 +36,8 @@ def _saved(save: Any) -> bytes:
 
 def _refuse_large(width: int, height: int) -> None:
     if max(width, height) > LONGEST_SIDE or width * height > MOST_PIXELS:
-        limits = f"{MOST_PIXELS:,} pixels and {LONGEST_SIDE} a side are the most"
-        raise ValueError(f"it is {width} x {height} pixels; {limits}: make it smaller")
+        limits = f"at most {MOST_PIXELS:,} pixels and {LONGEST_SIDE} per side are allowed"
+        raise ValueError(f"it is {width} x {height} pixels; {limits}")
 
 
 def _of_pixels(image: Any) -> Png:

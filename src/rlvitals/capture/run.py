@@ -291,7 +291,7 @@ class Run:
             for name, values in list(distributions.items())[:MOST_NAMES]:
                 sketch = sketch_of(flat_numbers(values))
                 if sketch is None:
-                    self._leave_out(f"the distribution {name!r} is left out: it has no finite value")
+                    self._leave_out(f"the distribution {name!r} is dropped: it has no finite value")
                 else:
                     sketches[metric_key(str(name))] = sketch.stored
             if len(distributions) > MOST_NAMES:
@@ -315,7 +315,7 @@ class Run:
             try:
                 png = png_of(image)
             except (TypeError, ValueError) as error:
-                return self._leave_out(f"the image {name!r} is left out: {words_of(error)}")
+                return self._leave_out(f"the image {name!r} is dropped: {words_of(error)}")
             text = str(caption).encode("utf-8", "replace").decode()[:MOST_LETTERS]
             key = metric_key(str(name).encode("utf-8", "replace").decode())
             line = encode_row(number, now, self._number, {key: Image(number, self._number, key, png, text).fields})
@@ -327,7 +327,7 @@ class Run:
                 if not refusal:
                     self._append_beside("images", line)
             if refusal:
-                self._leave_out(f"the image {name!r} is left out: {refusal}")
+                self._leave_out(f"the image {name!r} is dropped: {refusal}")
         return None
 
     def request(self, *, everywhere: bool = True) -> Request | None:
@@ -418,7 +418,7 @@ class Run:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)
         if self.left_out:
-            logger.warning("values left out of %s: %s", self.dir, self._intake.summary())
+            logger.warning("values dropped from %s: %s", self.dir, self._intake.summary())
 
     ends_by_steps = False
     """Whether a run that a clean exit closes counts as finished only after the planned steps. For trainers that do not
@@ -547,7 +547,7 @@ class Run:
         return max(self.last_step, 0) if given is None else self._whole_step(given)
 
     def _whole_step(self, step: Any) -> int:
-        number = self._intake.whole("step", step, "counting on from the last row instead")
+        number = self._intake.whole("step", step, "the step after the last row is used instead")
         return self.last_step + 1 if number is None else number
 
     def _append_finding(self, line: bytes) -> bool:
@@ -623,7 +623,7 @@ class Run:
 
     def _miss_beat(self, error: Exception) -> None:
         if not isinstance(error, OSError):  # the writers report disk errors
-            self._warn_once(f"the background thread met {words_of(error)}", f"pulse {type(error)}")
+            self._warn_once(f"error in the background thread: {words_of(error)}", f"pulse {type(error)}")
 
     def _counts(self) -> dict[str, Any]:
         logs: tuple[Stream, Stream] = ("train", "eval")

@@ -107,7 +107,7 @@ class TokenChecks:
     def give_up(self, error: Exception) -> None:
         """Stop comparing."""
         self._rechecks, self.is_used, self._is_over = None, False, True
-        logger.warning("recorded tokens are not compared with what is logged: %s", words_of(error))
+        logger.warning("recorded tokens are not compared with the logged values: %s", words_of(error))
 
     def _next(self, *, is_last: bool) -> tuple[list[Group], tuple[dict[str, float], float]] | None:
         newest = max(self._rows, default=None)

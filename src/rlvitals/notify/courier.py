@@ -333,7 +333,7 @@ class Courier:
         outbox.state, outbox.error = state, error
         if not self._lock.is_ours():
             self._has_lock = False
-            raise RunLocked(f"the outbox of {self.target.name} is not this process's any more")
+            raise RunLocked(f"another process now owns the outbox of {self.target.name}")
         write_outbox(self._dir, outbox)
 
     def _open(self) -> Service:

@@ -37,7 +37,7 @@ class Mail(Service):
         Variable("RLVITALS_SMTP_USER", "the name to log in with", is_needed=False),
         Variable("RLVITALS_SMTP_PASSWORD", "the password to log in with", is_needed=False),
         Variable("RLVITALS_SMTP_SECURITY", "starttls (the default), tls or none", is_needed=False),
-        Variable("RLVITALS_SMTP_PORT", "the port (default: 587, 465 or 25, by the security)", is_needed=False),
+        Variable("RLVITALS_SMTP_PORT", "the port (default: starttls 587, tls 465, none 25)", is_needed=False),
     )
     knows_repeats = False
 

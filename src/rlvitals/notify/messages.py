@@ -132,7 +132,7 @@ def about_held(
         facts[str(place)] = held_line(one)
     left = len(held) + more - min(len(held), MOST_LISTED)
     if left:
-        facts["More"] = f"{left} not listed; logs/findings.jsonl of the run has all"
+        facts["More"] = f"{left} not listed; logs/findings.jsonl of the run lists all"
     count = len(held) + more
     title = f"{count} message{'s' if count > 1 else ''} beyond the limit of {per_hour} an hour"
     most_severe = order[0].severity if order else "info"

@@ -31,7 +31,7 @@ class Telegram(WebService):
     variables = (
         Variable("RLVITALS_TELEGRAM_TOKEN", "the bot's token"),
         Variable("RLVITALS_TELEGRAM_CHAT", "the chat's id, or the name of a channel: @name"),
-        Variable("RLVITALS_TELEGRAM_URL", "the address of a Bot API server of your own", is_needed=False),
+        Variable("RLVITALS_TELEGRAM_URL", "the address of your own Bot API server", is_needed=False),
     )
 
     def compose(self, message: Message, reference: str = "") -> Sending:

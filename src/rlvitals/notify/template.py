@@ -48,7 +48,7 @@ class Template(WebService):
         self._raised = self._checked(whole, KEYS)
         over = whole.get("recovered")
         if over is not None and not isinstance(over, Mapping):
-            raise ConfigError(f"{file!r}: 'recovered' must be a mapping with what differs in a recovery")
+            raise ConfigError(f"{file!r}: 'recovered' must be a mapping with the keys that differ for a recovery")
         self._recovered = self._checked({**self._raised, **over}, KEYS[:-1]) if over is not None else self._raised
         for part in (self._raised, self._recovered):
             self._filled(part, dict.fromkeys(WORDS, ""))
@@ -92,7 +92,7 @@ class Template(WebService):
         blank = _without_references({key: value for key, value in part.items() if key != "recovered"})
         if masked(blank) != blank:
             raise ConfigError(
-                f"{file!r} holds what looks like a secret. Put it into a variable of the environment and write "
+                f"{file!r} seems to contain a secret. Put it into an environment variable and write "
                 "${env:NAME} in its place"
             )
         return {key: value for key, value in part.items() if key != "recovered"}

@@ -69,8 +69,8 @@ def rows_held(facts: RunFacts, attempt: int, held: Mapping[str, int], vendor: st
 
     def lost(stream: Forwarded, missing: int) -> SinkError:
         return SinkError(
-            f"{vendor} must write attempt {attempt} again, and the log lacks {missing} of its {held[stream]} rows. "
-            f"Bring {RunDir(facts.root).log(stream)} back"
+            f"{vendor} must write attempt {attempt} again, but the log lacks {missing} of its {held[stream]} rows. "
+            f"Restore {RunDir(facts.root).log(stream)}"
         )
 
     def rows() -> Iterator[SinkRow]:

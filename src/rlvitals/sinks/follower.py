@@ -129,7 +129,7 @@ class Forwarder:
         """Raise RunLocked if the lock was lost: the directory was emptied, or another follower has started."""
         if self._has_lock and not self._lock.is_ours():
             self._has_lock = False
-            raise RunLocked(f"the lock of tracker {self.name} is not this follower's any more")
+            raise RunLocked(f"another follower now holds the lock of tracker {self.name}")
 
     def _read(self) -> tuple[list[SinkRow], list[SinkEvent], dict[str, int]]:
         rows: list[SinkRow] = []

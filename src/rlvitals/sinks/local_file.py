@@ -120,7 +120,7 @@ class FileSink(Sink):
 
     def _open_file(self) -> LocalFile:
         cursor = RunDir(self.facts.root).sinks / f"{self.tracker}.json"
-        return LocalFile(self._path, f"Bring it back, or delete {cursor} to have the whole log written again")
+        return LocalFile(self._path, f"Restore it, or delete {cursor} to write the whole log again")
 
     def _chosen_path(self) -> Path:
         run_dir, given = RunDir(self.facts.root), self.settings.get("path")

@@ -156,8 +156,8 @@ class MlflowSink(Sink):
         if run is None or run.info.lifecycle_stage != "active":
             cursor = RunDir(self.facts.root).sinks / "mlflow.json"
             raise SinkError(
-                f"MLflow run {run_id}, which held rows of this run, is gone from {mask_text(self._uri)}. Bring it back "
-                f"('mlflow runs restore --run-id {run_id}'), or delete {cursor} to have the whole log sent again"
+                f"MLflow run {run_id}, which held rows of this run, was deleted from {mask_text(self._uri)}. Restore "
+                f"it ('mlflow runs restore --run-id {run_id}'), or delete {cursor} to send the whole log again"
             )
         return run
 

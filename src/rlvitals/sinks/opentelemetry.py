@@ -212,7 +212,7 @@ class OpenTelemetrySink(Sink):
     def _check(self, result: Any, what: str) -> None:
         if result.name != "SUCCESS":
             reason = f": {self._last_warning.text}" if self._last_warning.text else ""
-            raise SinkError(f"the OpenTelemetry receiver did not take the {what}{reason}")
+            raise SinkError(f"the OpenTelemetry receiver did not accept the {what}{reason}")
 
 
 class _LastWarning(logging.Handler):

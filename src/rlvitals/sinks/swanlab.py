@@ -200,7 +200,7 @@ class _Experiment:
         except AttributeError as error:
             self.let_go()
             raise SinkError(
-                f"swanlab {swanlab.__version__} keeps its records in a way this rlvitals does not know; "
+                f"swanlab {swanlab.__version__} stores its records in a format that this rlvitals does not support; "
                 "pip install 'swanlab>=0.10,<0.11'"
             ) from error
 
@@ -252,7 +252,7 @@ class _Experiment:
         with self._tally.changed:
             done = self._tally.changed.wait_for(lambda: self._tally.count >= self._sent, TAKE_SECONDS)
         if not done:
-            raise SinkError(f"SwanLab has taken {self._tally.count} of {self._sent} values in {TAKE_SECONDS:.0f} s")
+            raise SinkError(f"SwanLab has accepted {self._tally.count} of {self._sent} values in {TAKE_SECONDS:.0f} s")
 
     def _values(self, item: SinkRow) -> dict[str, Any]:
         values: dict[str, Any] = {}

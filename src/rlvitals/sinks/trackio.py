@@ -79,7 +79,7 @@ class TrackioSink(Sink):
         with explained(
             lambda problem: (
                 f"Trackio cannot start: {problem}. A Space needs a Hugging Face token (hf auth login, or "
-                "HF_TOKEN); a server of your own needs its write token in server_url or TRACKIO_WRITE_TOKEN."
+                "HF_TOKEN); your own server needs its write token in server_url or TRACKIO_WRITE_TOKEN."
             )
         ):
             self._storage.validate_project_name(self._project)

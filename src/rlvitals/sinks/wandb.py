@@ -97,7 +97,7 @@ class WandbSink(Sink):
             raise SinkError(f"tracker 'wandb' decides {name!r} itself (one W&B run for each attempt). Remove it")
         self._mode: str = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
         if self._mode == "disabled":
-            raise SinkError("mode is 'disabled', so W&B would keep nothing. Use 'online' or 'offline', or leave it out")
+            raise SinkError("mode is 'disabled', so W&B would keep nothing. Use 'online' or 'offline', or remove it")
         self._vendor_settings = self._gather_settings()
         self._dir = Path(settings.get("dir") or settings.get("log_dir") or facts.root / "logs")
         try:
@@ -146,7 +146,7 @@ class WandbSink(Sink):
         name = given.get("name") or self.facts.name
         config = given.get("config") or {}
         if not isinstance(config, Mapping):
-            raise SinkError(f"config must be a mapping, found {type(config).__name__}; it is added to the run's own")
+            raise SinkError(f"config must be a mapping to add to the run's config, found {type(config).__name__}")
         tags = given.get("tags")
         given |= {
             "id": re.sub(r"[^\w.-]", "-", f"{given.get('id') or self.facts.id}-a{number}"),
@@ -160,7 +160,7 @@ class WandbSink(Sink):
         }
         with explained(
             lambda problem: (
-                f"W&B does not start: {problem}. Without an account or a network use mode: offline; "
+                f"W&B cannot start: {problem}. Without an account or a network use mode: offline; "
                 "otherwise give api_key, set WANDB_API_KEY, or run `wandb login`"
             )
         ):

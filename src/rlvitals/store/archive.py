@@ -106,7 +106,7 @@ def compact(log: Path) -> tuple[int, int]:
             data += file.readline()
             packed = pack(data)
             if unpack(packed) != data:
-                raise RunUnreadable(f"{log} cannot be packed without loss at byte {start}; it is left as it is")
+                raise RunUnreadable(f"{log} cannot be packed without loss at byte {start}; it is not changed")
             blocks.append(_Block(start, start + len(data), offset, len(packed), zlib.crc32(packed)))
             parts.append(packed)
             offset += len(packed)
@@ -220,17 +220,17 @@ class ArchiveFile(io.RawIOBase):
         self._file.seek(max(end, 0))
         trailer = self._file.read()
         if end < 0 or trailer[_SIZE.size :] != _MAGIC:
-            raise ValueError("no archive, or cut short")
+            raise ValueError("not an archive, or truncated")
         (size,) = _SIZE.unpack(trailer[: _SIZE.size])
         if size > end:
-            raise ValueError("no archive, or cut short")
+            raise ValueError("not an archive, or truncated")
         self._file.seek(end - size)
         blocks = [_Block(*block) for block in parse_shallow(self._file.read(size))["blocks"]]
         start, offset = 0, len(_MAGIC)
         for block in blocks:  # blocks must be contiguous in the log and in the archive
             if not all(type(part) is int and 0 <= part < 2**63 for part in block):
-                raise ValueError("a block that is none")
+                raise ValueError("an invalid block")
             if (block.start, block.offset) != (start, offset) or block.end < start or offset + block.size > end - size:
-                raise ValueError("blocks that do not follow each other")
+                raise ValueError("the blocks are not contiguous")
             start, offset = block.end, offset + block.size
         return blocks

@@ -141,7 +141,7 @@ def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[At
     except FileNotFoundError:
         lines = []
     except OSError as error:
-        notes.append(f"{run_dir.attempts.name} cannot be read: {error.strerror or error}; restarts are not known")
+        notes.append(f"{run_dir.attempts.name} cannot be read: {error.strerror or error}; restarts are unknown")
         lines = []
     found = []
     bad = 0
@@ -152,6 +152,6 @@ def read_attempts(run_dir: RunDir, problems: list[str] | None = None) -> list[At
         except ValueError:
             bad += 1
     if problems is not None:
-        notes += [f"{run_dir.attempts.name} is damaged: {bad} of {len(lines)} lines are left out"] if bad else []
+        notes += [f"{run_dir.attempts.name} is damaged: {bad} of {len(lines)} lines are skipped"] if bad else []
         problems += [*notes, *damage_in(run_dir.attempts.name, wrong)]
     return found

@@ -170,7 +170,7 @@ def from_lines(lines: list[bytes], start: int) -> Chunk:
     if chunk.rows * len(names) > MOST_CELLS:
         raise RunUnreadable(
             f"{len(names):,} different names in {chunk.rows:,} rows: that many columns do not fit into memory. "
-            f"A name that holds a step or an id should be one name with one value a step"
+            f"Do not put a step or an id into a metric name: log one name, with one value per step"
         )
     chunk.columns = {name: missing_cells(chunk.rows) for name in names}
     for shape, block in blocks.items():

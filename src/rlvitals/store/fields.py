@@ -48,7 +48,7 @@ def record_of(
     taken = dict(defaults or {}) | checked(kind, raw, wrong)
     for name in _plan(kind).needed:
         if name not in taken:
-            raise ValueError(f"{name!r} is missing or does not hold what it should")
+            raise ValueError(f"{name!r} is missing or has an invalid value")
     return kind(**taken)
 
 
@@ -70,18 +70,14 @@ def damage_in(file: str, wrong: Iterable[str]) -> list[str]:
     """A sentence about fields with invalid values; an empty list if there are none.
 
     >>> damage_in("run.json", ["created", "status"])
-    ["run.json is damaged: 'created', 'status' do not hold what they should; defaults are used instead"]
+    ["run.json is damaged: 'created', 'status' have invalid values; defaults are used instead"]
     """
     names = list(dict.fromkeys(name[:80] for name in wrong))
     if not names:
         return []
     shown = ", ".join(repr(name) for name in names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    does = (
-        "does not hold what it should; the default is"
-        if len(names) == 1
-        else "do not hold what they should; defaults are"
-    )
+    does = "has an invalid value; the default is" if len(names) == 1 else "have invalid values; defaults are"
     return [f"{file} is damaged: {shown}{more} {does} used instead"]
 
 

@@ -80,7 +80,7 @@ def unreadable(path: Path, error: OSError) -> RunUnreadable:
     elif error.errno == errno.ELOOP:
         advice = "It is a symbolic link that leads back to itself: remove it, or put the file in its place"
     elif error.errno in (errno.EINVAL, errno.EISDIR, errno.ENXIO):
-        advice = "Something else stands in the file's place: move it away"
+        advice = "Something that is not a file has this name: move it away"
     else:
         advice = "Check the disk and its mount, and try again"
     return RunUnreadable(f"{path} cannot be read: {error.strerror or error}. {advice}.")

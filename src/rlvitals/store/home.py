@@ -76,7 +76,7 @@ class Home:
         with self._lock:
             root = self._dir.root
             if not root.is_dir() and not root.parent.is_dir():
-                raise FileNotFoundError(2, "the directory has vanished", str(root))
+                raise FileNotFoundError(2, "the directory no longer exists", str(root))
             make_folder(folder)
             if not self._is_at_its_name():
                 self._hold()

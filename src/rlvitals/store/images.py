@@ -84,7 +84,7 @@ def checked_png(data: bytes) -> Png:
     if not data.startswith(SIGNATURE):
         raise ValueError("it is not a PNG")
     if len(data) > LARGEST:
-        raise ValueError(f"it has {len(data):,} bytes; {LARGEST:,} are the most")
+        raise ValueError(f"it has {len(data):,} bytes; at most {LARGEST:,} are allowed")
     kept, kinds, position = [SIGNATURE], list[bytes](), len(SIGNATURE)
     while position < len(data) and (not kinds or kinds[-1] != b"IEND"):
         if position + _CHUNK.size + _CHECKSUM.size > len(data):
@@ -108,7 +108,9 @@ def checked_png(data: bytes) -> Png:
     if depth not in _DEPTHS.get(colours, ()):
         raise ValueError("the PNG is damaged")
     if not 0 < width <= LONGEST_SIDE or not 0 < height <= LONGEST_SIDE or width * height > MOST_PIXELS:
-        raise ValueError(f"it is {width} x {height} pixels; {MOST_PIXELS:,} pixels and {LONGEST_SIDE} a side are most")
+        raise ValueError(
+            f"it is {width} x {height} pixels; at most {MOST_PIXELS:,} pixels and {LONGEST_SIDE} per side are allowed"
+        )
     return Png(b"".join(kept), width, height)
 
 
@@ -149,7 +151,7 @@ class Room:
     def refusal(self, line: bytes) -> str:
         """Why an image is refused; empty if it is accepted, and then it is counted."""
         if self.images >= MOST_IMAGES:
-            return f"the run has {MOST_IMAGES} images, which are the most"
+            return f"the run already has {MOST_IMAGES} images, the maximum"
         if self.bytes + len(line) > MOST_BYTES:
             return f"the images of the run would take more than {MOST_BYTES // 2**20} MiB"
         self.images += 1

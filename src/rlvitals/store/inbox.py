@@ -49,7 +49,7 @@ class OutOfPlace(ConfigError):
     """A piece does not begin where its file ends. `size` is the correct offset."""
 
     def __init__(self, file: str, offset: int, size: int) -> None:
-        super().__init__(f"{file} has {size} bytes; a piece for {offset} does not fit")
+        super().__init__(f"{file} has {size} bytes; a piece at offset {offset} does not fit")
         self.size = size
 
 
@@ -123,7 +123,7 @@ class Inbox:
         above = self._root
         for part in folder.relative_to(self._root).parts:
             if os.path.lexists(above / MARK) or RunDir(above).holds_run:
-                raise RunExists(f"{run} would lie inside another run")
+                raise RunExists(f"{run} would be inside another run")
             above = above / part
             _refuse_link(above)
             make_folder(above, above=False)
@@ -139,9 +139,7 @@ class Inbox:
         try:
             known = read_json(folder / MARK)
         except (OSError, ValueError):
-            raise RunExists(
-                f"{run} is there already and was not pushed. Push under another name: --name NAME"
-            ) from None
+            raise RunExists(f"{run} already exists and was not pushed. Push under another name: --name NAME") from None
         if not isinstance(known, dict) or known.get("id") != identity:
             raise RunExists(f"{run} holds another run. Push under another name: --name NAME")
 
@@ -157,10 +155,10 @@ class Inbox:
 
     def _append(self, path: Path, file: str, message: Mapping[str, Any]) -> int:
         if not is_appended(file):
-            raise ConfigError(f"{file} does not grow: it is put whole")
+            raise ConfigError(f"{file} cannot be appended to: send the whole file")
         data, offset = _data(message), message.get("offset")
         if type(offset) is not int or offset < 0:
-            raise ConfigError("'offset' is a whole number from 0 on")
+            raise ConfigError("'offset' must be a whole number of at least 0")
         descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT | _NO_LINK)
         try:
             size = os.fstat(descriptor).st_size
@@ -188,7 +186,7 @@ class Inbox:
         draft = path.with_name(f".{path.name}.push")
         _refuse_link(draft)
         if type(offset) is not int or offset < 0:
-            raise ConfigError("'offset' is a whole number from 0 on")
+            raise ConfigError("'offset' must be a whole number of at least 0")
         descriptor = open_descriptor(draft, os.O_RDWR | os.O_CREAT | _NO_LINK)
         try:
             size = os.fstat(descriptor).st_size
@@ -276,7 +274,7 @@ def _size(path: Path) -> int:
 
 def _refuse_link(path: Path) -> None:
     if os.path.islink(path):
-        raise RunNotFound("there is a link on the way to this file; pushes follow none")
+        raise RunNotFound("the path of this file contains a link, and pushes do not follow links")
 
 
 def _data(message: Mapping[str, Any]) -> bytes:
@@ -292,5 +290,5 @@ def _data(message: Mapping[str, Any]) -> bytes:
 def _text(message: Mapping[str, Any], key: str, default: str | None = None) -> str:
     found = message.get(key, default)
     if not isinstance(found, str):
-        raise ConfigError(f"{key!r} is a text")
+        raise ConfigError(f"{key!r} must be a text")
     return found

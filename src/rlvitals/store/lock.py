@@ -95,7 +95,7 @@ class RunLock:
                     return self._begin()
         finally:
             self._draft.unlink(missing_ok=True)
-        raise RunLocked(f"{self._dir.lock} keeps changing hands; other processes are starting on this run right now")
+        raise RunLocked(f"{self._dir.lock} keeps changing: other processes are starting this run at the same time")
 
     def _begin(self) -> None:
         """Write the first heartbeat. If that fails (a full disk), release the lock: this process could not acquire it
@@ -247,7 +247,7 @@ def _refusal(run_dir: LockPlace, holder: Holder, own: ProcessId) -> str:
     who = f"pid {holder.process.pid} on host {holder.process.host}"
     if holder.process == own:
         return (
-            f"{run_dir.root} is being recorded by this very process ({who}). "
+            f"{run_dir.root} is being recorded by this process ({who}). "
             "Call finish() on the first run before starting it again."
         )
     return (

@@ -163,7 +163,7 @@ class FolderMarks:
     def _unreadable(self, what: str) -> RunUnreadable:
         return RunUnreadable(
             f"{self._file.name} cannot be read: {what}. Names, tags and notes are not shown, and nothing is changed. "
-            f"Restore the file from a backup, or move it away to begin again."
+            f"Restore the file from a backup, or move it away to start again."
         )
 
 
@@ -174,7 +174,7 @@ def _checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     wrong: list[str] = []
     taken = checked(RunMarks, changes, wrong)
     if wrong:
-        raise ConfigError(f"the mark {wrong[0][:40]!r} does not hold what it should, or is too long")
+        raise ConfigError(f"the mark {wrong[0][:40]!r} has an invalid value, or is too long")
     if "name" in taken:
         taken["name"] = _one_line("a name", taken["name"], LONGEST_NAME)
     if "tags" in taken:
@@ -193,7 +193,7 @@ def _one_line(what: str, text: str, longest: int) -> str:
     if len(line) > longest:
         raise ConfigError(f"{what} has at most {longest} characters")
     if not line.isprintable():
-        raise ConfigError(f"{what} has no control characters")
+        raise ConfigError(f"{what} must not contain control characters")
     return line
 
 
@@ -202,5 +202,5 @@ def _put(marks: dict[str, Any], key: str, value: Any, most: int, what: str) -> N
         marks.pop(key, None)
         return
     if key not in marks and len(marks) >= most:
-        raise ConfigError(f"there are {most:,} {what} already, which is the most")
+        raise ConfigError(f"there are already {most:,} {what}, the maximum")
     marks[key] = value

@@ -81,7 +81,7 @@ def _publish(files: Mapping[str, bytes], place: _Local | RemotePlace, to: str, m
     there = place.names()
     before = _known(place.read(mark)) if mark in there else None
     if there and before is None and not overwrite:
-        raise RunExists(f"{to} holds other files. Choose another place, or pass --overwrite to write among them")
+        raise RunExists(f"{to} holds other files. Choose another place, or pass --overwrite to write there anyway")
     written = 0
     for name in sorted(files, key=lambda name: (name == mark, name == "index.html", name)):
         is_same = name in there and (name.startswith(KEPT) or place.read(name) == files[name])

@@ -58,7 +58,7 @@ class Problems:
         if self.torn_bytes:
             problems.append(f"the last line is torn ({self.torn_bytes} bytes of a row that was never acknowledged)")
         if self.gap_rows:
-            problems.append(f"{self.gap_rows} rows are missing: the disk would not take them")
+            problems.append(f"{self.gap_rows} rows are missing: they could not be written to disk")
         return problems
 
 

@@ -101,8 +101,8 @@ def fetch_file(url: str, folder: Path, most_bytes: int) -> Path:
         while data := source.read(_PIECE):
             if target.tell() + len(data) > most_bytes:
                 raise RunError(
-                    f"{place.shown} is larger than {most_bytes // 2**20:,} MiB, the most that is fetched. Download it "
-                    "and pass the file"
+                    f"{place.shown} is larger than {most_bytes // 2**20:,} MiB, the download limit. Download it "
+                    "yourself and pass the file"
                 )
             target.write(data)
     return copy
@@ -116,7 +116,7 @@ def upload(run: str | os.PathLike[str], url: str, *, overwrite: bool = False) ->
     """
     run_dir = RunDir(Path(run))
     if _is_live(run_dir):
-        raise RunLocked(f"{run_dir.root} is still being written; upload it when it is over")
+        raise RunLocked(f"{run_dir.root} is still being written; upload it after it has ended")
     return upload_changes(run_dir, url, overwrite=overwrite)
 
 

@@ -41,7 +41,7 @@ def groups_of(given: Any, note: Note) -> list[Group]:
     if isinstance(given, Group | Mapping) or are_messages(given):
         given = [given]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        note(f"rollouts are left out: {type(given).__name__} is not a list of groups")
+        note(f"rollouts are dropped: {type(given).__name__} is not a list of groups")
         return []
     return [group for item in given if (group := group_of(item, note)) is not None]
 
@@ -53,7 +53,7 @@ def group_of(given: Any, note: Note) -> Group | None:
     if _is_list(given):
         given = {"rollouts": [given] if are_messages(given) else given}
     if not isinstance(given, Mapping):
-        note(f"a group is left out: {_kind(given)} is not a group of rollouts")
+        note(f"a group is dropped: {_kind(given)} is not a group of rollouts")
         return None
     raw = _renamed(given)
     listed = raw.pop("rollouts", None)
@@ -62,7 +62,7 @@ def group_of(given: Any, note: Note) -> Group | None:
         listed = [{key: value for key, value in raw.items() if key not in own}]
         raw = {key: value for key, value in raw.items() if key in own}
     if not _is_list(listed):
-        note(f"a group is left out: its rollouts are {_kind(listed)}, not a list")
+        note(f"a group is dropped: its rollouts are {_kind(listed)}, not a list")
         return None
     found = [pair for item in listed if (pair := _rollout(item, note)) is not None]
     if "prompt" not in raw:
@@ -133,13 +133,13 @@ def _rollout(given: Any, note: Note) -> tuple[Rollout, str] | None:
     elif are_messages(given):
         given = {"messages": given}
     if not isinstance(given, Mapping):
-        note(f"a rollout is left out: {_kind(given)} is not a rollout")
+        note(f"a rollout is dropped: {_kind(given)} is not a rollout")
         return None
     raw = _renamed(given)
     messages, completion = raw.pop("messages", None), raw.pop("completion", None)
     if messages is not None and not are_messages(messages):
         if messages != []:
-            note(f"rollout.messages is left out: {_short(messages)} is not a list of messages")
+            note(f"rollout.messages is dropped: {_short(messages)} is not a list of messages")
         messages = None
     prompt = raw.pop("prompt", "")
     if "turns" in raw:
@@ -161,14 +161,14 @@ def _trace(given: Any, note: Note) -> TokenTrace | None:
     if given is None or isinstance(given, TokenTrace):
         return given
     if not isinstance(given, Mapping):
-        note(f"rollout.trace is left out: {_kind(given)} is not a mapping of lists")
+        note(f"rollout.trace is dropped: {_kind(given)} is not a mapping of lists")
         return None
     trace = _filled(TokenTrace, given, note)
     lengths = Counter(len(column) for item in fields(TokenTrace) if (column := getattr(trace, item.name)))
     if len(lengths) > 1:
         usual = lengths.most_common(1)[0][0]
         odd = [item.name for item in fields(TokenTrace) if len(getattr(trace, item.name)) not in (0, usual)]
-        note(f"rollout.trace.{odd[0]} is left out: it has not one value a token")
+        note(f"rollout.trace.{odd[0]} is dropped: it does not have one value per token")
         trace = replace(trace, **dict.fromkeys(odd, ()))
     return trace if lengths else None
 
@@ -184,7 +184,7 @@ def _turn(given: Any, note: Note) -> Turn | None:
     if isinstance(given, str):
         return Turn(text=given)
     if not isinstance(given, Mapping):
-        note(f"a turn is left out: {_kind(given)} is not a turn")
+        note(f"a turn is dropped: {_kind(given)} is not a turn")
         return None
     raw = _renamed(given)
     listed = raw.pop("calls", None) or ()
@@ -202,7 +202,7 @@ def _call(given: Any, note: Note) -> ToolCall | None:
         if isinstance(name, str):
             arguments = parsed_arguments(function.get("arguments"))
             return ToolCall(name, arguments, None if result is None else text_of(result), str(given.get("error") or ""))
-    note(f"a tool call is left out: {_kind(given)} is not a tool call")
+    note(f"a tool call is dropped: {_kind(given)} is not a tool call")
     return None
 
 
@@ -218,7 +218,7 @@ def _filled(record: type[R], raw: Mapping[str, Any], note: Note) -> R:
             try:
                 known[key] = _READERS[record][key](value)
             except (TypeError, ValueError, OverflowError):
-                note(f"{record.__name__.lower()}.{key} is left out: {_short(value)} is not what it should be")
+                note(f"{record.__name__.lower()}.{key} is dropped: {_short(value)} is not a valid value")
     if rest and "meta" in _READERS[record]:
         known["meta"] = {**rest, **known.get("meta", {})}
     return record(**known)

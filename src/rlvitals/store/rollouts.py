@@ -211,7 +211,7 @@ def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]
         number, end = number + 1, offset + len(line) + 1
         group = decode_group(line)
         if group is None:
-            problems.add(number, "no group of rollouts")
+            problems.add(number, "not a group of rollouts")
         else:
             yield group
     if tail := read_tail(path, end):

@@ -188,7 +188,7 @@ class LogWriter:
         except OSError as error:
             if not self._fsync_failed:
                 self._fsync_failed = True
-                self._notify(f"the disk of {self.path} does not confirm what was written: {error.strerror or error}")
+                self._notify(f"cannot confirm that {self.path} is on disk: {error.strerror or error}")
 
     def catch_up(self, seconds: float | None = None) -> bool:
         """Wait until a slow disk has every line. Returns False if lines still wait after `seconds` (CATCH_UP_SECONDS by
@@ -238,8 +238,8 @@ class LogWriter:
         self._is_slow = True
         self._settle()
         self._notify(
-            f"{self.path}: a write took {seconds:.1f} s (a slow disk, or a machine with too much to do). Rows now wait "
-            f"in memory (up to {self._buffer_bytes // 2**20} MiB) and a thread writes them; training does not wait"
+            f"{self.path}: a write took {seconds:.1f} s (the disk is slow or the machine is overloaded). Rows now wait "
+            f"in memory (up to {self._buffer_bytes // 2**20} MiB), and a thread writes them; training does not wait"
         )
 
     def _drain(self) -> None:
@@ -276,7 +276,7 @@ class LogWriter:
                 elif ended - calm_since >= CALM_SECONDS and not self._waiting:
                     self._is_slow = self._in_trouble = False
                     self._settle()
-                    self._notify(f"{self.path}: the disk answers again, and all waiting rows are in the log")
+                    self._notify(f"{self.path}: the disk responds again, and all waiting rows are in the log")
                     return
 
     def _take_under_way(self) -> None:
@@ -360,7 +360,7 @@ class LogWriter:
         if self._in_trouble:
             self._in_trouble = False
             dropped = f"; {self.rows_dropped} rows were dropped and the gap is marked" if self.rows_dropped else ""
-            self._notify(f"{self.path} can be written again, all waiting rows are in it{dropped}")
+            self._notify(f"{self.path} can be written again, and all waiting rows are in it{dropped}")
 
     def verify(self) -> None:
         """Check whether the file is still at its path; otherwise follow the move or recreate the file. Called about
@@ -399,8 +399,8 @@ class LogWriter:
             return False
         if found == "lost" and not self._is_lost:
             self._notify(
-                f"{self.path} is not there any more, and where it was moved to cannot be found out on this system. "
-                f"Rows still go into the moved file; other files of the run wait. Move the directory back"
+                f"{self.path} was moved, and this system cannot find its new place. "
+                f"Rows are still written to the moved file; other files of the run wait. Move the directory back"
             )
         self._is_lost = found == "lost"
         self._opened_as = self.path
@@ -429,9 +429,9 @@ class LogWriter:
         self._gap_rows += lost
         self.rows_dropped += lost
         kept = f"{lost} earlier rows are gone" if lost else "no row is lost"
-        done = "it is made again" if self._opened_as == path else f"it is made again as {path}"
+        done = "it is created again" if self._opened_as == path else f"it is created again as {path}"
         if was_there:
-            done = "another file has its name, and the rows that one lacks are added to it"
+            done = "another file has its name, and the rows missing there are added to it"
         self._notify(f"{self._opened_as} was deleted while the run was being recorded; {done} ({kept})")
         self._opened_as = path
         self._next_retry = 0.0
@@ -443,7 +443,7 @@ class LogWriter:
             self._in_trouble = True
             self._notify(
                 f"cannot write {self.path}: {error.strerror or error}. Rows are kept in memory (up to "
-                f"{self._buffer_bytes // 2**20} MiB) and written as soon as it can be; free the disk or restore "
+                f"{self._buffer_bytes // 2**20} MiB) and written as soon as possible; free the disk or restore "
                 f"the directory"
             )
 
@@ -467,7 +467,7 @@ class LogWriter:
             return None
         self._notify(
             f"{rows} rows could not be written to {self.path}; they are in {name}. "
-            f"Bring them back with: cat {name} >> {self.path}"
+            f"Restore them with: cat {name} >> {self.path}"
         )
         return Path(name)
 
@@ -488,7 +488,7 @@ def repair_tail(path: Path, notify: Callable[[str], None]) -> None:
                 decode(tail)
             except BadLine:
                 file.truncate(size - len(tail))
-                notify(f"{path}: the last {len(tail)} bytes were half a row, left by a crash; they are cut off")
+                notify(f"{path}: the last {len(tail)} bytes were half a row, left by a crash; they are removed")
             else:
                 file.write(b"\n")
     except FileNotFoundError:
