@@ -74,16 +74,16 @@ def test_every_case_of_the_filter(tmp_path):
     script = """
         import {readFileSync} from "node:fs";
         import {filterOf} from "./filter.mjs";
-        const [texts, run, said] = JSON.parse(readFileSync("cases.json", "utf8"));
+        const [texts, run, content] = JSON.parse(readFileSync("cases.json", "utf8"));
         const look = (name) => (Object.hasOwn(run, name) ? run[name] : undefined);
-        const told = texts.map((text) => {
+        const results = texts.map((text) => {
           try {
-            return filterOf(text).fits(look, said);
+            return filterOf(text).fits(look, content);
           } catch (error) {
             return error.message;
           }
         });
-        console.log(JSON.stringify([told, filterOf("lr < 1 and (kl@100 > 2 or `odd name` = 3)").names]));
+        console.log(JSON.stringify([results, filterOf("lr < 1 and (kl@100 > 2 or `odd name` = 3)").names]));
     """
     command = ["node", "--input-type=module", "-e", script]
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=60).stdout

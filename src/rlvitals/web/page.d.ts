@@ -43,7 +43,7 @@ export interface Screen {
 export interface Key {
   /** As `KeyboardEvent.key`; "Ctrl+k" with the control (or command) key. */
   key: string;
-  says: string;
+  label: string;
   does(): void;
 }
 

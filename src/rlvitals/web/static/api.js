@@ -42,7 +42,7 @@ export async function ask(path, question = {}, signal) {
  * @param {Record<string, unknown>} body
  * @returns {Promise<Answers[A]>} the state after the change
  */
-export function tell(path, body) {
+export function post(path, body) {
   const headers = {"Content-Type": "application/json", Accept: "application/json"};
   return answered(`api/${path}`, {method: "POST", headers, body: JSON.stringify(body)});
 }
@@ -56,20 +56,20 @@ async function answered(address, request) {
     if (request.signal?.aborted) throw error;
     throw new Refused("The server does not answer. Is rlvitals serve still running?", 0);
   }
-  const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(said.error ?? `The server answered ${answer.status}.`, answer.status);
-  return said;
+  const content = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(content.error ?? `The server answered ${answer.status}.`, answer.status);
+  return content;
 }
 
 /**
  * Repeats a request while the page is visible. It continues after the server was unreachable.
  * @template T
  * @param {() => Promise<T>} question
- * @param {(answer: T | null) => number} heard receives the answer, or null if there was none; returns the milliseconds
- *   until the next request
+ * @param {(answer: T | null) => number} onAnswer receives the answer, or null if there was none; returns the
+ *   milliseconds until the next request
  * @returns {{now: () => void, stop: () => void}} `now` asks at once; `stop` ends it
  */
-export function repeat(question, heard) {
+export function repeat(question, onAnswer) {
   let timer = 0;
   let turn = 0;
   const look = async () => {
@@ -78,7 +78,7 @@ export function repeat(question, heard) {
     if (document.hidden) return;
     const answer = await question().catch(() => null);
     if (mine !== turn) return;
-    const pause = heard(answer);
+    const pause = onAnswer(answer);
     if (!isShared) timer = setTimeout(look, pause); // files do not change
   };
   document.addEventListener("visibilitychange", look);
@@ -93,7 +93,7 @@ export function repeat(question, heard) {
 }
 
 /** @param {unknown} error @returns {boolean} whether the request was aborted by the page */
-export function wasCalledOff(error) {
+export function wasAborted(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }
 
@@ -101,12 +101,12 @@ export function wasCalledOff(error) {
  * Follows a run that is being written while the page is visible. A hidden page closes its stream, because a browser has
  * only six connections to a server for all tabs. A reopened stream continues after the last event.
  * @param {string} run
- * @param {(news: News) => void} heard
+ * @param {(news: News) => void} onNews
  * @returns {() => void} stops following
  */
-export function follow(run, heard) {
+export function follow(run, onNews) {
   if (isShared) {
-    import("./shared.js").then(({tellStatus}) => tellStatus(run, heard));
+    import("./shared.js").then(({reportStatus}) => reportStatus(run, onNews));
     return () => {};
   }
   /** @type {EventSource | null} */
@@ -123,15 +123,15 @@ export function follow(run, heard) {
     if (document.hidden) return;
     const opened = new EventSource(`api/live?${new URLSearchParams({run, place})}`);
     source = opened;
-    opened.onopen = () => heard({kind: "open", facts: null});
+    opened.onopen = () => onNews({kind: "open", facts: null});
     opened.onerror = () => {
-      heard({kind: "lost", facts: null});
+      onNews({kind: "lost", facts: null});
       if (opened.readyState === EventSource.CLOSED) again = setTimeout(open, AGAIN_MS);
     };
     for (const kind of /** @type {const} */ (["rows", "findings", "status"])) {
       opened.addEventListener(kind, (event) => {
         place = event.lastEventId;
-        heard({kind, facts: JSON.parse(event.data)});
+        onNews({kind, facts: JSON.parse(event.data)});
       });
     }
   }

@@ -1,8 +1,8 @@
 /** The page: the bar, the screen below it, the explain drawer, the live connection, and keys of all screens. */
 
-import {ask, follow, wasCalledOff} from "./api.js";
+import {ask, follow, wasAborted} from "./api.js";
 import {drawBar, setLive} from "./bar.js";
-import {byId, fill, say} from "./dom.js";
+import {announce, byId, fill} from "./dom.js";
 import {showExplanation} from "./drawer.js";
 import * as keys from "./keys.js";
 import {search} from "./search.js";
@@ -22,11 +22,11 @@ let isBroken = false; // whether the screen shows an error
 
 /** @param {unknown} error */
 function complain(error) {
-  if (wasCalledOff(error)) return;
+  if (wasAborted(error)) return;
   const sentence = error instanceof Error ? error.message : String(error);
   isBroken = true;
   fill(byId("content"), notice(sentence));
-  say(sentence);
+  announce(sentence);
 }
 
 /** @param {Entry} entry */
@@ -101,12 +101,12 @@ function changed(now, before) {
 
 function globalKeys() {
   keys.setKeys("Everywhere", [
-    {key: "?", says: "this list", does: keys.help},
-    {key: "Ctrl+k", says: "search metrics, runs, screens, rules, rollouts", does: search},
-    {key: HOME.key, says: HOME.title, does: () => state.go({run: null, explain: null}, {screen: HOME.name})},
-    ...SCREENS.map(({key, title, name}) => ({key, says: title, does: () => state.get("run") && state.go({}, {screen: name})})),
-    {key: "t", says: "light or dark", does: theme.toggle},
-    {key: "Escape", says: "leave the field, close the explanation", does: () => state.go({explain: null})},
+    {key: "?", label: "this list", does: keys.help},
+    {key: "Ctrl+k", label: "search metrics, runs, screens, rules, rollouts", does: search},
+    {key: HOME.key, label: HOME.title, does: () => state.go({run: null, explain: null}, {screen: HOME.name})},
+    ...SCREENS.map(({key, title, name}) => ({key, label: title, does: () => state.get("run") && state.go({}, {screen: name})})),
+    {key: "t", label: "light or dark", does: theme.toggle},
+    {key: "Escape", label: "leave the field, close the explanation", does: () => state.go({explain: null})},
   ]);
 }
 

@@ -24,13 +24,13 @@ const LIVE = /** @type {Record<string, [string, string]>} */ ({
 
 /**
  * @param {string} now "", lost, open, or the run's status
- * @param {string} [said] text to show instead of the default one
+ * @param {string} [text] text to show instead of the default one
  */
-export function setLive(now, said = "") {
+export function setLive(now, text = "") {
   if (now === "open" && live && live !== "lost") return;
   if (now === "lost" && live !== "lost") lostAt = new Date().toLocaleTimeString("en-GB");
   live = now;
-  words = said;
+  words = text;
   const place = document.getElementById("live");
   if (place) fill(place, ...lamp());
 }
@@ -39,9 +39,9 @@ export function setLive(now, said = "") {
 function lamp() {
   if (isShared && !state.get("run")) return []; // a list of shared runs is not live
   if (!live) return [];
-  const [symbol, said] = LIVE[live] ?? ["●", live];
-  const whole = live === "lost" ? `reconnecting since ${lostAt}` : words || said;
-  return [el("span", {"aria-hidden": "true", class: `lamp ${live}`}, symbol), el("span", {}, ` ${whole}`)];
+  const [symbol, label] = LIVE[live] ?? ["●", live];
+  const text = live === "lost" ? `reconnecting since ${lostAt}` : words || label;
+  return [el("span", {"aria-hidden": "true", class: `lamp ${live}`}, symbol), el("span", {}, ` ${text}`)];
 }
 
 export function drawBar() {

@@ -204,7 +204,7 @@ export class Chart {
   }
 
   /** A note on the y axis: its scale, clipped outliers, a chosen range. */
-  get said() {
+  get note() {
     const bounds = this.picture.bounds;
     return [
       this.scale.kind !== "linear" && this.scale.kind,
@@ -241,8 +241,8 @@ export class Chart {
       const value = plot.data[column][at];
       return value === undefined || value === null ? [] : [{label, value}];
     });
-    const said = (under.length > NAMED ? nearest(plot, under) : under)
+    const readings = (under.length > NAMED ? nearest(plot, under) : under)
       .map(({label, value}) => (this.columns.shown.length > 1 ? `${label} ${number(value)}` : number(value)));
-    this.picture.onHover([where, ...said].join(" · "));
+    this.picture.onHover([where, ...readings].join(" · "));
   }
 }

@@ -95,8 +95,8 @@ export function byId(id) {
  * Announces a message to screen readers.
  * @param {string} sentence
  */
-export function say(sentence) {
-  byId("said").textContent = sentence;
+export function announce(sentence) {
+  byId("announced").textContent = sentence;
 }
 
 /** @returns {boolean} whether an input field has the focus */

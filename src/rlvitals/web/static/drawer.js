@@ -14,7 +14,7 @@ const DIRECTIONS = /** @type {Record<string, string>} */ ({
   none: "neither direction is better",
   band: "best within a range",
 });
-let asked = "";
+let requested = "";
 let wasPanel = false;
 
 /** @param {string} name opens the drawer on a metric, or closes it */
@@ -50,8 +50,8 @@ function giveFocusBack(name) {
 export async function showExplanation() {
   const drawer = byId("drawer");
   const name = state.get("explain");
-  const before = asked;
-  asked = name;
+  const before = requested;
+  requested = name;
   if (!name) {
     const hadFocus = drawer.contains(document.activeElement);
     drawer.hidden = true;
@@ -62,7 +62,7 @@ export async function showExplanation() {
     (entry) => content(name, entry),
     (error) => [top(name), el("p", {class: "mono faint"}, name), el("p", {}, String(error.message ?? error))],
   );
-  if (asked !== name) return;
+  if (requested !== name) return;
   fill(drawer, ...made);
   drawer.hidden = false;
   drawer.scrollTop = 0;

@@ -6,7 +6,7 @@
 import {ask} from "./api.js";
 import {el, svg} from "./dom.js";
 import {counted} from "./numbers.js";
-import {saidOf} from "./scales.js";
+import {scaleNote} from "./scales.js";
 import * as state from "./state.js";
 import {colour, lineStyle} from "./theme.js";
 
@@ -47,8 +47,8 @@ export async function saveCsv(title, runs, names) {
   }
   const text = rows.map((row) => row.map(cell).join(",")).join("\n");
   download(`${title}.csv`, new Blob([`${text}\n`], {type: "text/csv"}));
-  const said = `${counted(rows.length - 1, "row")} saved. A value that is not finite is an empty cell.`;
-  return failed.length ? `${said} Not in it: ${failed.join("; ")}` : said;
+  const summary = `${counted(rows.length - 1, "row")} saved. A value that is not finite is an empty cell.`;
+  return failed.length ? `${summary} Not in it: ${failed.join("; ")}` : summary;
 }
 
 /**
@@ -142,9 +142,9 @@ export function asSvg(title, chart) {
   const [left, top, width, height] = [plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height].map((part) => part / ratio);
   const whole = {width: plot.width, height: plot.height + (1.5 + key.length) * LINE};
   const root = svg("svg", {...whole, viewBox: `0 0 ${whole.width} ${whole.height}`, "font-family": FONT, "font-size": 11});
-  const text = (/** @type {string} */ said, /** @type {number} */ x, /** @type {number} */ y, more = {}) => {
+  const text = (/** @type {string} */ content, /** @type {number} */ x, /** @type {number} */ y, more = {}) => {
     const made = svg("text", {x, y, fill: colour("ink"), ...more});
-    made.textContent = said;
+    made.textContent = content;
     return made;
   };
   root.append(svg("rect", {...whole, fill: colour("card")}), text(title, 8, 14, {"font-weight": "bold", "font-size": 12}));
@@ -171,14 +171,14 @@ export function asSvg(title, chart) {
       const y = values[row];
       if (y === undefined) return ""; // x of another line
       if (y === null || chart.isOff(y)) return (isDown = false), "";
-      const said = `${isDown ? "L" : "M"}${at(x, y)}`;
+      const command = `${isDown ? "L" : "M"}${at(x, y)}`;
       isDown = true;
-      return said;
+      return command;
     });
     const how = {stroke: series.stroke, "stroke-width": series.width, "stroke-dasharray": series.dash?.join(" ") || null};
     lines.append(svg("path", {d: path.join(""), ...how}));
   });
-  stage.append(clip, lines, text(saidOf(scale), left + 4, top + 10, {fill: colour("faint"), "font-size": 10}));
+  stage.append(clip, lines, text(scaleNote(scale), left + 4, top + 10, {fill: colour("faint"), "font-size": 10}));
   root.append(stage);
   key.forEach(({label, stroke}, place) => {
     const y = plot.height + LINE * (1.7 + place);

@@ -82,7 +82,7 @@ export function help() {
               {},
               ...partsOf(key.key).flatMap((name, place) => [place ? " + " : "", el("kbd", {}, word(name))]),
             ),
-            el("dd", {}, key.says),
+            el("dd", {}, key.label),
           ]),
         ),
       ),

@@ -1,13 +1,13 @@
 /** Marks of runs: names, tags, notes, archived, deleted; and boards. Read once; listeners are called on changes. */
 
-import {ask, tell} from "./api.js";
+import {ask, post} from "./api.js";
 
 /** @import {Marks, RunMarks} from "../contract.d.ts" */
 
 /** @type {Marks} */
 let known = {editable: false, runs: {}, boards: {}};
 /** @type {Promise<Marks> | null} */
-let asked = null;
+let request = null;
 /** @type {Set<(marks: Marks) => void>} */
 const listeners = new Set();
 
@@ -22,11 +22,11 @@ export function now() {
  * @returns {Promise<Marks>}
  */
 export function read(again = false) {
-  if (again || !asked)
-    asked = ask("marks")
+  if (again || !request)
+    request = ask("marks")
       .catch(() => ({editable: false, runs: {}, boards: {}}))
       .then(take);
-  return asked;
+  return request;
 }
 
 /**
@@ -35,7 +35,7 @@ export function read(again = false) {
  * @param {RunMarks} changes
  */
 export async function mark(run, changes) {
-  return take(await tell("marks", {run, set: changes}));
+  return take(await post("marks", {run, set: changes}));
 }
 
 /**
@@ -44,7 +44,7 @@ export async function mark(run, changes) {
  * @param {Record<string, unknown> | null} content
  */
 export async function keepBoard(board, content) {
-  return take(await tell("marks", {board, set: content}));
+  return take(await post("marks", {board, set: content}));
 }
 
 /** @param {(marks: Marks) => void} listener @returns {() => void} stops listening */
@@ -61,7 +61,7 @@ export function nameOf(run) {
 /** @param {Marks} marks */
 function take(marks) {
   known = marks;
-  asked = Promise.resolve(marks);
+  request = Promise.resolve(marks);
   for (const listener of listeners) listener(marks);
   return marks;
 }

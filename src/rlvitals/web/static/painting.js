@@ -1,7 +1,7 @@
 /** Draws the parts of a chart other than its lines: the typical range, ghosts, findings, the kind of scale. */
 
 import {symbolOf} from "./pieces.js";
-import {saidOf} from "./scales.js";
+import {scaleNote} from "./scales.js";
 import {colour} from "./theme.js";
 
 /** @typedef {import("./charts.js").Chart} Chart */
@@ -85,12 +85,12 @@ export function paintMarks(plot, chart) {
 
 /** Writes the kind of scale at the axis. @param {uPlot} plot @param {Chart} chart */
 export function paintScale({ctx, bbox}, {scale}) {
-  const said = saidOf(scale);
-  if (!said) return;
+  const note = scaleNote(scale);
+  if (!note) return;
   ctx.save();
   ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
   ctx.fillStyle = colour("faint");
   ctx.textAlign = "left";
-  ctx.fillText(said, bbox.left + 4 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+  ctx.fillText(note, bbox.left + 4 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
   ctx.restore();
 }

@@ -24,12 +24,12 @@ const WORDS = {
  * @returns {HTMLElement}
  */
 export function badge(word, isShort = false) {
-  const [symbol, said, style] = WORDS[word ?? ""] ?? ["?", word || "Not judged", "unsure"];
+  const [symbol, label, style] = WORDS[word ?? ""] ?? ["?", word || "Not judged", "unsure"];
   return el(
     "span",
-    {class: `badge ${style}${isShort ? " short" : ""}`, title: said},
+    {class: `badge ${style}${isShort ? " short" : ""}`, title: label},
     el("span", {"aria-hidden": "true"}, symbol),
-    el("span", {class: isShort ? "unseen" : ""}, said),
+    el("span", {class: isShort ? "unseen" : ""}, label),
   );
 }
 

@@ -32,16 +32,16 @@ export const OWN = {
     value: ({run}) => GRAVITY[run.verdict] ?? 3,
     draw: ({run}) => badge(run.verdict),
   },
-  name: {title: "Name", value: ({run}) => said(run).name ?? run.name},
+  name: {title: "Name", value: ({run}) => marksOf(run).name ?? run.name},
   tags: {
     title: "Tags",
-    value: ({run}) => (said(run).tags ?? []).join(", ") || null,
-    draw: ({run}) => (said(run).tags ?? []).map((tag) => el("span", {class: "tag"}, tag)),
+    value: ({run}) => (marksOf(run).tags ?? []).join(", ") || null,
+    draw: ({run}) => (marksOf(run).tags ?? []).map((tag) => el("span", {class: "tag"}, tag)),
   },
   note: {
     title: "Note",
-    value: ({run}) => said(run).note ?? null,
-    draw: ({run}) => el("span", {class: "clip note"}, said(run).note ?? ""),
+    value: ({run}) => marksOf(run).note ?? null,
+    draw: ({run}) => el("span", {class: "clip note"}, marksOf(run).note ?? ""),
   },
   algorithm: {title: "Algorithm", value: ({run}) => run.algorithm && [run.algorithm, run.framework].filter(Boolean).join(" · ")},
   status: {
@@ -67,19 +67,19 @@ export const OWN = {
 };
 
 /** @param {TableRun} run */
-const said = (run) => marks().runs[run.run] ?? {};
+const marksOf = (run) => marks().runs[run.run] ?? {};
 
 /** @type {Column} the first column, which is always shown */
 export const RUN = {
   title: "Run",
-  value: ({run}) => said(run).name ?? run.run,
+  value: ({run}) => marksOf(run).name ?? run.run,
   draw: ({run}) => [
     el("span", {class: "narrow"}, badge(run.verdict, true), " "), // on a phone
-    link({}, {run: run.run, filter: null}, "vitals", said(run).name ?? (run.run === "." ? run.name : run.run)),
+    link({}, {run: run.run, filter: null}, "vitals", marksOf(run).name ?? (run.run === "." ? run.name : run.run)),
     el(
       "div",
       {class: "faint small clip", title: run.reason},
-      said(run).name ? `${run.run} · ${run.reason}` : run.reason,
+      marksOf(run).name ? `${run.run} · ${run.reason}` : run.reason,
     ),
   ],
 };
@@ -127,8 +127,8 @@ export function chooseColumns(keys) {
  * @param {string} name
  * @returns {Value | string[]}
  */
-export function saidUnder({run, cells}, name) {
-  const own = said(run);
+export function filterValue({run, cells}, name) {
+  const own = marksOf(run);
   switch (name) {
     case "tag":
     case "tags":
@@ -151,7 +151,7 @@ export function saidUnder({run, cells}, name) {
 }
 
 /** @param {string} name @returns {boolean} whether it must be requested from the server */
-export function isAsked(name) {
+export function needsRequest(name) {
   return !(name in OWN) && !["tag", "run", "framework", "archived", "deleted"].includes(name);
 }
 

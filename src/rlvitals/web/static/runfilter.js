@@ -5,7 +5,7 @@
 
 /** @typedef {string | number | boolean | null} Value */
 /** @typedef {(name: string) => Value | string[] | undefined} Look A run's value of a name. */
-/** @typedef {{names: string[], fits: (look: Look, said: string) => boolean}} Filter */
+/** @typedef {{names: string[], fits: (look: Look, content: string) => boolean}} Filter */
 /** @typedef {{kind: string, text: string, at: number}} Token */
 /** @typedef {(look: Look) => boolean} Test */
 
@@ -21,7 +21,7 @@ const DEEPEST = 50;
 export function filterOf(text) {
   if (!/[<>=~]/.test(text)) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    return {names: [], fits: (_, said) => words.every((word) => said.includes(word))};
+    return {names: [], fits: (_, content) => words.every((word) => content.includes(word))};
   }
   const parser = new Parser(tokens(text), text.length);
   const test = parser.whole();

@@ -54,13 +54,13 @@ export function groupCell(group, key) {
   if (key === "verdict") return badge(worst(group));
   const known = values.filter((value) => value !== null);
   if (!known.length) return "–";
-  const told = column.isWord ? null : summary(values);
-  if (told) {
+  const stats = column.isWord ? null : summary(values);
+  if (stats) {
     const write = key === "duration" ? duration : number;
     return [
-      write(told.mean),
-      told.deviation ? ` ± ${write(Number(told.deviation.toPrecision(2)))}` : "",
-      told.n < group.lines.length ? el("span", {class: "faint small"}, ` n ${told.n}`) : "",
+      write(stats.mean),
+      stats.deviation ? ` ± ${write(Number(stats.deviation.toPrecision(2)))}` : "",
+      stats.n < group.lines.length ? el("span", {class: "faint small"}, ` n ${stats.n}`) : "",
     ];
   }
   const different = new Set(known.map(String));

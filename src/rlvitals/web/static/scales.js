@@ -19,13 +19,13 @@ const CLIPPED = 0.01; // fraction of the values on each side
 
 /**
  * A log scale cannot show zero or negative values. If there are any, the scale is symlog.
- * @param {boolean | Kind} asked
+ * @param {boolean | Kind} wanted
  * @param {number[]} values
  * @returns {Scale}
  */
-export function scaleOf(asked, values) {
-  if (!asked || asked === "linear") return {kind: "linear", threshold: 0};
-  if (asked !== "symlog" && values.every((value) => value > 0)) return {kind: "log", threshold: 0};
+export function scaleOf(wanted, values) {
+  if (!wanted || wanted === "linear") return {kind: "linear", threshold: 0};
+  if (wanted !== "symlog" && values.every((value) => value > 0)) return {kind: "log", threshold: 0};
   return {kind: "symlog", threshold: thresholdOf(values)};
 }
 
@@ -96,7 +96,7 @@ export function usual(values) {
 }
 
 /** @param {Scale} scale @returns {string} a note on the scale; empty if it is linear */
-export function saidOf({kind, threshold}) {
+export function scaleNote({kind, threshold}) {
   if (kind === "linear") return "";
   return kind === "log" ? "log" : `symlog, linear within ±${short(threshold)}`;
 }

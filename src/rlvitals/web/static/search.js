@@ -44,8 +44,8 @@ async function choices() {
 function matching(all, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const place = (/** @type {Choice} */ choice) => {
-    const said = `${choice.text} ${choice.more} ${choice.kind}`.toLowerCase();
-    return words.every((word) => said.includes(word)) ? said.indexOf(words[0] ?? "") : -1;
+    const content = `${choice.text} ${choice.more} ${choice.kind}`.toLowerCase();
+    return words.every((word) => content.includes(word)) ? content.indexOf(words[0] ?? "") : -1;
   };
   const found = all.map((choice) => ({choice, at: place(choice)})).filter(({at}) => at >= 0);
   return found

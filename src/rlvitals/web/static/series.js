@@ -1,6 +1,6 @@
 /** Fetches the lines of the visible metrics, several in one request, and caches them while they are valid. */
 
-import {ask, Refused, wasCalledOff} from "./api.js";
+import {ask, Refused, wasAborted} from "./api.js";
 
 /** @import {FindingMark, Ghost, OverlaidLine, Refusal, RunBand, RunGroup} from "../contract.d.ts" */
 
@@ -81,7 +81,7 @@ export class SeriesStore {
       if (view !== this.view) return;
       found.forEach((series, place) => this.keep(names[place], series));
     } catch (error) {
-      if (!wasCalledOff(error) && view === this.view) await this.without(names, error);
+      if (!wasAborted(error) && view === this.view) await this.without(names, error);
     } finally {
       if (view === this.view) names.forEach((name) => this.underWay.delete(name));
     }

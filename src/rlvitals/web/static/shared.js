@@ -81,12 +81,12 @@ export async function ask(path, query, signal) {
 /**
  * Reports the status that a run had when it was shared. Files do not change.
  * @param {string} run
- * @param {(news: News) => void} heard
+ * @param {(news: News) => void} onNews
  */
-export async function tellStatus(run, heard) {
+export async function reportStatus(run, onNews) {
   const {runs} = await ask("runs", new URLSearchParams());
   const listed = runs.find((item) => item.run === run);
-  if (listed) heard({kind: "status", facts: {status: listed.status, status_note: listed.status_note, ended: null}});
+  if (listed) onNews({kind: "status", facts: {status: listed.status, status_note: listed.status_note, ended: null}});
 }
 
 /**
@@ -116,7 +116,7 @@ async function single(address, query) {
   const runs = query.getAll("run");
   const key = keyOf(address, query);
   // If the order of runs does not matter, the answer is stored only for the first listed run.
-  const found = (await held(address, runs[0] ?? ""))[key] ?? (address.narrowed ? (await held(address, listed[0]))[key] : undefined);
+  const found = (await answersOf(address, runs[0] ?? ""))[key] ?? (address.narrowed ? (await answersOf(address, listed[0]))[key] : undefined);
   if (!isFacts(found)) throw new Refused(address.missing, NOT_FOUND);
   if (typeof found.error === "string") throw new Refused(found.error, Number(found.status));
   /** @type {Map<number, Json[]>} */
@@ -132,7 +132,7 @@ async function single(address, query) {
 }
 
 /** @param {Address} address @param {string} run @returns {Promise<Facts>} the answers about a run, by question */
-async function held(address, run) {
+async function answersOf(address, run) {
   const answers = Object.hasOwn(address.files, run) ? await file(address.files[run]) : {};
   return Object.assign(Object.create(null), answers);
 }
@@ -156,18 +156,18 @@ async function searched(address, query) {
   const page = Number(query.get("page"));
   /** @type {HitFacts[]} */
   const hits = [];
-  for (const [key, told] of Object.entries(await held(address, query.get("run") ?? ""))) {
+  for (const [key, stored] of Object.entries(await answersOf(address, query.get("run") ?? ""))) {
     if (!/^group=\d+\nstep=/.test(key)) continue;
-    const whole = /** @type {WholeGroup} */ (/** @type {unknown} */ (told));
+    const whole = /** @type {WholeGroup} */ (/** @type {unknown} */ (stored));
     if (step && String(whole.step) !== step) continue;
     for (const group of whole.groups) {
       const prompt = group.prompt ?? "";
       group.rollouts?.forEach((rollout, at) => {
         // As on the server, a prompt counts as a text of its group's first rollout.
-        const said = [at ? "" : prompt, ...words(/** @type {Json} */ (/** @type {unknown} */ (rollout)))];
+        const texts = [at ? "" : prompt, ...words(/** @type {Json} */ (/** @type {unknown} */ (rollout)))];
         const {reward = null, outcome: ended = "", stop = "", turns = []} = rollout;
         if (outcome && ended.toLowerCase() !== outcome) return;
-        if (!said.some((word) => word.toLowerCase().includes(text))) return;
+        if (!texts.some((word) => word.toLowerCase().includes(text))) return;
         const at1 = {step: whole.step, group: group.number, rollout: at + 1};
         hits.push({...at1, reward, outcome: ended, stop, turns: turns.length, prompt});
       });
@@ -181,11 +181,11 @@ async function searched(address, query) {
 /** Shows what a shared copy contains and what it does not. */
 export async function about() {
   const {made} = await site();
-  const says = [
+  const sentences = [
     `Made on ${new Date(made * 1000).toLocaleString()}. It does not change when the runs do.`,
     "Curves are downsampled; each point keeps its lowest and its highest value. Zooming in shows the same points, larger.",
     "Some of the rollouts are here, without their tokens. A search looks through these.",
     "Secrets, host names, user names and absolute paths were left out, and whatever else the sender chose.",
   ];
-  dialog("Shared copy", el("div", {class: "help"}, el("ul", {}, says.map((line) => el("li", {}, line)))));
+  dialog("Shared copy", el("div", {class: "help"}, el("ul", {}, sentences.map((line) => el("li", {}, line)))));
 }

@@ -101,9 +101,9 @@ export function splits(value, runs) {
 export function narrowed(value, runs) {
   if (Array.isArray(value)) return value.filter((item) => isOf(item, runs)).map((item) => narrowed(item, runs));
   if (!isFacts(value)) return value;
-  const told = changed(value, (item) => narrowed(item, runs));
-  if (Array.isArray(told.missing)) told.missing = texts(told.missing).filter((run) => runs.has(run));
-  return told;
+  const part = changed(value, (item) => narrowed(item, runs));
+  if (Array.isArray(part.missing)) part.missing = texts(part.missing).filter((run) => runs.has(run));
+  return part;
 }
 
 /** @param {Json} item @param {Set<string>} runs */

@@ -65,7 +65,7 @@ export function go(changes, how = {}) {
   const to = address(changes, how.screen);
   if (to === location.hash) return;
   history[how.replace ? "replaceState" : "pushState"](null, "", to);
-  tell();
+  notify();
 }
 
 /** @param {string} key @returns {string} the parameter, or an empty text */
@@ -89,10 +89,10 @@ export function onChange(listener) {
   listeners.push(listener);
 }
 
-function tell() {
+function notify() {
   const before = last;
   last = read();
   for (const listener of listeners) listener(last, before);
 }
 
-addEventListener("popstate", tell);
+addEventListener("popstate", notify);

@@ -33,9 +33,9 @@ export function about({problems, trackers, attempts, config, environment}) {
   );
 }
 
-/** @param {object} told @returns {string} its keys and values, without empty ones */
-function plainly(told) {
-  return Object.entries(told)
+/** @param {object} fields @returns {string} its keys and values, without empty ones */
+function plainly(fields) {
+  return Object.entries(fields)
     .filter(([, value]) => value !== null && value !== "")
     .map(([key, value]) => `${key} ${value}`)
     .join(", ");

@@ -67,14 +67,14 @@ function texts(value) {
 /** Asks for a name and saves the pinned panels. */
 function keep() {
   const field = el("input", {type: "text", maxlength: 200, "aria-label": "Name of the board", value: state.get("board")});
-  const said = el("p", {class: "problem", role: "alert"});
+  const problem = el("p", {class: "problem", role: "alert"});
   const act = async (/** @type {string} */ name, /** @type {Record<string, unknown> | null} */ content) => {
     try {
       await keepBoard(name, content);
       opened.close();
       state.go({board: content ? name : null}, {replace: true});
     } catch (error) {
-      said.textContent = error instanceof Error ? error.message : String(error);
+      problem.textContent = error instanceof Error ? error.message : String(error);
     }
   };
   const content = () => Object.fromEntries(HELD.map((key) => [key, state.getAll(key)]).filter(([, value]) => value.length));
@@ -90,7 +90,7 @@ function keep() {
     known && now().boards[known] !== undefined
       ? el("button", {on: {click: () => act(known, null)}}, `Delete the board ${known}`)
       : el("span"),
-    said,
+    problem,
   );
   field.focus();
 }

@@ -107,8 +107,8 @@ export function chosen(metrics, {filter, group, one, essentials, pins, pinsAlone
   const logs = (/** @type {Metric} */ metric, /** @type {string} */ name) =>
     metric.name === name || metric.lines.some((line) => line.name === name);
   const fitting = metrics.filter((metric) => {
-    const said = [metric.name, metric.title, ...metric.lines.map(({name}) => name)];
-    return (!group || metric.group === group) && said.some(fits);
+    const names = [metric.name, metric.title, ...metric.lines.map(({name}) => name)];
+    return (!group || metric.group === group) && names.some(fits);
   });
   /** @type {Set<Metric>} */
   const placed = new Set(fitting.filter((metric) => metric.name === one));
@@ -119,8 +119,8 @@ export function chosen(metrics, {filter, group, one, essentials, pins, pinsAlone
   const pinned = taken(pins);
   pinned.forEach((metric) => placed.add(metric));
   // If few names are known, the vital signs include unknown ones. Constant ones of these are not essential.
-  const isTelling = (/** @type {Metric} */ metric) => metric.concept !== null || !metric.is_constant;
-  const vital = group || pinsAlone ? [] : taken(essentials).filter(isTelling);
+  const isInformative = (/** @type {Metric} */ metric) => metric.concept !== null || !metric.is_constant;
+  const vital = group || pinsAlone ? [] : taken(essentials).filter(isInformative);
   vital.forEach((metric) => placed.add(metric));
   const first = [
     {heading: PINNED, items: pinned},

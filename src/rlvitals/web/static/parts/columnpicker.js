@@ -9,16 +9,16 @@ import {chooseColumns, chosenColumns, columnOf, MOST, OWN} from "../runcolumns.j
 
 const SHOWN = 150;
 
-/** @param {Table} told */
-async function choicesOf(told) {
-  if (told.choices) return told.choices;
+/** @param {Table} table */
+async function choicesOf(table) {
+  if (table.choices) return table.choices;
   const {choices} = await ask("table", {choices: 1, hidden: 1});
   return choices ?? {metrics: [], settings: []};
 }
 
-/** @param {Table} told */
-export async function pickColumns(told) {
-  const choices = await choicesOf(told);
+/** @param {Table} table */
+export async function pickColumns(table) {
+  const choices = await choicesOf(table);
   const chosen = el("ol", {class: "chosen"});
   const list = el("div", {class: "choices"});
   const step = el("input", {
@@ -105,9 +105,9 @@ export async function pickColumns(told) {
   field.focus();
 }
 
-/** @param {Table} told @param {(key: string) => void} take */
-export async function pickGroup(told, take) {
-  const choices = await choicesOf(told);
+/** @param {Table} table @param {(key: string) => void} take */
+export async function pickGroup(table, take) {
+  const choices = await choicesOf(table);
   const list = el("div", {class: "choices"});
   const field = searchField("search settings", () => draw());
   const draw = () => {
@@ -132,10 +132,10 @@ function searchField(words, typed) {
   return el("input", {type: "search", placeholder: words, "aria-label": words, on: {input: calm(typed, 100)}});
 }
 
-/** @param {string} text @returns {(said: string) => boolean} */
+/** @param {string} text @returns {(name: string) => boolean} */
 function matching(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  return (said) => words.every((word) => said.toLowerCase().includes(word));
+  return (name) => words.every((word) => name.toLowerCase().includes(word));
 }
 
 /** @param {string[]} names @param {(name: string) => HTMLElement[]} chips */

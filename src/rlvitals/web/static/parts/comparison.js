@@ -85,7 +85,7 @@ export function folded(found, names) {
 export function parting(row, names) {
   const found = (/** @type {(number | null)[]} */ steps) =>
     names.map((name, at) => ({name, at, step: steps[at] ?? null})).filter(({step}) => step !== null);
-  const said = (/** @type {string} */ words, /** @type {{name: string, at: number, step: number | null}[]} */ runs) =>
+  const listed = (/** @type {string} */ words, /** @type {{name: string, at: number, step: number | null}[]} */ runs) =>
     el(
       "p",
       {class: "small"},
@@ -93,18 +93,18 @@ export function parting(row, names) {
       runs.flatMap(({name, at, step}, place) => [place ? ", " : "", runSwatch(names, at), ` ${name} at step ${number(step)}`]),
     );
   const bands = found(row.bands);
-  if (bands.length) return said("Band of its seeds differs from the first run's: ", bands);
+  if (bands.length) return listed("Band of its seeds differs from the first run's: ", bands);
   const parted = found(row.parts);
-  if (parted.length) return said("Differs from the first run beyond noise: ", parted);
+  if (parted.length) return listed("Differs from the first run beyond noise: ", parted);
   return el("p", {class: "faint small"}, row.common_steps ? "No difference beyond noise." : "");
 }
 
 /**
- * @param {Compared} told
+ * @param {Compared} compared
  * @param {string[]} names
  * @param {string[]} wanted
  */
-export function table(told, names, wanted) {
+export function table(compared, names, wanted) {
   const field = el("input", {
     type: "search",
     placeholder: "filter metrics",
@@ -118,7 +118,7 @@ export function table(told, names, wanted) {
     const text = field.value.toLowerCase();
     fill(
       body,
-      ...told.metrics
+      ...compared.metrics
         .filter((row) => row.name.toLowerCase().includes(text))
         .slice(0, 300)
         .map((row) =>

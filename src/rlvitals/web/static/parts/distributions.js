@@ -36,15 +36,15 @@ export function distributionFold(run, scroller, signal) {
     body,
   );
   /** @type {Promise<import("../../contract.d.ts").Distributions> | null} */
-  let asked = null;
+  let request = null;
   let shown = "";
   const update = () => {
     const kind = state.get("spread");
     fold.open = kind !== "";
     if (!kind || kind === shown) return;
     shown = kind;
-    asked ??= ask("distributions", {run}, signal);
-    asked.then(
+    request ??= ask("distributions", {run}, signal);
+    request.then(
       ({distributions, texts}) => {
         figures.clear();
         fill(
@@ -137,9 +137,9 @@ function heat(one) {
 
 /** @param {Distribution} one @returns {string} */
 function inWords({name, steps, quantiles}) {
-  const said = (/** @type {number} */ at) =>
+  const rangeAt = (/** @type {number} */ at) =>
     `step ${steps[at]}: ${number(quantiles[0][at])} to ${number(quantiles[6][at])}, median ${number(quantiles[3][at])}`;
-  return `Histogram of ${name} at ${counted(steps.length, "place")}; ${said(0)}; ${said(steps.length - 1)}`;
+  return `Histogram of ${name} at ${counted(steps.length, "place")}; ${rangeAt(0)}; ${rangeAt(steps.length - 1)}`;
 }
 
 /** @param {LoggedText[]} texts */

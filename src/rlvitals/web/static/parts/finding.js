@@ -66,7 +66,7 @@ export function card(finding, place, hasRollouts, others) {
     ),
     el(
       "dl",
-      {class: "told"},
+      {class: "diagnosis"},
       row("Do", list(finding.advice), "do"),
       row("Likely causes", list(finding.causes)),
       row("Evidence", finding.evidence_told),
@@ -110,11 +110,11 @@ function places(finding) {
 
 /** @param {{finding: WholeFinding, place: number}[]} others */
 function besides(others) {
-  const said = others.map(({finding, place}) => {
+  const items = others.map(({finding, place}) => {
     const over = finding.recovered_step === null ? "" : `, recovered at step ${number(finding.recovered_step)}`;
     return el("li", {id: `finding-${place}`}, `${severityWord(finding.severity)} at step ${number(finding.step)}: ${finding.title}${over}`);
   });
-  return el("ul", {}, said);
+  return el("ul", {}, items);
 }
 
 /** @param {WholeFinding} finding */
@@ -123,11 +123,11 @@ function done(finding) {
     return finding.action !== "none"
       ? `${finding.action.replaceAll("_", " ")} would be asked of a trainer that may act`
       : "";
-  return el("ul", {}, finding.requests.map(asked));
+  return el("ul", {}, finding.requests.map(requestItem));
 }
 
 /** A request to the trainer, and its answer. @param {AskedFacts} request */
-export function asked(request) {
+export function requestItem(request) {
   const by = request.asked_by ? `, ${request.reason}` : "";
   return el(
     "li",

@@ -18,7 +18,7 @@ const KEPT = 64; // number of cached pictures per name
 /**
  * @param {string} run
  * @param {AbortSignal} signal
- * @returns {{node: HTMLElement, update(): void, heard(): void, stop(): void}}
+ * @returns {{node: HTMLElement, update(): void, refresh(): void, stop(): void}}
  */
 export function imageFold(run, signal) {
   const body = el("div", {class: "pictures"});
@@ -28,9 +28,9 @@ export function imageFold(run, signal) {
   let series = [];
   /** @type {number[]} */
   let steps = [];
-  let isAsked = false;
+  let isRequested = false;
   const slider = el("input", {type: "range", min: "0", step: "1", "aria-label": "Step of the images"});
-  const told = el("output", {class: "small"});
+  const output = el("output", {class: "small"});
   /** @type {Map<string, ReturnType<typeof frame>>} */
   const frames = new Map();
   const moved = atMostEvery(SLIDING, () => {
@@ -41,7 +41,7 @@ export function imageFold(run, signal) {
   const newer = atMostEvery(LIVE_AGAIN, () => void load());
 
   async function load() {
-    isAsked = true;
+    isRequested = true;
     try {
       take(await ask("images", {run}, signal));
     } catch (error) {
@@ -61,7 +61,7 @@ export function imageFold(run, signal) {
       fill(
         body,
         steps.length
-          ? [el("label", {class: "controls"}, "step ", slider, told), el("div", {class: "figures"}, series.map(({name}) => frames.get(name)?.node))]
+          ? [el("label", {class: "controls"}, "step ", slider, output), el("div", {class: "figures"}, series.map(({name}) => frames.get(name)?.node))]
           : el("p", {class: "faint"}, "No image was recorded."),
       );
     }
@@ -74,21 +74,21 @@ export function imageFold(run, signal) {
     const at = wanted === NEWEST ? steps.length - 1 : Math.max(steps.filter((step) => step <= Number(wanted)).length - 1, 0);
     slider.value = String(at);
     slider.setAttribute("aria-valuetext", `step ${number(steps[at])}`);
-    told.textContent = ` ${number(steps[at])} · ${at + 1} of ${counted(steps.length, "step")}`;
+    output.textContent = ` ${number(steps[at])} · ${at + 1} of ${counted(steps.length, "step")}`;
     frames.forEach((one) => one.show(steps[at]));
   }
 
   const update = () => {
     fold.open = state.get("images") !== "";
     if (!fold.open) return;
-    if (isAsked) show();
+    if (isRequested) show();
     else void load();
   };
   update();
   return {
     node: fold,
     update,
-    heard: () => {
+    refresh: () => {
       if (fold.open) newer.ask();
     },
     stop: () => [moved, newer].forEach((one) => one.stop()),

@@ -1,6 +1,6 @@
 /** Turns a cell into an input field for editing. Enter or leaving the field saves the text; Escape discards it. */
 
-import {el, fill, say} from "../dom.js";
+import {announce, el, fill} from "../dom.js";
 
 /**
  * @param {HTMLElement} cell
@@ -14,12 +14,12 @@ export function editIn(cell, label, value, keep, done) {
   const finish = async (/** @type {boolean} */ isKept) => {
     if (isOver) return;
     isOver = true;
-    const said = field.value;
+    const text = field.value;
     fill(cell);
     done();
-    if (!isKept || said === value) return;
-    await keep(said).then(
-      () => say(`${label} kept`),
+    if (!isKept || text === value) return;
+    await keep(text).then(
+      () => announce(`${label} kept`),
       (error) => alertIn(cell, String(error.message ?? error)),
     );
   };
@@ -45,5 +45,5 @@ export function editIn(cell, label, value, keep, done) {
 /** @param {HTMLElement} cell @param {string} sentence */
 function alertIn(cell, sentence) {
   cell.append(el("div", {class: "small act"}, `✖ ${sentence}`));
-  say(sentence);
+  announce(sentence);
 }

@@ -148,7 +148,7 @@ async function pick() {
   const {runs} = await ask("runs");
   const run = state.get("run");
   const list = el("div", {class: "choices"});
-  const said = el("p", {class: "faint small", role: "status"});
+  const status = el("p", {class: "faint small", role: "status"});
   const mark = (/** @type {string} */ name, /** @type {boolean} */ isOn) => {
     const now = state.getAll("also").filter((other) => other !== name);
     state.go({also: isOn ? [...now, name] : now, ...(isOn || now.length ? {} : {by: null})}, {replace: true});
@@ -176,7 +176,7 @@ async function pick() {
         return el("label", {}, box, " ", badge(one.verdict, true), " ", one.run, el("span", {class: "faint small"}, ` ${facts.join(" · ")}`));
       }),
     );
-    said.textContent =
+    status.textContent =
       `${counted(also.length, "run")} over this one` +
       (isFull ? `; ${MOST_RUNS} together are the most` : "") +
       (fitting.length > MOST_LISTED ? `; ${MOST_LISTED} of ${number(fitting.length)} are listed` : "");
@@ -188,6 +188,6 @@ async function pick() {
     on: {input: calm(() => draw(), 100)},
   });
   draw();
-  dialog("Overlay runs", field, said, list);
+  dialog("Overlay runs", field, status, list);
   field.focus();
 }

@@ -7,7 +7,7 @@ import {number} from "../numbers.js";
 /**
  * @typedef {Object} Step A step of a colour scale: its CSS class and its meaning.
  * @property {string} look
- * @property {string} says
+ * @property {string} label
  */
 /**
  * @typedef {Object} Overlay
@@ -42,7 +42,7 @@ export function overlaysOf(trace, rollout) {
           title: "probability",
           about: `Probability of the token under the ${own ? "trainer" : "engine"}; strong colours are unlikely tokens.`,
           steps: rising(["90 % or more", "50 to 90 %", "10 to 50 %", "1 to 10 %", "below 1 %"]),
-          at: (place) => (isSaid(place) ? bin(-Math.exp(real(known[place])), LIKELY.map((share) => -share)) : null),
+          at: (place) => (isGenerated(place) ? bin(-Math.exp(real(known[place])), LIKELY.map((share) => -share)) : null),
         }
       : null,
     trace.entropies
@@ -51,7 +51,7 @@ export function overlaysOf(trace, rollout) {
           title: "entropy",
           about: "Entropy of the distribution the token was drawn from, in nats; strong colours mark uncertain tokens.",
           steps: rising(["below 0.1", "0.1 to 0.5", "0.5 to 1", "1 to 2", "2 nats or more"]),
-          at: (place) => (isSaid(place) ? bin(real(trace.entropies?.[place]), NATS) : null),
+          at: (place) => (isGenerated(place) ? bin(real(trace.entropies?.[place]), NATS) : null),
         }
       : null,
     own && trace.engine_logprobs
@@ -60,7 +60,7 @@ export function overlaysOf(trace, rollout) {
           title: "trainer against engine",
           about: "Log-prob of the trainer minus that of the engine that sampled the token, in nats.",
           steps: turning(GAPS, "trainer lower", "trainer higher"),
-          at: (place) => (isSaid(place) ? around(real(own[place]) - real(trace.engine_logprobs?.[place]), GAPS) : null),
+          at: (place) => (isGenerated(place) ? around(real(own[place]) - real(trace.engine_logprobs?.[place]), GAPS) : null),
         }
       : null,
     trace.trained
@@ -69,8 +69,8 @@ export function overlaysOf(trace, rollout) {
           title: "trained or masked",
           about: "Tokens in the loss, and tokens that are masked: tool results, padding and others.",
           steps: [
-            {look: "s2", says: "trained"},
-            {look: "masked", says: "masked"},
+            {look: "s2", label: "trained"},
+            {look: "masked", label: "masked"},
           ],
           at: (place) => (trace.trained?.[place] ? 0 : 1),
         }
@@ -81,13 +81,13 @@ export function overlaysOf(trace, rollout) {
           title: "advantage",
           about: "Advantage that the token is trained with.",
           steps: turning(ADVANTAGES, "made less likely", "made more likely"),
-          at: (place) => (isSaid(place) ? around(real(trace.advantages?.[place]), ADVANTAGES) : null),
+          at: (place) => (isGenerated(place) ? around(real(trace.advantages?.[place]), ADVANTAGES) : null),
         }
       : null,
     versioned(trace, rollout),
   ];
   /** The log-prob of a token that the model did not write has no meaning. @param {number} place */
-  function isSaid(place) {
+  function isGenerated(place) {
     return trace.trained?.[place] !== false;
   }
   return all.filter((overlay) => overlay !== null);
@@ -120,7 +120,7 @@ export function real(value) {
 
 /** @param {string[]} words @returns {Step[]} steps of one colour, each stronger than the previous one */
 function rising(words) {
-  return words.map((says, at) => ({look: `s${at}`, says}));
+  return words.map((label, at) => ({look: `s${at}`, label}));
 }
 
 /**
@@ -132,15 +132,15 @@ function rising(words) {
 function turning(bounds, low, high) {
   const [least, middle, most] = bounds;
   const part = (/** @type {string} */ side, /** @type {string} */ sign) => [
-    {look: `${side}3`, says: `beyond ${sign}${most}`},
-    {look: `${side}2`, says: `${sign}${middle} to ${sign}${most}`},
-    {look: `${side}1`, says: `${sign}${least} to ${sign}${middle}`},
+    {look: `${side}3`, label: `beyond ${sign}${most}`},
+    {look: `${side}2`, label: `${sign}${middle} to ${sign}${most}`},
+    {look: `${side}1`, label: `${sign}${least} to ${sign}${middle}`},
   ];
   const below = part("n", "−");
   const above = part("p", "+").reverse();
-  below[0].says += ` (${low})`;
-  above[2].says += ` (${high})`;
-  return [...below, {look: "s0", says: `within ${least}`}, ...above];
+  below[0].label += ` (${low})`;
+  above[2].label += ` (${high})`;
+  return [...below, {look: "s0", label: `within ${least}`}, ...above];
 }
 
 /** @param {number} value @param {number[]} bounds @returns {number | null} how many of the rising bounds it exceeds */

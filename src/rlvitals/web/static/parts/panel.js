@@ -80,7 +80,7 @@ export class MetricPanel {
       this.body,
       this.legend,
     );
-    this.say("");
+    this.showReadout("");
   }
 
   /** @param {string} sign @param {string} title @param {() => void} does */
@@ -122,17 +122,17 @@ export class MetricPanel {
   }
 
   /** @param {string} text the values under the cursor */
-  say(text) {
+  showReadout(text) {
     const isOne = this.isAlone && this.parts.filter(({isHeldOut}) => !isHeldOut).length < 2;
     const rest = isOne ? number(this.metric.last) : this.isAlone ? counted(this.metric.lines.length, "line") : "";
     this.readout.textContent = text || rest;
   }
 
   /** @param {number | null | undefined} value the value in a new row */
-  heard(value) {
+  setLast(value) {
     if (value === undefined) return;
     this.metric.last = value;
-    this.say("");
+    this.showReadout("");
   }
 
   /** @param {Series[]} series @returns {boolean} whether it already shows these */
@@ -164,7 +164,7 @@ export class MetricPanel {
     const own = settingsOf(this.metric.name);
     const left = this.metric.lines.length - this.parts.length;
     const means = lines.filter(({isMean}) => isMean).length;
-    const said = [
+    const notes = [
       means > 0 && counted(means, "mean"),
       (means < lines.length || !means) && howMany(lines.filter(({isMean}) => !isMean)),
       nonfinite && `${number(nonfinite)} not finite`,
@@ -177,7 +177,7 @@ export class MetricPanel {
           lines,
           band: series[0].band,
           marks: this.parts.length > 1 ? [] : series[0].findings,
-          onHover: (text) => this.say(text),
+          onHover: (text) => this.showReadout(text),
           ...how,
           ...(own.scale && {log: own.scale}),
           clip: own.clip,
@@ -186,9 +186,9 @@ export class MetricPanel {
         {width: width - 18, height: this.height - HEAD - (this.legend ? LEGEND : 0)},
       );
       drawn.set(this.metric.name, this.chart);
-      said.push(this.chart.said);
+      notes.push(this.chart.note);
     } else this.body.append(el("p", {class: "faint empty"}, emptyReason(series)));
-    this.count.replaceChildren(said.filter(Boolean).join(", "));
+    this.count.replaceChildren(notes.filter(Boolean).join(", "));
     this.count.title = this.count.textContent ?? "";
     if (refused.length) this.count.prepend(missing(this.metric.name, refused), " ");
   }

@@ -23,12 +23,12 @@ const SCALES = [
  * @param {Drawn} drawn
  */
 export function openMenu(name, metrics, drawn) {
-  const said = el("p", {class: "faint small", role: "status"});
+  const status = el("p", {class: "faint small", role: "status"});
   const body = el("div", {class: "panelmenu"});
-  const tell = (/** @type {string} */ sentence) => {
-    said.textContent = sentence;
+  const setStatus = (/** @type {string} */ sentence) => {
+    status.textContent = sentence;
   };
-  const draw = () => fill(body, view(name), place(name, draw), exporting(name, metrics, drawn, tell), said);
+  const draw = () => fill(body, view(name), place(name, draw), exporting(name, metrics, drawn, setStatus), status);
   draw();
   dialog(name, body);
 }
@@ -91,17 +91,17 @@ function place(name, redraw) {
  * @param {string} name
  * @param {string[]} metrics
  * @param {Drawn} drawn
- * @param {(sentence: string) => void} tell
+ * @param {(sentence: string) => void} setStatus
  */
-function exporting(name, metrics, drawn, tell) {
+function exporting(name, metrics, drawn, setStatus) {
   const act = (/** @type {string} */ word, /** @type {() => Promise<string>} */ does) =>
     el(
       "button",
       {
         on: {
           click: async () => {
-            tell("…");
-            tell(await does().catch((error) => String(error.message ?? error)));
+            setStatus("…");
+            setStatus(await does().catch((error) => String(error.message ?? error)));
           },
         },
       },

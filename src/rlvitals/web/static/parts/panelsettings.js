@@ -30,8 +30,8 @@ export function settingsOf(name) {
  */
 export function setSettings(name, changes) {
   const others = state.getAll("panel").filter((text) => nameIn(text) !== name);
-  const said = written({...settingsOf(name), ...changes});
-  state.go({panel: said ? [...others, `${said};${name}`] : others}, {replace: true});
+  const settings = written({...settingsOf(name), ...changes});
+  state.go({panel: settings ? [...others, `${settings};${name}`] : others}, {replace: true});
 }
 
 /** @returns {string[]} the pinned panels */

@@ -6,7 +6,7 @@ import {number, short} from "../numbers.js";
 import * as state from "../state.js";
 
 /** @import {Sweep, SweepSetting} from "../../contract.d.ts" */
-/** @typedef {{key: string, title: string, at: (place: number) => number | null, tell: (share: number) => string, ticks: [number, string][], told: (place: number) => string}} Axis */
+/** @typedef {{key: string, title: string, at: (place: number) => number | null, labelAt: (share: number) => string, ticks: [number, string][], textOf: (place: number) => string}} Axis */
 /** @typedef {{low: number, high: number}} Range fractions of an axis, from its lower end */
 
 const HEIGHT = 300;
@@ -35,23 +35,23 @@ function choose(wanted) {
 }
 
 /**
- * @param {Sweep} told
+ * @param {Sweep} sweep
  * @returns {Axis[]}
  */
-export function axesOf(told) {
-  const settings = told.settings.slice(0, MOST_AXES - 1).map((setting, at) =>
+export function axesOf(sweep) {
+  const settings = sweep.settings.slice(0, MOST_AXES - 1).map((setting, at) =>
     axis(
       setting,
-      told.runs.map((run) => run.values[at]),
+      sweep.runs.map((run) => run.values[at]),
     ),
   );
   /** @type {SweepSetting} */
-  const target = {key: told.target, kind: "number", is_log: false, words: []};
+  const target = {key: sweep.target, kind: "number", is_log: false, words: []};
   return [
     ...settings,
     axis(
       target,
-      told.runs.map((run) => run.target),
+      sweep.runs.map((run) => run.target),
     ),
   ];
 }
@@ -59,18 +59,18 @@ export function axesOf(told) {
 /** @param {SweepSetting} setting @param {unknown[]} values @returns {Axis} */
 function axis({key, kind, is_log: isLog, words}, values) {
   const title = key;
-  const told = (/** @type {number} */ place) =>
+  const textOf = (/** @type {number} */ place) =>
     typeof values[place] === "number" ? number(values[place]) : String(values[place] ?? "–");
   if (kind === "category") {
     const share = (/** @type {string} */ word) => (words.length > 1 ? words.indexOf(word) / (words.length - 1) : 0.5);
-    const tell = (/** @type {number} */ at) => words[Math.round(at * (words.length - 1))] ?? "";
+    const labelAt = (/** @type {number} */ at) => words[Math.round(at * (words.length - 1))] ?? "";
     /** @type {[number, string][]} */
     const ticks = words.slice(0, 30).map((word) => [share(word), word]);
     return {
       key,
       title,
-      told,
-      tell,
+      textOf,
+      labelAt,
       ticks,
       at: (place) => (values[place] === null ? null : share(String(values[place]))),
     };
@@ -84,8 +84,8 @@ function axis({key, kind, is_log: isLog, words}, values) {
   return {
     key,
     title: isLog ? `${key} (log)` : key,
-    told,
-    tell: (at) => number(Number(value(at).toPrecision(4))),
+    textOf,
+    labelAt: (at) => number(Number(value(at).toPrecision(4))),
     ticks:
       few.length <= FEW
         ? few.map((own) => [share(own), short(own)])
@@ -111,27 +111,27 @@ export function kept(axes, runs) {
 
 /**
  * @param {HTMLElement} place
- * @param {Sweep} told
+ * @param {Sweep} sweep
  */
-export function drawParallel(place, told) {
-  const axes = axesOf(told);
+export function drawParallel(place, sweep) {
+  const axes = axesOf(sweep);
   const target = axes[axes.length - 1];
   const width = Math.max(place.clientWidth - 4, LEAST * axes.length);
   const x = (/** @type {number} */ at) => (axes.length > 1 ? 50 + (at * (width - 100)) / (axes.length - 1) : width / 2);
   const y = (/** @type {number} */ share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
-  const inside = new Set(kept(axes, told.runs.length));
+  const inside = new Set(kept(axes, sweep.runs.length));
   const drawing = svg("svg", {
     width,
     height: HEIGHT,
     role: "img",
-    "aria-label": `${told.runs.length} runs over ${axes.length} axes`,
+    "aria-label": `${sweep.runs.length} runs over ${axes.length} axes`,
   });
   const readout = el("p", {class: "small faint", "aria-live": "polite"});
   const write = (/** @type {string} */ text) => {
     readout.textContent = text || "Drag along an axis to select a range; click the axis to clear it.";
   };
   for (const isInside of [false, true]) {
-    told.runs.forEach((run, at) => {
+    sweep.runs.forEach((run, at) => {
       if (inside.has(at) !== isInside) return;
       const points = axes.map((one, number_) => [x(number_), one.at(at)]).filter(([, share]) => share !== null);
       const path = points.map(([left, share], first) => `${first ? "L" : "M"}${left},${y(Number(share))}`).join("");
@@ -139,7 +139,7 @@ export function drawParallel(place, told) {
       const share = target.at(at);
       line.style.stroke = `color-mix(in oklab, var(--above) ${Math.round((share ?? 0.5) * 100)}%, var(--below))`;
       line.addEventListener("pointerenter", () =>
-        write([run.run, ...axes.map((one) => `${one.key} ${one.told(at)}`)].join(" · ")),
+        write([run.run, ...axes.map((one) => `${one.key} ${one.textOf(at)}`)].join(" · ")),
       );
       drawing.append(line);
     });
@@ -217,7 +217,7 @@ function label(text, x, y, style, whole = "") {
 function fields(axes) {
   const slider = (/** @type {Axis} */ axis, /** @type {"low" | "high"} */ side) => {
     const range = ranges().get(axis.key) ?? {low: 0, high: 1};
-    const said = el("span", {class: "num small"}, axis.tell(range[side]));
+    const readout = el("span", {class: "num small"}, axis.labelAt(range[side]));
     const field = el("input", {
       type: "range",
       min: 0,
@@ -227,7 +227,7 @@ function fields(axes) {
       "aria-label": `${axis.key} ${side === "low" ? "from" : "to"}`,
       on: {
         input: () => {
-          said.textContent = axis.tell(Number(field.value));
+          readout.textContent = axis.labelAt(Number(field.value));
         },
         change: () => {
           const wanted = ranges();
@@ -238,7 +238,7 @@ function fields(axes) {
         },
       },
     });
-    return el("td", {}, field, " ", said);
+    return el("td", {}, field, " ", readout);
   };
   return el(
     "details",

@@ -1,6 +1,6 @@
 /** Actions on the marked runs: compare, overlay; with editing enabled also archive, delete, restore and edit cells. */
 
-import {el, fill, say} from "../dom.js";
+import {announce, el, fill} from "../dom.js";
 import * as marks from "../marks.js";
 import {counted} from "../numbers.js";
 import {link} from "../pieces.js";
@@ -46,8 +46,8 @@ export function drawActions(place, done, runs, clear, by) {
     const before = changed.map((run) => [run, marks.now().runs[run] ?? {}]);
     for (const run of changed) await marks.mark(run, change);
     clear();
-    const told = `${DONE[word]} ${counted(changed.length, "run")}`;
-    say(told);
+    const summary = `${DONE[word]} ${counted(changed.length, "run")}`;
+    announce(summary);
     const undo = async () => {
       for (const [run, one] of before)
         await marks.mark(run, {archived: one.archived ?? false, deleted: one.deleted ?? false});
@@ -55,7 +55,7 @@ export function drawActions(place, done, runs, clear, by) {
     };
     fill(
       done,
-      el("span", {}, `${told}.`),
+      el("span", {}, `${summary}.`),
       el("button", {on: {click: undo}}, "Undo"),
     );
   }

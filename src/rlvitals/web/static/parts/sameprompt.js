@@ -20,21 +20,21 @@ const SEARCHED = 200; // number of characters of a prompt used for the search
  */
 export async function samePrompt([base, other], signal) {
   const stepsOf = async (/** @type {string} */ run) => {
-    const told = /** @type {RolloutSteps} */ (await ask("rollouts", {run}, signal));
-    return told.steps.map((row) => row.step);
+    const answer = /** @type {RolloutSteps} */ (await ask("rollouts", {run}, signal));
+    return answer.steps.map((row) => row.step);
   };
   const [own, others] = await Promise.all([stepsOf(base), stepsOf(other)]);
   const bar = el("div", {class: "controls"});
-  const said = el("p", {class: "faint"});
+  const note = el("p", {class: "faint"});
   const prompt = el("p", {class: "prompt"});
   const sides = [base, other].map((run, at, names) => side(run, runSwatch(names, at), signal));
   let turn = 0;
 
   const wanted = () => {
-    const asked = state.getNumber("rstep");
+    const wantedStep = state.getNumber("rstep");
     const shared = own.filter((step) => others.includes(step));
     const usual = (shared.length ? shared : own).at(-1) ?? own[0];
-    return asked !== null && own.includes(asked) ? asked : usual;
+    return wantedStep !== null && own.includes(wantedStep) ? wantedStep : usual;
   };
   async function look() {
     const mine = ++turn;
@@ -45,7 +45,7 @@ export async function samePrompt([base, other], signal) {
     if (mine !== turn || signal.aborted) return;
     drawBar(step, page.groups, chosen);
     prompt.textContent = chosen.prompt;
-    said.textContent = !there
+    note.textContent = !there
       ? `${other} has no rollouts of this prompt.`
       : there.step === step
         ? ""
@@ -88,7 +88,7 @@ export async function samePrompt([base, other], signal) {
     {},
     bar,
     prompt,
-    said,
+    note,
     el(
       "div",
       {class: "sidebyside"},

@@ -25,43 +25,43 @@ export function sweepOf(names, metrics, signal) {
   return place;
 
   async function look() {
-    const told = await ask("sweep", {run: names, target: state.get("target") || null}, signal);
+    const sweep = await ask("sweep", {run: names, target: state.get("target") || null}, signal);
     if (signal.aborted || !place.isConnected) return;
-    if (!told.settings.length) {
+    if (!sweep.settings.length) {
       fill(place, el("p", {class: "faint"}, "No setting differs between these runs."));
       return;
     }
     const drawing = el("div");
-    fill(place, targetField(told, metrics), drawing, left(told), importance(told));
-    drawParallel(drawing, told);
+    fill(place, targetField(sweep, metrics), drawing, left(sweep), importance(sweep));
+    drawParallel(drawing, sweep);
   }
 }
 
-/** @param {Sweep} told @param {string[]} metrics */
-function targetField(told, metrics) {
+/** @param {Sweep} sweep @param {string[]} metrics */
+function targetField(sweep, metrics) {
   const columns = metrics.flatMap((name) => [`${name}.last`, `${name}.best`]);
-  const options = [...new Set([told.target, ...columns])].slice(0, 400);
+  const options = [...new Set([sweep.target, ...columns])].slice(0, 400);
   const field = el(
     "select",
     {"aria-label": "Target", on: {change: () => state.go({target: field.value, range: null})}},
-    options.map((name) => el("option", {value: name, selected: name === told.target}, name)),
+    options.map((name) => el("option", {value: name, selected: name === sweep.target}, name)),
   );
-  const known = told.runs.filter((run) => run.target !== null).length;
+  const known = sweep.runs.filter((run) => run.target !== null).length;
   return el(
     "div",
     {class: "controls"},
     el("label", {}, "Target ", field),
-    el("span", {class: "faint"}, `${counted(told.runs.length, "run")}, ${known} with the target`),
-    told.left_out > 0 && el("span", {class: "faint"}, `${told.left_out} more settings differ`),
+    el("span", {class: "faint"}, `${counted(sweep.runs.length, "run")}, ${known} with the target`),
+    sweep.left_out > 0 && el("span", {class: "faint"}, `${sweep.left_out} more settings differ`),
   );
 }
 
-/** The runs in the chosen ranges. @param {Sweep} told */
-function left(told) {
-  const places = kept(axesOf(told), told.runs.length);
-  if (places.length === told.runs.length) return null;
+/** The runs in the chosen ranges. @param {Sweep} sweep */
+function left(sweep) {
+  const places = kept(axesOf(sweep), sweep.runs.length);
+  if (places.length === sweep.runs.length) return null;
   const runs = places
-    .map((place) => told.runs[place])
+    .map((place) => sweep.runs[place])
     .sort((one, other) => (other.target ?? -Infinity) - (one.target ?? -Infinity));
   const [base, ...others] = runs.map((run) => run.run);
   return el(
@@ -70,7 +70,7 @@ function left(told) {
     el(
       "div",
       {class: "controls"},
-      el("strong", {}, `${places.length} of ${counted(told.runs.length, "run")} in the ranges`),
+      el("strong", {}, `${places.length} of ${counted(sweep.runs.length, "run")} in the ranges`),
       others.length > 0 && link({class: "button"}, {run: base, with: others, range: null}, "compare", "Compare these"),
       base && link({class: "button"}, {run: base, also: others}, "metrics", "Overlay on Metrics"),
       el("button", {on: {click: () => state.go({range: null})}}, "Every run"),
@@ -92,14 +92,14 @@ function left(told) {
   );
 }
 
-/** @param {Sweep} told */
-function importance(told) {
+/** @param {Sweep} sweep */
+function importance(sweep) {
   const bar = (/** @type {Importance} */ one) => {
     const filled = el("span", {class: `strength ${(one.strength ?? 0) < 0 ? "below" : "above"}`});
     filled.style.width = `${Math.abs(one.strength ?? 0) * 5}rem`;
     return one.strength === null ? "" : filled;
   };
-  const said = (/** @type {Importance} */ one) => {
+  const correlation = (/** @type {Importance} */ one) => {
     if (one.strength === null) return "–";
     return one.kind === "category" ? number(one.strength) : `${one.strength > 0 ? "+" : ""}${number(one.strength)}`;
   };
@@ -112,12 +112,12 @@ function importance(told) {
       el(
         "tbody",
         {},
-        told.importance.map((one) =>
+        sweep.importance.map((one) =>
           el(
             "tr",
             {},
             el("th", {scope: "row", class: "mono"}, one.key),
-            el("td", {class: "num"}, said(one)),
+            el("td", {class: "num"}, correlation(one)),
             el("td", {}, bar(one)),
             el("td", {class: "num"}, one.n),
             el("td", {class: "faint small"}, one.is_clear && one.kind === "number" ? direction(one) : one.note),
@@ -128,7 +128,7 @@ function importance(told) {
     el(
       "p",
       {class: "faint small"},
-      `Spearman's rank correlation with ${told.target}. Correlation is not causation. A setting whose best value lies in the middle is near 0, and settings that were changed together cannot be distinguished.`,
+      `Spearman's rank correlation with ${sweep.target}. Correlation is not causation. A setting whose best value lies in the middle is near 0, and settings that were changed together cannot be distinguished.`,
     ),
   );
 }

@@ -105,7 +105,7 @@ function legend(overlay) {
     el(
       "ul",
       {class: "steps"},
-      overlay.steps.map(({look, says}) => el("li", {}, el("span", {class: `token ${look}`, "aria-hidden": "true"}, "abc"), says)),
+      overlay.steps.map(({look, label}) => el("li", {}, el("span", {class: `token ${look}`, "aria-hidden": "true"}, "abc"), label)),
     ),
   );
 }

@@ -40,8 +40,8 @@ export function transcriptIn(place, run, signal) {
     lastSpot = spot;
     if (!rollout?.traced || !state.get("tokens") || isKnown) return;
     ask("rollouts", {run, step, group: group.number, tokens: chosen}, signal)
-      .then((told) => {
-        const whole = /** @type {WholeGroup} */ (told);
+      .then((answer) => {
+        const whole = /** @type {WholeGroup} */ (answer);
         traced = {key, trace: whole.groups[0].rollouts?.[chosen - 1]?.trace ?? null};
         if (last === key) show(step, group, chosen);
       })
@@ -83,7 +83,7 @@ function transcript(rollout, place, wanted, trace, spotAt) {
     rollout.traced ? overlaySwitch(rollout, trace) : null,
     ...(trace && state.get("tokens")
       ? tokenView(rollout, trace)
-      : (rollout.turns ?? []).map((turn, at) => say(turn, at + 1, wanted, spotAt(at + 1)))),
+      : (rollout.turns ?? []).map((turn, at) => turnSection(turn, at + 1, wanted, spotAt(at + 1)))),
   ].filter((part) => part !== null);
 }
 
@@ -119,7 +119,7 @@ function parts(title, given) {
  * @param {string} wanted
  * @param {Spot} spot
  */
-function say(turn, place, wanted, spot) {
+function turnSection(turn, place, wanted, spot) {
   return el(
     "section",
     {class: "turn"},

@@ -26,7 +26,7 @@ export async function mount({run, root, signal}) {
   const bar = el("div", {class: "controls"});
   fill(root, el("h1", {class: "head"}, "Compare"), bar, holder);
   /** @type {import("../../contract.d.ts").Compared | null} */
-  let told = null;
+  let compared = null;
   const chosen = () => [
     run,
     ...state
@@ -91,27 +91,27 @@ export async function mount({run, root, signal}) {
     if (!bar.contains(document.activeElement)) drawBar();
     const names = chosen();
     if (names.length < 2) {
-      told = null;
+      compared = null;
       fill(holder, notice("Add a run to compare with this one.", "Or mark several in the list of all runs (r)."));
       return;
     }
     try {
-      told = await ask("compare", {run: names.slice(0, SIDE_BY_SIDE)}, signal);
+      compared = await ask("compare", {run: names.slice(0, SIDE_BY_SIDE)}, signal);
       const top = root.scrollTop;
-      draw(told);
+      draw(compared);
       if (isNews) {
         root.scrollTop = top;
         return;
       }
-      if (told.runs.slice(0, 2).every((one) => one.rollouts)) lookAtRollouts(names).catch(() => {});
+      if (compared.runs.slice(0, 2).every((one) => one.rollouts)) lookAtRollouts(names).catch(() => {});
       else fill(rollouts);
     } catch (error) {
       if (!signal.aborted) fill(holder, notice(error instanceof Error ? error.message : String(error)));
     }
   }
 
-  /** @param {import("../../contract.d.ts").Compared} told */
-  function draw(told) {
+  /** @param {import("../../contract.d.ts").Compared} compared */
+  function draw(compared) {
     figures.clear();
     const all = chosen();
     const names = all.slice(0, SIDE_BY_SIDE);
@@ -123,7 +123,7 @@ export async function mount({run, root, signal}) {
           sweep,
           made.sweepOf(
             all,
-            told.metrics.map((row) => row.name),
+            compared.metrics.map((row) => row.name),
             signal,
           ),
         ),
@@ -132,7 +132,7 @@ export async function mount({run, root, signal}) {
     const marked = state.read().query.getAll("metric");
     const wanted = marked.length
       ? marked
-      : told.metrics
+      : compared.metrics
           .filter((row) => row.verdict !== "different")
           .slice(0, CURVES)
           .map((row) => row.name);
@@ -141,13 +141,13 @@ export async function mount({run, root, signal}) {
       el(
         "p",
         {},
-        told.first_divergence === null
+        compared.first_divergence === null
           ? "The runs have the same values at every common step."
-          : `The values differ from step ${number(told.first_divergence)} on.`,
+          : `The values differ from step ${number(compared.first_divergence)} on.`,
         names.length < all.length &&
           ` Curves and tables show the first ${names.length} of ${all.length} runs, the sweep all.`,
       ),
-      section("Settings that differ", differences(told.config_differences, names), folded(told.bookkeeping, names)),
+      section("Settings that differ", differences(compared.config_differences, names), folded(compared.bookkeeping, names)),
       all.length > 2 && section("Sweep", sweep),
       section(
         "Curves",
@@ -155,15 +155,15 @@ export async function mount({run, root, signal}) {
           "div",
           {class: "figures"},
           wanted.map((name) => {
-            const row = told.metrics.find((one) => one.name === name);
+            const row = compared.metrics.find((one) => one.name === name);
             return figures.add(explainable(name), () => overlay(names, name), {
               legend: row ? parting(row, names) : null,
             });
           }),
         ),
       ),
-      section("Best and final", table(told, names, wanted)),
-      section("In one run alone", only(told.only_in_one)),
+      section("Best and final", table(compared, names, wanted)),
+      section("In one run alone", only(compared.only_in_one)),
       rollouts,
     );
   }
@@ -227,9 +227,9 @@ export async function mount({run, root, signal}) {
     update: () => {
       const now = chosen().join("\n");
       if (now !== before) look();
-      else if (told) {
+      else if (compared) {
         drawBar();
-        draw(told);
+        draw(compared);
       }
       before = now;
     },
@@ -243,11 +243,11 @@ export async function mount({run, root, signal}) {
     keys: [
       {
         key: "/",
-        says: "add a run",
+        label: "add a run",
         does: () => /** @type {HTMLElement} */ (bar.querySelector("input[type=search]")).focus(),
       },
-      {key: "0", says: "whole range", does: () => state.go({from: null, to: null})},
-      {key: "y", says: "log scale", does: () => state.go({log: state.get("log") ? null : 1})},
+      {key: "0", label: "whole range", does: () => state.go({from: null, to: null})},
+      {key: "y", label: "log scale", does: () => state.go({log: state.get("log") ? null : 1})},
     ],
   };
 }

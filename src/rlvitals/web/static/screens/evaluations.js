@@ -72,11 +72,11 @@ export async function mount({run, root, signal, again}) {
         ),
       ),
   );
-  const stepsOf = (/** @type {Evaluated} */ told) => told.evaluations.map((one) => one.step).join();
+  const stepsOf = (/** @type {Evaluated} */ evaluated) => evaluated.evaluations.map((one) => one.step).join();
   const newer = atMostEvery(LIVE_AGAIN, () => {
     ask("evaluations", {run}, signal)
-      .then((told) => {
-        if (stepsOf(told) !== stepsOf(facts)) again();
+      .then((evaluated) => {
+        if (stepsOf(evaluated) !== stepsOf(facts)) again();
       })
       .catch(() => {});
   });
@@ -97,7 +97,7 @@ function numbersIn(rows) {
 }
 
 /** @param {unknown} value @returns {string} a formatted number or a text; a dash for anything else */
-function said(value) {
+function formatted(value) {
   return number(typeof value === "number" || typeof value === "string" ? value : null);
 }
 
@@ -152,7 +152,7 @@ function table({evaluations, best, slices, has_rollouts}, names) {
         has_rollouts ? link({title: "Rollouts at this step"}, {step}, "rollouts", number(step)) : number(step),
         isBest ? " ★ best" : "",
       ),
-      names.map((name) => el("td", {class: "num"}, said(one[name]))),
+      names.map((name) => el("td", {class: "num"}, formatted(one[name]))),
     );
   });
   const titles = names.map((name) => explainable(name, slices[name]?.label ?? name));

@@ -3,7 +3,7 @@
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
-import {alarmOf, asked, card, drawTraces} from "../parts/finding.js";
+import {alarmOf, card, drawTraces, requestItem} from "../parts/finding.js";
 import {hindsight} from "../parts/hindsight.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import {severityWord} from "../parts/severity.js";
@@ -26,13 +26,13 @@ export async function mount({run, root, signal}) {
   const cost = el("div"); // filled later, because it needs the other runs of the folder
   const askCost = () => {
     ask("hindsight", {run}, signal)
-      .then((told) => fill(cost, told.hindsight !== null && hindsight(told.hindsight)))
+      .then((received) => fill(cost, received.hindsight !== null && hindsight(received.hindsight)))
       .catch(() => {});
   };
   const newer = atMostEvery(500, () => {
     ask("findings", {run}, signal)
-      .then((told) => {
-        answer = told;
+      .then((received) => {
+        answer = received;
         draw();
         if (answer.judging) newer.ask();
         else askCost();
@@ -59,7 +59,7 @@ export async function mount({run, root, signal}) {
     const shown = all.filter(
       ({worst}) => (!severity || worst.finding.severity === severity) && (!rule || worst.finding.rule === rule),
     );
-    const grave = shown.filter(({worst}) => worst.finding.severity !== "info");
+    const serious = shown.filter(({worst}) => worst.finding.severity !== "info");
     const remarks = shown.filter(({worst}) => worst.finding.severity === "info");
     const cards = (/** @type {Case[]} */ some) =>
       some.map(({worst, others}) => card(worst.finding, worst.place, answer.has_rollouts, others));
@@ -67,18 +67,18 @@ export async function mount({run, root, signal}) {
       root,
       el("div", {class: "head"}, el("h1", {}, badge(answer.verdict)), el("p", {class: "reason"}, answer.reason)),
       answer.findings.length > 0 && el("div", {class: "controls"}, filters(all, severity, rule)),
-      answer.findings.length > 0 && timeline(answer, (severity === "info" ? remarks : grave).flatMap(({worst, others}) => [worst, ...others])),
+      answer.findings.length > 0 && timeline(answer, (severity === "info" ? remarks : serious).flatMap(({worst, others}) => [worst, ...others])),
       cost,
       answer.left_out > 0 && el("p", {class: "faint"}, `${counted(answer.left_out, "older finding")} not shown`),
       shown.length
-        ? el("div", {class: "cards"}, cards(grave), remarks.length > 0 && folded(remarks.length, severity === "info", cards(remarks)))
+        ? el("div", {class: "cards"}, cards(serious), remarks.length > 0 && folded(remarks.length, severity === "info", cards(remarks)))
         : notice(
             answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
             answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Not monitored during training: the log is judged now. ${WHAT_WAS_LOOKED_FOR}`,
           ),
       answer.asked.length > 0 &&
-        el("section", {class: "asked"}, el("h2", {}, "Asked by people"), el("ul", {}, answer.asked.map(asked))),
-      answer.names.length > 0 && takenFor(answer.names),
+        el("section", {class: "asked"}, el("h2", {}, "Asked by people"), el("ul", {}, answer.asked.map(requestItem))),
+      answer.names.length > 0 && interpretations(answer.names),
     );
     for (const traces of root.querySelectorAll(".finding .traces")) watcher.observe(traces);
     show();
@@ -117,8 +117,8 @@ export async function mount({run, root, signal}) {
       charts.forEach((chart) => chart.destroy());
     },
     keys: [
-      {key: "j", says: "next finding", does: () => walk(1)},
-      {key: "k", says: "finding before", does: () => walk(-1)},
+      {key: "j", label: "next finding", does: () => walk(1)},
+      {key: "k", label: "finding before", does: () => walk(-1)},
     ],
   };
 }
@@ -145,9 +145,9 @@ function folded(count, isWanted, cards) {
  * How each name was interpreted, with the number of those that were recognised only by their words.
  * @param {TakenFacts[]} names
  */
-function takenFor(names) {
+function interpretations(names) {
   const guessed = names.filter(({sureness}) => !SURE.includes(sureness));
-  const told = guessed.length ? `, ${guessed.length} recognised by ${guessed.length === 1 ? "its" : "their"} words` : "";
+  const note = guessed.length ? `, ${guessed.length} recognised by ${guessed.length === 1 ? "its" : "their"} words` : "";
   const rows = names.map(({name, signal, concept, sureness, why}) =>
     el(
       "tr",
@@ -161,7 +161,7 @@ function takenFor(names) {
   return el(
     "details",
     {class: "taken"},
-    el("summary", {}, `How each name was interpreted: ${counted(names.length, "name")}${told}`),
+    el("summary", {}, `How each name was interpreted: ${counted(names.length, "name")}${note}`),
     el("div", {class: "wide"}, el("table", {}, el("tbody", {}, rows))),
     guessed.length > 0 &&
       el("p", {class: "faint"}, "Set one with mapping={\"NAME\": \"CONCEPT\"} in rlvitals.start, or 'rlvitals check --map NAME=CONCEPT'."),

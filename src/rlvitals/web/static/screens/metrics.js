@@ -4,7 +4,7 @@
  */
 
 import {ask} from "../api.js";
-import {atMostEvery, el, fill, say} from "../dom.js";
+import {announce, atMostEvery, el, fill} from "../dom.js";
 import {explain} from "../drawer.js";
 import {smoothingOf} from "../lines.js";
 import {counted, number} from "../numbers.js";
@@ -51,11 +51,11 @@ export async function mount({run, root, signal, again}) {
   /** Adds panels for metrics that only the overlaid runs log, when they are known. */
   async function joinOthers() {
     const runs = runsShown();
-    const asked = runs.join("\n");
-    if (asked === joinedRuns) return;
-    joinedRuns = asked;
+    const requestedRuns = runs.join("\n");
+    if (requestedRuns === joinedRuns) return;
+    joinedRuns = requestedRuns;
     const found = runs.length < 2 ? [] : await othersOf(runs, signal).catch(() => []);
-    if (joinedRuns !== asked || signal.aborted) return;
+    if (joinedRuns !== requestedRuns || signal.aborted) return;
     const before = joined.length;
     joined = paired(byName([...answer.metrics, ...found]));
     if (joined.length !== before || found.length) look(false);
@@ -206,7 +206,7 @@ export async function mount({run, root, signal, again}) {
     if (answer.left_out) count.textContent += `, and ${number(answer.left_out)} more that are not listed`;
     grid.setSections(sections);
     showLarge();
-    say(count.textContent);
+    announce(count.textContent);
   }
   const newer = atMostEvery(LIVE_AGAIN, () => {
     store.grow();
@@ -247,8 +247,8 @@ export async function mount({run, root, signal, again}) {
     },
     live: ({kind, facts}) => {
       if (kind !== "rows") return;
-      for (const panel of panels.values()) panel.heard(facts.values[panel.metric.name]);
-      pictures?.heard();
+      for (const panel of panels.values()) panel.setLast(facts.values[panel.metric.name]);
+      pictures?.refresh();
       if (!answer.left_out && Object.keys(facts.values).some((name) => !names.has(name))) remount.ask();
       else newer.ask();
     },
@@ -266,15 +266,15 @@ export async function mount({run, root, signal, again}) {
       ...bar.keys,
       {
         key: "e",
-        says: "explain the panel that has the focus",
+        label: "explain the panel that has the focus",
         does: () => {
           const name = panels.get(focused())?.names[0];
           if (name) explain(name);
         },
       },
-      {key: "j", says: "next panel", does: () => walk(1)},
-      {key: "k", says: "panel before", does: () => walk(-1)},
-      {key: "Escape", says: "close the explanation, full screen, the large panel, the zoom", does: back},
+      {key: "j", label: "next panel", does: () => walk(1)},
+      {key: "k", label: "panel before", does: () => walk(-1)},
+      {key: "Escape", label: "close the explanation, full screen, the large panel, the zoom", does: back},
     ],
   };
 

@@ -24,9 +24,9 @@ const STAGES = /** @type {Record<string, string>} */ ({
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
   const figures = new Figures(root);
-  let asked = "";
+  let requestedRange = "";
   const look = async () => {
-    asked = range();
+    requestedRange = range();
     const facts = await ask("performance", {run, from: state.get("first"), to: state.get("last")}, signal);
     figures.clear();
     draw(facts);
@@ -74,7 +74,7 @@ export async function mount({run, root, signal}) {
   await look();
   return {
     update: () => {
-      if (range() !== asked) look().catch(() => {});
+      if (range() !== requestedRange) look().catch(() => {});
     },
     live: ({kind}) => {
       if (kind === "rows" && root.scrollTop < 50) newer.ask();
@@ -83,7 +83,7 @@ export async function mount({run, root, signal}) {
       newer.stop();
       figures.stop();
     },
-    keys: [{key: "0", says: "all steps", does: () => state.go({first: null, last: null})}],
+    keys: [{key: "0", label: "all steps", does: () => state.go({first: null, last: null})}],
   };
 }
 
@@ -143,13 +143,13 @@ function waterfall(facts, names) {
         spans.map((span) => {
           const took = span.end - span.start;
           const where = span.parent ? ` in ${span.parent}` : "";
-          const said = `${span.name}: ${duration(took)}${where}${span.error ? `, left by ${span.error}` : ""}`;
+          const label = `${span.name}: ${duration(took)}${where}${span.error ? `, left by ${span.error}` : ""}`;
           const bar = painted(
             el("span", {
               class: `bar ${span.parent ? "inner" : ""} ${span.error ? "broken" : ""}`,
-              title: said,
+              title: label,
               role: "img",
-              "aria-label": said,
+              "aria-label": label,
             }),
             names.indexOf(span.name),
           );

@@ -1,7 +1,7 @@
 /** Rollouts: groups on the left, the table of turns in the middle, the transcript on the right. */
 
 import {ask, Refused} from "../api.js";
-import {atMostEvery, calm, el, fill, say} from "../dom.js";
+import {announce, atMostEvery, calm, el, fill} from "../dom.js";
 import {heatTable} from "../parts/heat.js";
 import {number} from "../numbers.js";
 import {citedList, groupList, hitList, kept} from "../parts/rolloutlists.js";
@@ -47,9 +47,9 @@ export async function mount({run, root, signal, again}) {
   const cited = citations(run, signal, LIVE_AGAIN, () => draw(step()));
   const newer = atMostEvery(LIVE_AGAIN, () => {
     askSteps()
-      .then((told) => {
-        overview = told;
-        steps = told.steps.map((row) => row.step);
+      .then((newest) => {
+        overview = newest;
+        steps = newest.steps.map((row) => row.step);
         if (state.get("step")) drawBar(step());
         else look();
       })
@@ -62,7 +62,7 @@ export async function mount({run, root, signal, again}) {
   const bar = el("div", {class: "controls"});
   /** @type {Shown} */
   let shown = {groups: [], hits: null, more: false, size: 0, page: 0, total: 0, group: null};
-  let asked = 0;
+  let requests = 0;
 
   /** The first hit, which is shown until another is chosen. @type {HitFacts | null} */
   let first = null;
@@ -80,7 +80,7 @@ export async function mount({run, root, signal, again}) {
     hit.step === step() && hit.group === number1("group") && hit.rollout === number1("rollout");
 
   async function look() {
-    const turn = ++asked;
+    const turn = ++requests;
     let at = step();
     const page = state.getNumber("page") ?? 0;
     try {
@@ -95,7 +95,7 @@ export async function mount({run, root, signal, again}) {
       const whole = /** @type {WholeGroup} */ (
         await ask("rollouts", {run, step: at, group: number1("group")}, signal)
       );
-      if (turn !== asked) return;
+      if (turn !== requests) return;
       const {total} = whole;
       const list =
         "hits" in listed
@@ -104,7 +104,7 @@ export async function mount({run, root, signal, again}) {
       shown = {...list, hits, page, total, group: whole.groups[0]};
       draw(at);
     } catch (error) {
-      if (turn !== asked || signal.aborted) return;
+      if (turn !== requests || signal.aborted) return;
       fill(middle, notice(error instanceof Error ? error.message : String(error)));
       fill(right);
     }
@@ -257,7 +257,7 @@ export async function mount({run, root, signal, again}) {
     const next = number1("rollout") + by;
     if (next >= 1 && next <= (shown.group?.rollouts?.length ?? 0)) {
       state.go({rollout: next}, {replace: true});
-      say(`rollout ${next}`);
+      announce(`rollout ${next}`);
     }
   };
   fill(root, el("h1", {class: "unseen"}, "Rollouts"), bar, el("div", {class: "rollouts"}, list, middle, right));
@@ -275,16 +275,16 @@ export async function mount({run, root, signal, again}) {
     },
     stop: () => [newer, cited].forEach(({stop}) => stop()),
     keys: [
-      {key: "j", says: "next rollout", does: () => walk(1)},
-      {key: "k", says: "rollout before", does: () => walk(-1)},
-      {key: "]", says: "next group", does: () => walkGroups(1)},
-      {key: "[", says: "group before", does: () => walkGroups(-1)},
-      {key: ".", says: "next step", does: () => walkSteps(1)},
-      {key: ",", says: "step before", does: () => walkSteps(-1)},
-      {key: "/", says: "search texts", does: () => /** @type {HTMLElement} */ (bar.querySelector("input")).focus()},
+      {key: "j", label: "next rollout", does: () => walk(1)},
+      {key: "k", label: "rollout before", does: () => walk(-1)},
+      {key: "]", label: "next group", does: () => walkGroups(1)},
+      {key: "[", label: "group before", does: () => walkGroups(-1)},
+      {key: ".", label: "next step", does: () => walkSteps(1)},
+      {key: ",", label: "step before", does: () => walkSteps(-1)},
+      {key: "/", label: "search texts", does: () => /** @type {HTMLElement} */ (bar.querySelector("input")).focus()},
       {
         key: "w",
-        says: "lowest rewards",
+        label: "lowest rewards",
         does: () => state.go({worst: state.get("worst") ? null : 1, page: null, ...nowhere}),
       },
     ],

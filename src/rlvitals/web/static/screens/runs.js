@@ -8,7 +8,7 @@ import {counted} from "../numbers.js";
 import {rowsOf, WORDS} from "../parts/runrows.js";
 import {RunTable} from "../parts/runtable.js";
 import {notice, wideTable} from "../pieces.js";
-import {chosenColumns, columnOf, isAsked, newest, saidUnder, sorted} from "../runcolumns.js";
+import {chosenColumns, columnOf, filterValue, needsRequest, newest, sorted} from "../runcolumns.js";
 import * as state from "../state.js";
 
 /** @import {Table} from "../../contract.d.ts" */
@@ -34,7 +34,7 @@ export async function mount({root, signal}) {
   const isHidden = () => state.get("hidden") === "1";
   const wanted = () => {
     const keys = [...chosenColumns(), ...filter.names, state.get("group"), state.get("sort")];
-    return [...new Set(keys.filter((key) => key && isAsked(key)))];
+    return [...new Set(keys.filter((key) => key && needsRequest(key)))];
   };
   const question = () => ask("table", {column: wanted(), hidden: isHidden() ? 1 : null}, signal);
   const readAddress = async () => {
@@ -53,7 +53,7 @@ export async function mount({root, signal}) {
   };
   await Promise.all([readAddress(), marks.read(true)]);
   /** @type {Table} */
-  let told = await question();
+  let listing = await question();
 
   const field = el("input", {
     type: "search",
@@ -63,14 +63,14 @@ export async function mount({root, signal}) {
     value: state.get("filter"),
     on: {input: calm(() => state.go({filter: field.value}, {replace: true}), 200)},
   });
-  const said = el("p", {class: "act small", role: "alert"});
+  const problem = el("p", {class: "act small", role: "alert"});
   const group = el("select", {"aria-label": "Group by", on: {change: () => chooseGroup()}});
   const chooseGroup = () => {
-    if (group.value === "…") pickers().then((made) => made.pickGroup(told, (key) => state.go({group: key})));
+    if (group.value === "…") pickers().then((made) => made.pickGroup(listing, (key) => state.go({group: key})));
     else state.go({group: group.value || null});
   };
   const pickers = () => import("../parts/columnpicker.js");
-  const columns = el("button", {on: {click: () => pickers().then((made) => made.pickColumns(told))}}, "Columns");
+  const columns = el("button", {on: {click: () => pickers().then((made) => made.pickColumns(listing))}}, "Columns");
   const hidden = el(
     "button",
     {class: "chip", on: {click: () => state.go({hidden: isHidden() ? null : 1})}},
@@ -98,9 +98,9 @@ export async function mount({root, signal}) {
 
   /** @returns {Line[]} */
   const lines = () => {
-    const all = told.runs.map((run) => ({
+    const all = listing.runs.map((run) => ({
       run,
-      cells: Object.fromEntries(told.columns.map((key, at) => [key, run.cells[at]])),
+      cells: Object.fromEntries(listing.columns.map((key, at) => [key, run.cells[at]])),
     }));
     const found = all.filter((line) => {
       const own = marks.now().runs[line.run.run] ?? {};
@@ -117,7 +117,7 @@ export async function mount({root, signal}) {
         own.note,
         ...(own.tags ?? []),
       ];
-      return filter.fits((name) => saidUnder(line, name), words.join(" ").toLowerCase());
+      return filter.fits((name) => filterValue(line, name), words.join(" ").toLowerCase());
     });
     const key = state.get("sort");
     return key ? sorted(found, key, state.get("down") === "1") : found.sort(newest);
@@ -135,7 +135,7 @@ export async function mount({root, signal}) {
   });
 
   function draw() {
-    if (!wanted().every((key) => told.columns.includes(key))) return; // new columns are being fetched
+    if (!wanted().every((key) => listing.columns.includes(key))) return; // new columns are being fetched
     if (state.get("group") && !groups) return; // loading
     const keys = chosenColumns();
     const found = lines();
@@ -154,10 +154,10 @@ export async function mount({root, signal}) {
     }
     table.setItems(items);
     body.parentElement?.setAttribute("aria-rowcount", String(items.length + 1));
-    said.textContent = complaint;
-    const total = told.runs.length;
+    problem.textContent = complaint;
+    const total = listing.runs.length;
     count.textContent = found.length === total ? counted(total, "run") : `${found.length || "none"} of ${counted(total, "run")}`;
-    if (told.pending) count.textContent += `, ${told.pending} still being read`;
+    if (listing.pending) count.textContent += `, ${listing.pending} still being read`;
     hidden.setAttribute("aria-pressed", String(isHidden()));
     drawGroups();
     if (marked.size)
@@ -210,7 +210,7 @@ export async function mount({root, signal}) {
   }
 
   const live = () => {
-    const running = told.runs.filter((run) => run.status === "running").length;
+    const running = listing.runs.filter((run) => run.status === "running").length;
     setLive(
       running ? "running" : "finished",
       running ? `live: ${counted(running, "run")} running` : "live: no run is running",
@@ -222,24 +222,24 @@ export async function mount({root, signal}) {
       setLive("lost");
       return RUNNING_MS;
     }
-    told = answer;
+    listing = answer;
     live();
     draw();
-    return told.pending ? PENDING_MS : told.runs.some((run) => run.status === "running") ? RUNNING_MS : RESTING_MS;
+    return listing.pending ? PENDING_MS : listing.runs.some((run) => run.status === "running") ? RUNNING_MS : RESTING_MS;
   });
   const stopMarks = marks.onMarks(() => {
     draw();
     polling.now();
   });
-  const later = setTimeout(polling.now, told.pending ? PENDING_MS : RUNNING_MS);
+  const later = setTimeout(polling.now, listing.pending ? PENDING_MS : RUNNING_MS);
 
   fill(
     root,
-    el("div", {class: "head"}, el("h1", {}, `Runs in ${told.folder}`), count),
-    told.runs.length || isHidden()
+    el("div", {class: "head"}, el("h1", {}, `Runs in ${listing.folder}`), count),
+    listing.runs.length || isHidden()
       ? [
           el("div", {class: "controls"}, field, group, columns, hidden),
-          said,
+          problem,
           actions,
           done,
           wideTable("Runs", "runs", header, body),
@@ -250,7 +250,7 @@ export async function mount({root, signal}) {
         ),
   );
   live();
-  if (told.note) root.append(el("p", {class: "faint"}, told.note));
+  if (listing.note) root.append(el("p", {class: "faint"}, listing.note));
   draw();
   return {
     update: async () => {
@@ -266,8 +266,8 @@ export async function mount({root, signal}) {
       table.stop();
     },
     keys: [
-      {key: "/", says: "filter", does: () => field.focus()},
-      {key: "c", says: "columns", does: () => columns.click()},
+      {key: "/", label: "filter", does: () => field.focus()},
+      {key: "c", label: "columns", does: () => columns.click()},
     ],
   };
 }

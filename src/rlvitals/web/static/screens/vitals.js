@@ -1,7 +1,7 @@
 /** Vitals: the verdict and its reason, the vital signs as tiles, findings along the steps, and the run's progress. */
 
 import {ask} from "../api.js";
-import {atMostEvery, el, fill, say} from "../dom.js";
+import {announce, atMostEvery, el, fill} from "../dom.js";
 import {ago, counted, duration, number} from "../numbers.js";
 import {about} from "../parts/about.js";
 import {tile} from "../parts/tile.js";
@@ -27,7 +27,7 @@ export async function mount({run, root, signal}) {
   const newer = atMostEvery(AGAIN, () => {
     ask("run", {run}, signal)
       .then((answer) => {
-        if (answer.verdict !== facts.verdict) say(`The verdict is now ${answer.verdict}: ${answer.reason}`);
+        if (answer.verdict !== facts.verdict) announce(`The verdict is now ${answer.verdict}: ${answer.reason}`);
         facts = answer;
         draw();
         if (facts.judging) newer.ask();
@@ -39,23 +39,23 @@ export async function mount({run, root, signal}) {
   fill(root, top, about(facts));
   const clock = setInterval(() => tick(root, facts), 1000);
   return {
-    live: ({kind, facts: heard}) => {
+    live: ({kind, facts: news}) => {
       if (kind === "rows") {
-        facts.now.step = heard.step ?? facts.now.step;
-        facts.now.updated = heard.updated ?? facts.now.updated;
+        facts.now.step = news.step ?? facts.now.step;
+        facts.now.updated = news.updated ?? facts.now.updated;
         for (const item of facts.tiles)
-          if (heard.values[item.name] !== undefined) item.value = heard.values[item.name];
+          if (news.values[item.name] !== undefined) item.value = news.values[item.name];
         refresh(root, facts);
       }
-      if (kind === "rows" || kind === "findings" || (kind === "status" && heard.status !== facts.status)) newer.ask();
+      if (kind === "rows" || kind === "findings" || (kind === "status" && news.status !== facts.status)) newer.ask();
     },
     stop: () => {
       newer.stop();
       clearInterval(clock);
     },
     keys: [
-      {key: "m", says: "all metrics", does: () => state.go({}, {screen: "metrics"})},
-      {key: "h", says: "all findings", does: () => state.go({}, {screen: "health"})},
+      {key: "m", label: "all metrics", does: () => state.go({}, {screen: "metrics"})},
+      {key: "h", label: "all findings", does: () => state.go({}, {screen: "health"})},
     ],
   };
 }
@@ -73,7 +73,7 @@ function verdict(facts) {
     {class: `verdict ${styleOf(facts.verdict)}`},
     el(
       "div",
-      {class: "said"},
+      {class: "conclusion"},
       el("h1", {}, badge(facts.verdict)),
       el("p", {class: "reason"}, facts.reason),
       el(
