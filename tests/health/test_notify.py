@@ -193,7 +193,7 @@ def test_a_hanging_server_is_given_up_after_three_tries(hook):
     webhook = Webhook(server.url, warn=warned.append, timeout=0.1, back_off=0.01)
     webhook.post("run", MARGIN)
     webhook.close(10)
-    assert warned == ["the webhook did not take a notification: no answer within 0.1 s"]
+    assert warned == ["the webhook did not accept a notification: no answer within 0.1 s"]
     until(lambda: len(server.bodies) >= 3)  # the last one may still be on its way to the server's thread
     assert len(server.bodies) == 3
 
@@ -230,7 +230,7 @@ def test_a_refused_connection_is_reported_once_without_the_address(hook):
     for _ in range(3):
         webhook.post("run", MARGIN)
     webhook.close(10)
-    assert warned == ["the webhook did not take a notification: Connection refused"]
+    assert warned == ["the webhook did not accept a notification: Connection refused"]
 
 
 def test_an_address_urllib_chokes_on_is_not_quoted():

@@ -162,7 +162,7 @@ class Webhook:
             if not reply.may_help:
                 break
         if problem:
-            self._warn_once(f"the webhook did not take a notification: {problem}")
+            self._warn_once(f"the webhook did not accept a notification: {problem}")
 
 
 class Notifier:

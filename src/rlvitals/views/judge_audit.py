@@ -99,7 +99,7 @@ def _rows(path: str | os.PathLike[str]) -> list[tuple[int, dict[str, Any]]]:
     if not found:
         raise ConfigError(f"{path} has no rows: a held set has one JSON object a line, with 'gold' and 'verdict'")
     if len(found) > MOST_ROWS:
-        raise ConfigError(f"{path} has {len(found):,} rows; {MOST_ROWS:,} are the most")
+        raise ConfigError(f"{path} has {len(found):,} rows; at most {MOST_ROWS:,} are allowed")
     return found
 
 

@@ -29,7 +29,7 @@ class Query:
         """All values of a key, without duplicates."""
         found = list(dict.fromkeys(value for name, value in self._pairs if name == key))
         if len(found) > most:
-            raise ConfigError(f"{len(found)} times {key!r} in one question; {most} are the most")
+            raise ConfigError(f"{len(found)} times {key!r} in one question; at most {most} are allowed")
         if any(len(value) > LONGEST_NAME for value in found):
             raise ConfigError(f"a {key!r} of more than {LONGEST_NAME} characters")
         return found

@@ -150,7 +150,7 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
     outcome, text, worst = query.text("outcome"), query.text("search"), query.text("worst") == "1"
     if outcome or text or worst:
         if page >= MOST_PAGES:
-            raise ConfigError(f"{MOST_PAGES * PAGE_SIZE} hits are the most; narrow the search")
+            raise ConfigError(f"at most {MOST_PAGES * PAGE_SIZE} hits are shown; narrow the search")
         wanted = PAGE_SIZE * (page + 1)
         hits = log.find(step=step, outcome=outcome, text=text or None, worst=worst, limit=wanted + 1)
         shown = hits[wanted - PAGE_SIZE : wanted]
