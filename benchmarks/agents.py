@@ -53,7 +53,7 @@ def noise(place: int) -> float:
 
 def row(step: int) -> dict[str, float]:
     scatter = noise(step)
-    told = {
+    values = {
         "reward": 0.2 + 0.5 * min(step, STEPS / 2) / (STEPS / 2) + 0.02 * scatter,
         "kl": 4.25 if step == SPIKE else 0.01 + 0.001 * abs(scatter),
         "entropy": 0.9 - step / 400_000 + 0.01 * scatter,
@@ -62,8 +62,8 @@ def row(step: int) -> dict[str, float]:
         "completion_length": 200 + 4 * scatter,
         "learning_rate": 1e-6,
     }
-    told |= {f"timing/phase_{number}": 1 + 0.1 * noise(step + 31 * number) for number in range(23)}
-    return told | ({name: noise(step // 100 + place) for place, name in enumerate(RARE)} if step % 100 == 0 else {})
+    values |= {f"timing/phase_{number}": 1 + 0.1 * noise(step + 31 * number) for number in range(23)}
+    return values | ({name: noise(step // 100 + place) for place, name in enumerate(RARE)} if step % 100 == 0 else {})
 
 
 def groups(step: int) -> list[Group]:

@@ -263,21 +263,21 @@ def regression(matrix, target, weight, penalties):
 class Judged:
     run: Run
     verdict: str
-    said: list[tuple[int, Any]]
+    raised: list[tuple[int, Any]]
     """Every finding with the row it came at."""
 
     @property
     def alarms(self):
-        return [(index, finding) for index, finding in self.said if finding.severity != "info"]
+        return [(index, finding) for index, finding in self.raised if finding.severity != "info"]
 
 
 def judge(run, scales):
     monitor = run.monitor(scales)
-    said = [(index, finding) for index, row in enumerate(run.rows) for finding in monitor.update(row)]
-    said += [(len(run.rows), finding) for now in run.ticks for finding in monitor.tick(now)]
+    raised = [(index, finding) for index, row in enumerate(run.rows) for finding in monitor.update(row)]
+    raised += [(len(run.rows), finding) for now in run.ticks for finding in monitor.tick(now)]
     recovered = {(finding.rule, finding.step): finding for finding in monitor.findings}
-    said = [(index, recovered.get((finding.rule, finding.step), finding)) for index, finding in said]
-    return Judged(run, worst(monitor.findings), said)
+    raised = [(index, recovered.get((finding.rule, finding.step), finding)) for index, finding in raised]
+    return Judged(run, worst(monitor.findings), raised)
 
 
 def verdicts(title, judged):
@@ -375,7 +375,7 @@ def per_log(judged):
         if wrong:
             print(f"{one.run.verdict} -> {one.verdict}  {one.run.name}, {len(one.run.rows)} rows")
             print(f"    {one.run.evidence[:200]}")
-            standing_first = sorted(one.alarms, key=lambda said: said[1].recovered_step is not None)
+            standing_first = sorted(one.alarms, key=lambda alarm: alarm[1].recovered_step is not None)
             for index, finding in standing_first[:6]:
                 over = "" if finding.recovered_step is None else f", recovered at {finding.recovered_step}"
                 print(f"    row {index}: {finding.severity} {finding.rule} ({finding.confidence:.2f}){over}")
@@ -429,19 +429,21 @@ def beside_peers(judged, cache):
     standing = {"act": {"critical"}, "watch": {"warning"}}
     alarmed["rlvitals, at the end"] = {one.run.name: standing.get(one.verdict, set()) for one in judged}
     for tool, package in PACKAGES.items():
-        said = {run.name: cache[key] for run in runs if (key := f"{tool} {run.name}") in cache}
-        alarmed[package] = {name: None if severities is None else set(severities) for name, severities in said.items()}
+        answers = {run.name: cache[key] for run in runs if (key := f"{tool} {run.name}") in cache}
+        alarmed[package] = {
+            name: None if severities is None else set(severities) for name, severities in answers.items()
+        }
     rows = []
-    for tool, said in alarmed.items():
+    for tool, answers in alarmed.items():
         shares, cells = {}, []
         for label, severities in (("fail", {"warning", "critical"}), ("healthy", {"warning", "critical"}),
                                   ("fail", {"critical"}), ("healthy", {"critical"})):  # fmt: skip
-            of = [said[run.name] for run in runs if run.verdict == label and said.get(run.name) is not None]
+            of = [answers[run.name] for run in runs if run.verdict == label and answers.get(run.name) is not None]
             hits = sum(bool(found & severities) for found in of)
             shares[label, len(severities)] = hits / max(len(of), 1)
             cells.append(f"{hits} of {len(of)}: {wilson(hits, len(of))}")
-        late = sum(found is None for found in said.values())
-        rows.append([tool, *cells, f"{shares['fail', 2] - shares['healthy', 2]:.2f}", late, len(runs) - len(said)])
+        late = sum(found is None for found in answers.values())
+        rows.append([tool, *cells, f"{shares['fail', 2] - shares['healthy', 2]:.2f}", late, len(runs) - len(answers)])
     columns = ["", "failed, alarmed", "healthy, alarmed", "failed, critical", "healthy, critical", "difference",
                f"over {PEER_LIMIT} s", "not asked"]  # fmt: skip
     table("The same logs, any alarm at any time", columns, rows)

@@ -120,8 +120,8 @@ def report(seeds, cache, per_run):
         named = next((one for one in found if one.cause), None)
         by_cause[run.cause][named.cause if named else "(none)" if found else "(silent)"] += 1
         if per_run and (named is None or named.cause != run.cause):
-            said = [(one.rule, one.step, one.cause) for one in found]
-            print(f"  {run.name}: onset {run.onset + 1}: {said}\n     {found[0].causes if found else ''}")
+            facts = [(one.rule, one.step, one.cause) for one in found]
+            print(f"  {run.name}: onset {run.onset + 1}: {facts}\n     {found[0].causes if found else ''}")
     answers = [*CAUSES[:6], "(none)", "(silent)"]
     print("\n| planted | runs | right | " + " | ".join(answers) + " |")
     print("|---" * (len(answers) + 3) + "|")
@@ -151,16 +151,16 @@ def report(seeds, cache, per_run):
         named["right" if found == run.cause else "none" if not found else "another"] += 1
     print(f"too little logged to tell: {dict(named)}")
 
-    dated, said = [], []
+    dated, raised = [], []
     for run in runs_of(seeds, gaps.EARLY, cache):
         first = next((one for one in judged(run) if one.cause == "weight_sync"), None)
         dated.append(first is not None and first.onset_step == run.onset + 1)
-        said.append(first.step if first else 99)
-        if per_run and not (dated[-1] and said[-1] <= 6):
+        raised.append(first.step if first else 99)
+        if per_run and not (dated[-1] and raised[-1] <= 6):
             print(f"  {run.name}: {first and (first.rule, first.onset_step, first.step)}")
-    in_time = sum(step <= 6 for step in said)
-    print(f"a sync that dies at step 3: said by step 6 in {in_time} of {len(said)}, dated to step 3 in {sum(dated)}, "
-          f"median step {statistics.median(said):g}")  # fmt: skip
+    in_time = sum(step <= 6 for step in raised)
+    print(f"a sync that dies at step 3: said by step 6 in {in_time} of {len(raised)}, dated to step 3 in {sum(dated)}, "
+          f"median step {statistics.median(raised):g}")  # fmt: skip
 
 
 def report_tokens(seeds):

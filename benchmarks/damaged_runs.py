@@ -39,10 +39,10 @@ def main() -> None:
         bench.calls = dict.fromkeys(bench.calls, 0)
         seed, runs = arguments.first, 0
         while min(bench.calls["verbs"], bench.calls["questions"]) < arguments.calls:
-            for said, trouble in trouble_with(bench, seed, arguments.calls):
-                troubles.append((said, trouble))
+            for damage, trouble in trouble_with(bench, seed, arguments.calls):
+                troubles.append((damage, trouble))
                 if len(troubles) <= arguments.show:
-                    print(f"{said}\n  {trouble.asked}\n  {trouble.what}\n", flush=True)
+                    print(f"{damage}\n  {trouble.asked}\n  {trouble.what}\n", flush=True)
             seed, runs = seed + 1, runs + 1
         bench.clear()
     report(bench, runs, troubles, time.monotonic() - began)
@@ -51,7 +51,7 @@ def main() -> None:
 
 def trouble_with(bench: Bench, seed: int, calls: int) -> list[tuple[str, Trouble]]:
     """Everything that goes wrong with the run of one seed."""
-    said = bench.put(seed)
+    damage = bench.put(seed)
     is_stranger = seed % 4 == 0 and hasattr(os, "geteuid") and os.geteuid() == 0
     found: list[Trouble] = []
     with as_stranger() if is_stranger else contextlib.nullcontext():
@@ -62,7 +62,7 @@ def trouble_with(bench: Bench, seed: int, calls: int) -> list[tuple[str, Trouble
     if not is_stranger:
         bench.put(seed)
         found += bench.resume()
-    return [(f"{said} (read by a stranger)" if is_stranger else said, trouble) for trouble in found]
+    return [(f"{damage} (read by a stranger)" if is_stranger else damage, trouble) for trouble in found]
 
 
 def report(bench: Bench, runs: int, troubles: list[tuple[str, Trouble]], seconds: float) -> None:

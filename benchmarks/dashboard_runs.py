@@ -86,17 +86,17 @@ def measure_server(home: str, trainings: Trainings) -> None:
     answers = 0
     while True:
         answers += 1
-        took, size, told = ask(home)
+        took, size, answer = ask(home)
         if answers == 1:
-            print(f"first answer: {took:.0f} ms, {told['pending']} of {len(told['runs'])} runs still to be read")
-        if not told["pending"]:
+            print(f"first answer: {took:.0f} ms, {answer['pending']} of {len(answer['runs'])} runs still to be read")
+        if not answer["pending"]:
             break
     print(f"every run read: {(time.perf_counter() - began) * 1000:.0f} ms, {answers} answers")
     times = []
     for _ in range(ROUNDS):
         trainings.advance()
-        took, size, told = ask(home)
-        assert all(run["last_step"] == trainings.step for run in told["runs"])
+        took, size, answer = ask(home)
+        assert all(run["last_step"] == trainings.step for run in answer["runs"])
         times.append(took)
     print(f"an answer when every run has a new row: median {np.median(times):.0f} ms, {size:,} bytes")
 
@@ -106,8 +106,8 @@ def measure_page(page, home: str, trainings: Trainings) -> None:
     session.send("Performance.enable")
 
     def counted() -> float:
-        told = session.send("Performance.getMetrics")["metrics"]
-        return next(item["value"] for item in told if item["name"] == "ScriptDuration") * 1000
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(item["value"] for item in metrics if item["name"] == "ScriptDuration") * 1000
 
     query = "&".join(f"column={column}" for column in ["verdict", "status", "step", *COLUMNS])
     page.goto(f"{home}#runs?{query}")

@@ -50,8 +50,8 @@ def scroll(page, session) -> list[float]:
     """Milliseconds of scripting in each frame."""
 
     def counted() -> float:
-        told = session.send("Performance.getMetrics")["metrics"]
-        return next(item["value"] for item in told if item["name"] == "ScriptDuration") * 1000
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(item["value"] for item in metrics if item["name"] == "ScriptDuration") * 1000
 
     frames = []
     before = counted()

@@ -110,7 +110,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Said:
+class Alarm:
     """One warning or critical: at which row, what it was called, which kinds that may mean."""
 
     index: int
@@ -191,10 +191,12 @@ def ask_rlvitals(runs):
     answers = {}
     for run in runs:
         monitor = Monitor(run.algorithm, run.framework, run.total_steps, run.config)
-        said = answers[run.name] = []
+        alarms = answers[run.name] = []
         turns = [(monitor.update, row) for row in run.rows] + [(monitor.tick, now) for now in run.ticks]
         for index, (turn, what) in enumerate(turns):
-            said += [Said(index, one.severity, one.rule, frozenset([one.kind]), one.onset_step) for one in turn(what)]
+            alarms += [
+                Alarm(index, one.severity, one.rule, frozenset([one.kind]), one.onset_step) for one in turn(what)
+            ]
         if monitor.problems:
             print(f"rlvitals' own defects on {run.name}: {monitor.problems}", file=sys.stderr)
     return answers
@@ -221,7 +223,7 @@ def ask_peer(tool, python, runs, limit=None):
             print(f"{tool}, {one['times']} rows (first in {one['first']}): {one['trouble']}", file=sys.stderr)
             continue
         kinds = frozenset(meaning[one["alert"]].split())
-        answers[one["run"]].append(Said(one["index"], one["severity"], one["alert"], kinds))
+        answers[one["run"]].append(Alarm(one["index"], one["severity"], one["alert"], kinds))
     return answers, version["version"]
 
 
@@ -241,11 +243,11 @@ class Outcome:
     """What one tool made of one run."""
 
     run: Labelled
-    said: list[Said]
+    alarms: list[Alarm]
 
     def first(self, *severities, kinds=None, by=math.inf):
         """The index of the first finding of these severities, of these kinds if given, by that index."""
-        fitting = (one for one in self.said if one.severity in severities and (kinds is None or one.kinds & kinds))
+        fitting = (one for one in self.alarms if one.severity in severities and (kinds is None or one.kinds & kinds))
         return min((one.index for one in fitting if one.index <= by), default=None)
 
     @property
@@ -260,12 +262,12 @@ class Outcome:
     @property
     def onset_off(self):
         """How many points the onset that the first right finding tells is from the true one; None: it tells none."""
-        right = [one for one in self.said if one.severity in SERIOUS and one.kinds & self.run.accept]
+        right = [one for one in self.alarms if one.severity in SERIOUS and one.kinds & self.run.accept]
         if not right or right[0].onset_step is None or self.run.onset is None:
             return None
         steps = [row["step"] for row in self.run.rows]
-        told = min(range(len(steps)), key=lambda place: abs(steps[place] - right[0].onset_step))
-        return abs(told - self.run.onset)
+        named = min(range(len(steps)), key=lambda place: abs(steps[place] - right[0].onset_step))
+        return abs(named - self.run.onset)
 
 
 def wilson(hits, of):
@@ -364,7 +366,7 @@ def show_kinds(title, outcomes):
     table(f"{title}, by kind", columns, rows)
     wolves = [one for one in outcomes if one.run.verdict == "healthy" and one.first(*SERIOUS) is not None]
     rules = collections.Counter(
-        f"{said.severity} {said.alert}" for one in wolves for said in one.said if said.severity in SERIOUS
+        f"{alarm.severity} {alarm.alert}" for one in wolves for alarm in one.alarms if alarm.severity in SERIOUS
     )
     table(
         f"{title}, healthy runs that were not quiet", ["run", "what was said"], [[o.run.name, story(o)] for o in wolves]
@@ -374,13 +376,13 @@ def show_kinds(title, outcomes):
 
 def story(outcome):
     run = outcome.run
-    heard = [f"{one.alert}{'!' if one.severity == 'critical' else ''}@{one.index}" for one in serious(outcome)]
+    alarms = [f"{one.alert}{'!' if one.severity == 'critical' else ''}@{one.index}" for one in serious(outcome)]
     when = f"{run.onset}, {int(run.deadline)}: " if run.verdict == "fail" else ""
-    return f"{when}{' '.join(heard[:6]) or 'nothing'}{' …' if len(heard) > 6 else ''} of {len(run.rows)}"
+    return f"{when}{' '.join(alarms[:6]) or 'nothing'}{' …' if len(alarms) > 6 else ''} of {len(run.rows)}"
 
 
 def serious(outcome):
-    return [one for one in outcome.said if one.severity in SERIOUS]
+    return [one for one in outcome.alarms if one.severity in SERIOUS]
 
 
 def show_logs(title, outcomes):
@@ -388,8 +390,8 @@ def show_logs(title, outcomes):
     for one in outcomes:
         run, firsts = one.run, []
         for severity in SERIOUS:
-            said = next((said for said in one.said if said.severity == severity), None)
-            firsts += [said.index, said.alert] if said else ["-", ""]
+            alarm = next((alarm for alarm in one.alarms if alarm.severity == severity), None)
+            firsts += [alarm.index, alarm.alert] if alarm else ["-", ""]
         named = {"fail": "missed" if one.named_at is None else f"in time, {one.named_at}"}.get(run.verdict, "")
         right = one.first(*SERIOUS, kinds=run.accept)
         if named == "missed" and right is not None:

@@ -22,7 +22,7 @@ from doctor import SERIOUS, seeds_of, table, wilson
 from rlvitals.health.monitor import Monitor
 
 
-def told(run, **known):
+def findings_of(run, **known):
     """Every finding of a run with the index of its row."""
     monitor = Monitor(framework=known.pop("framework", None), **known)
     found = [(index, one) for index, row in enumerate(run.rows) for one in monitor.update(row)]
@@ -38,22 +38,24 @@ def judge_slices(seeds, show_misses):
     for seed in seeds:
         for framework in slices.SPELLINGS:
             run = slices.collapsing_run(seed, framework)
-            said = told(run, algorithm="grpo")
+            raised = findings_of(run, algorithm="grpo")
             named = [
-                at for at, one in said if one.slice == run.label and one.severity in SERIOUS and at <= run.deadline
+                at for at, one in raised if one.slice == run.label and one.severity in SERIOUS and at <= run.deadline
             ]
-            wrong = {one.slice for _, one in said if one.slice and one.slice != run.label and one.severity in SERIOUS}
+            wrong = {one.slice for _, one in raised if one.slice and one.slice != run.label and one.severity in SERIOUS}
             by[framework].append((bool(named), bool(wrong)))
             if named:
                 delays.append(named[0] - run.onset)
             else:
                 misses.append(
                     f"{run.name}: onset {run.onset}, by {run.deadline:.0f}, {run.label}; said "
-                    f"{[(at, one.rule, one.slice) for at, one in said]}"
+                    f"{[(at, one.rule, one.slice) for at, one in raised]}"
                 )
             quiet = slices.healthy_run(seed, framework)
             alarms = [
-                (at, one.slice) for at, one in told(quiet, algorithm="grpo") if one.slice and one.severity in SERIOUS
+                (at, one.slice)
+                for at, one in findings_of(quiet, algorithm="grpo")
+                if one.slice and one.severity in SERIOUS
             ]
             healthy[framework].append(bool(alarms))
             if alarms:
@@ -100,28 +102,32 @@ def judge_origins(seeds, show_misses):
     for seed in seeds:
         for counted in origins.COUNTED:
             run = origins.failing_run(seed, counted)
-            said = [(at, one) for at, one in told(run, **known(run)) if one.severity in SERIOUS]
-            named = any(one.cause == counted.cause and at <= deadline(run) for at, one in said)
-            plain = [(at, one.rule) for at, one in said if one.kind in PLAIN and not one.cause and at >= run.onset]
-            wrong = [(at, one.rule, one.cause) for at, one in said if one.cause and one.cause != counted.cause]
+            raised = [(at, one) for at, one in findings_of(run, **known(run)) if one.severity in SERIOUS]
+            named = any(one.cause == counted.cause and at <= deadline(run) for at, one in raised)
+            plain = [(at, one.rule) for at, one in raised if one.kind in PLAIN and not one.cause and at >= run.onset]
+            wrong = [(at, one.rule, one.cause) for at, one in raised if one.cause and one.cause != counted.cause]
             hit = named and not plain and not wrong
             by_cause[counted.cause].append(hit)
             by_framework[counted.framework or "rlvitals"].append(hit)
             if not hit:
                 misses.append(
                     f"{run.name}: onset {run.onset} of {len(run.rows)}, by {deadline(run):.0f}; "
-                    f"{[(at, one.rule, one.kind, one.cause) for at, one in said]}"
+                    f"{[(at, one.rule, one.kind, one.cause) for at, one in raised]}"
                 )
             double = origins.consequence_run(seed, counted)
             blamed = [
-                (at, one.rule, one.cause) for at, one in told(double, **known(double)) if one.rule == "lost_to_failures"
+                (at, one.rule, one.cause)
+                for at, one in findings_of(double, **known(double))
+                if one.rule == "lost_to_failures"
             ]
             doubles.append(bool(blamed))
             if blamed:
                 misses.append(f"{double.name}: onset {double.onset}, blamed {blamed}")
             quiet = origins.harmless_run(seed, counted)
             blamed = [
-                (at, one.rule, one.cause) for at, one in told(quiet, **known(quiet)) if one.rule == "lost_to_failures"
+                (at, one.rule, one.cause)
+                for at, one in findings_of(quiet, **known(quiet))
+                if one.rule == "lost_to_failures"
             ]
             harmless.append(bool(blamed))
             if blamed:
@@ -154,7 +160,7 @@ def judge_exploration(seeds, show_misses):
     for seed in seeds:
         for framework in exploration.SPELLINGS:
             run = exploration.narrowing_run(seed, framework)
-            at = [index for index, one in told(run, algorithm="grpo") if one.rule == "coverage_lost"]
+            at = [index for index, one in findings_of(run, algorithm="grpo") if one.rule == "coverage_lost"]
             # The onset's own evaluation is the last good one: the fourth after it is the latest.
             first, last = run.evaluations[run.onset], run.evaluations[min(run.onset + 4, len(run.evaluations) - 1)]
             hit = any(first < index <= last for index in at) and not any(index <= first for index in at)
@@ -163,10 +169,10 @@ def judge_exploration(seeds, show_misses):
                 misses.append(f"{run.name}: {first} to {last}, said {at}")
             for kind, runs in ((exploration.learning_run, quiet), (exploration.collapsing_run, both)):
                 other = kind(seed, framework)
-                said = [index for index, one in told(other, algorithm="grpo") if one.rule == "coverage_lost"]
-                runs.append(bool(said))
-                if said:
-                    misses.append(f"{other.name}: said {said} of {len(other.rows)}")
+                raised = [index for index, one in findings_of(other, algorithm="grpo") if one.rule == "coverage_lost"]
+                runs.append(bool(raised))
+                if raised:
+                    misses.append(f"{other.name}: said {raised} of {len(other.rows)}")
     everything = [hit for hits in by.values() for hit in hits]
     table(
         "pass@32 falls while pass@1 rises",
@@ -200,23 +206,23 @@ def judge_planted(title, cases, seeds, show_misses):
             config = getattr(run, "config", None)
             at = [
                 index
-                for index, one in told(run, algorithm="grpo", config=config)
+                for index, one in findings_of(run, algorithm="grpo", config=config)
                 if one.rule in rules and one.severity in SERIOUS
             ]
             last = latest(run)
             ever.append(bool(at))
             hits.append(any(run.onset <= index <= last for index in at))
             early.append(any(index < run.onset for index in at))
-            said = [
+            raised = [
                 (index, one.rule, one.severity)
-                for index, one in told(quiet, algorithm="grpo", config=getattr(quiet, "config", None))
+                for index, one in findings_of(quiet, algorithm="grpo", config=getattr(quiet, "config", None))
                 if one.rule in rules and one.severity in SERIOUS
             ]
-            alarms.append(bool(said))
+            alarms.append(bool(raised))
             if not hits[-1]:
                 misses.append(f"{planted}: {run.name}: {run.onset} to {last:.0f} of {len(run.rows)}, said {at}")
-            if said:
-                misses.append(f"{planted}: {quiet.name}: {said} of {len(quiet.rows)}")
+            if raised:
+                misses.append(f"{planted}: {quiet.name}: {raised} of {len(quiet.rows)}")
         rows.append(
             [
                 planted,

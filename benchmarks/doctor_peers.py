@@ -200,7 +200,7 @@ class RlProbe:
         from rlprobe.schemas import RunManifest
 
         self.manifest = RunManifest(run_id=head["run"], created_at="", algorithm=head["algorithm"] or "unknown")
-        self.records, self.said = [], set()
+        self.records, self.reported = [], set()
 
     def take(self, row):
         from rlprobe.doctor.engine import diagnose_view
@@ -225,8 +225,8 @@ class RlProbe:
             return []
         found = diagnose_view(RunView(self.manifest, self.records))
         new = [(one.signature_id, {"warn": "warning"}.get(one.severity, one.severity)) for one in found]
-        new = [one for one in dict.fromkeys(new) if one not in self.said]
-        self.said.update(new)
+        new = [one for one in dict.fromkeys(new) if one not in self.reported]
+        self.reported.update(new)
         return new
 
 
@@ -247,14 +247,14 @@ def main(name):
     answer(tool=name, version=metadata.version(package_of(name)))
     tool, run, index, troubles = None, None, -1, {}
     for line in sys.stdin:
-        said = json.loads(line)
-        if "run" in said:
-            tool, run, index = TOOLS[name](), said["run"], -1
-            tool.open(said)
+        message = json.loads(line)
+        if "run" in message:
+            tool, run, index = TOOLS[name](), message["run"], -1
+            tool.open(message)
             continue
         index += 1
         try:
-            alerts = tool.take(said["row"])
+            alerts = tool.take(message["row"])
         except Exception as error:  # noqa: BLE001 - one tool's trouble with one row is a result, not an end
             troubles.setdefault(f"{type(error).__name__}: {error}"[:200], [run, 0])[1] += 1
             continue

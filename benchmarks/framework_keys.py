@@ -61,8 +61,8 @@ class _Keys:
                 into = _dotted(targets[0])
                 for one in targets:
                     yield from self._stored(one)
-                if len(targets) == 1 and isinstance(one, ast.Name) and (said := self._names(value, strict=True)):
-                    self.bound[one.id] = said
+                if len(targets) == 1 and isinstance(one, ast.Name) and (found := self._names(value, strict=True)):
+                    self.bound[one.id] = found
                 if isinstance(value, ast.List | ast.Tuple):
                     self.lists[into] = value
                     for item in value.elts:

@@ -208,7 +208,7 @@ def gamed(item, half, dice):
 HELPER = """
 import json, os, resource, sys, tempfile, traceback
 for line in sys.stdin:
-    told = []
+    results = []
     for code, files in json.loads(line):
         with tempfile.TemporaryDirectory() as folder:
             for name, text in files.items():
@@ -232,9 +232,9 @@ for line in sys.stdin:
                 os._exit(0)
             status = os.waitpid(child, 0)[1]
             path = os.path.join(folder, "stdout")
-            said = open(path, errors="replace").read() if os.path.exists(path) else ""
-        told.append([os.waitstatus_to_exitcode(status), said])
-    print(json.dumps(told), flush=True)
+            output = open(path, errors="replace").read() if os.path.exists(path) else ""
+        results.append([os.waitstatus_to_exitcode(status), output])
+    print(json.dumps(results), flush=True)
 """
 
 
@@ -304,12 +304,12 @@ def verify(items, answers, runner):
         ends = f"print(json.dumps([int.__add__({item.slots['f']}(x), 0) for x in {inputs}]))"
         programs.append((f"{answer}\nimport json\n{ends}", {}))
     found = []
-    for item, (code, said) in zip(items, runner.run(programs), strict=True):
+    for item, (code, output) in zip(items, runner.run(programs), strict=True):
         try:
-            told = json.loads(said.splitlines()[-1]) if code == 0 else None
+            result = json.loads(output.splitlines()[-1]) if code == 0 else None
         except (ValueError, IndexError):
-            told = None
-        found.append(told == [y for _, y in item.slots["hidden"]])
+            result = None
+        found.append(result == [y for _, y in item.slots["hidden"]])
     return found
 
 
@@ -430,8 +430,8 @@ def train(task, start, run, *, steps, runner, before_step=lambda step: None):
         groups = []
         for place, item in enumerate(items):
             part = slice(SIZE * place, SIZE * place + SIZE)
-            told = zip(answers[part], rewards[part], strict=True)
-            groups.append(Group(item.prompt, tuple(Rollout((Turn(a),), reward=r, error=error) for a, r in told)))
+            pairs = zip(answers[part], rewards[part], strict=True)
+            groups.append(Group(item.prompt, tuple(Rollout((Turn(a),), reward=r, error=error) for a, r in pairs)))
         run.log({"reward": sum(rewards) / len(rewards), **group_statistics.stats(groups)}, step=step)
         run.log_groups(groups, step=step)
         yield step, whose, answers, rewards, finished
@@ -458,21 +458,21 @@ def make(out, half, *, warm_up_steps, steps, seed):
     for task in TASKS:
         began = time.process_time()
         folder = Path(out, f"{half}-{task}")
-        told = []
+        means = []
         with rlvitals.start(folder, overwrite=True, display="none", algorithm="grpo", hardware=None) as run:
             for step, whose, answers, rewards, finished in train(task, start, run, steps=steps, runner=runner):
-                told.append(sum(rewards) / len(rewards))
+                means.append(sum(rewards) / len(rewards))
                 if step >= 4 and step % 3:
                     continue
                 right = verify(whose, answers, runner) if task in PROGRAMS else [False] * len(whose)
                 for item, answer, reward, ended, truth in zip(whose, answers, rewards, finished, right, strict=True):
                     label = label_of(item, answer, reward, ended, truth)
-                    said = {"prompt": item.prompt, "completion": answer, "reward": reward, "label": label}
-                    rows.append({"task": task, "step": step, **said})
+                    fields = {"prompt": item.prompt, "completion": answer, "reward": reward, "label": label}
+                    rows.append({"task": task, "step": step, **fields})
             found = sorted({(f.severity, f.rule, f.step) for f in run.findings if f.cited})
         labels = Counter(row["label"] or "neither" for row in rows if row["task"] == task)
         print(
-            f"{task}: reward {told[0]:.2f} -> {told[-1]:.2f}, {dict(labels)}, live: {found}, "
+            f"{task}: reward {means[0]:.2f} -> {means[-1]:.2f}, {dict(labels)}, live: {found}, "
             f"{time.process_time() - began:.0f} s",
             flush=True,
         )
@@ -517,11 +517,11 @@ def measure(path, *, show):
         for (name, *key), count in counts.items():
             if task in (name, None):
                 of_task[tuple(key)] += count
-        told = []
+        parts = []
         for label, title in (("gamed", "found"), ("honest", "falsely")):
             hit, missed = of_task.get((label, True), 0), of_task.get((label, False), 0)
-            told.append(f"{title} {hit}/{hit + missed}" + (f" ({hit / (hit + missed):.1%})" if hit + missed else ""))
-        print(f"{task or 'all'}: {', '.join(told)}")
+            parts.append(f"{title} {hit}/{hit + missed}" + (f" ({hit / (hit + missed):.1%})" if hit + missed else ""))
+        print(f"{task or 'all'}: {', '.join(parts)}")
     print(dict(by_scanner))
 
 

@@ -66,14 +66,14 @@ def waits(work):
     """Synchronising calls of one run, as torch reports them."""
     work()
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("called a synchronizing" in str(warning.message) for warning in said)
+    return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
 
 def extra_gib(work):

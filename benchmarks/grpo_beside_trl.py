@@ -131,7 +131,7 @@ def trls(start: Path, folder: Path, *, steps: int, rate: float) -> dict[str, lis
     return {name: series[:steps] for name, series in found.items()}
 
 
-def told(name: str, found: dict[str, list[float]]) -> str:
+def summary(name: str, found: dict[str, list[float]]) -> str:
     """A line of the table."""
     seconds = [later - earlier for earlier, later in zip(found["at"], found["at"][1:], strict=False)][SKIPPED - 1 :]
     tokens, sampling = (sum(found[key][SKIPPED:]) for key in ("tokens", "sampling"))
@@ -158,7 +158,7 @@ def main() -> None:
         start = taught(options.body, Path(folder) / "start", steps=options.taught, rate=options.taught_rate)
         how = {"steps": options.steps, "rate": options.learning_rate}
         for name, work in (("TRL", trls), ("rlvitals", ours)):
-            print(told(name, work(start, Path(folder) / name, **how)), flush=True)
+            print(summary(name, work(start, Path(folder) / name, **how)), flush=True)
 
 
 if __name__ == "__main__":

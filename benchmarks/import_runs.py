@@ -26,7 +26,7 @@ from pathlib import Path
 
 import orjson
 
-BEGUN = 1_763_190_000_000
+START_MS = 1_763_190_000_000
 
 
 def value(row: int, metric: int) -> float:
@@ -35,14 +35,14 @@ def value(row: int, metric: int) -> float:
 
 def measured(words: list[str], environment: dict[str, str]) -> tuple[float, float, float, str]:
     """Seconds of processor time, seconds, MiB at most and output of a process."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     child = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     output = child.stdout.read()
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, output
-    return used.ru_utime + used.ru_stime, time.perf_counter() - begun, used.ru_maxrss / 1024, output
+    return used.ru_utime + used.ru_stime, time.perf_counter() - started, used.ru_maxrss / 1024, output
 
 
 def imported(address: str, to: Path, environment: dict[str, str], rows: int, metrics: int) -> None:
@@ -76,9 +76,9 @@ def fill_mlflow(uri: str, database: Path, rows: int, metrics: int) -> str:
         for n in range(metrics):
             connection.executemany(
                 "INSERT INTO metrics (key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, 0)",
-                ((f"metric/{n}", value(i, n), BEGUN + 10 * i, run, i) for i in range(rows)),
+                ((f"metric/{n}", value(i, n), START_MS + 10 * i, run, i) for i in range(rows)),
             )
-            last = (f"metric/{n}", value(rows - 1, n), BEGUN + 10 * (rows - 1), rows - 1, run)
+            last = (f"metric/{n}", value(rows - 1, n), START_MS + 10 * (rows - 1), rows - 1, run)
             connection.execute(
                 "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, ?, 0, ?)",
                 last,
@@ -92,15 +92,15 @@ def fill_trackio(environment: dict[str, str], rows: int, metrics: int) -> None:
     script = """
 import sys, datetime
 from trackio.sqlite_storage import SQLiteStorage
-rows, metrics, begun = map(int, sys.argv[1:])
+rows, metrics, start_ms = map(int, sys.argv[1:])
 for begin in range(0, rows, 10_000):
     some = range(begin, min(rows, begin + 10_000))
     SQLiteStorage.bulk_log(project="long", run="long", run_id="long", steps=list(some),
         metrics_list=[{f"metric/{n}": i / 7 + n for n in range(metrics)} for i in some],
-        timestamps=[datetime.datetime.fromtimestamp(begun / 1000 + i / 100, datetime.UTC).isoformat() for i in some],
+        timestamps=[datetime.datetime.fromtimestamp(start_ms / 1000 + i / 100, datetime.UTC).isoformat() for i in some],
         log_ids=[str(i) for i in some])
 """
-    subprocess.run([sys.executable, "-c", script, str(rows), str(metrics), str(BEGUN)], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", script, str(rows), str(metrics), str(START_MS)], env=environment, check=True)
 
 
 def main() -> None:

@@ -201,12 +201,12 @@ class Copy:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            said, _ = child.communicate(timeout=seconds)
+            output, _ = child.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
             return HUNG, ""
-        return (NOT_FOUND if child.returncode == 0 else FOUND), said[-3000:]
+        return (NOT_FOUND if child.returncode == 0 else FOUND), output[-3000:]
 
 
 def main() -> None:
@@ -237,9 +237,9 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _try(copy: Copy, module: Path, source: Source, bugs: list[Bug], *, tests: list[str], limit: float) -> None:
     began = time.monotonic()
-    result, said = copy.test(tests, limit)
+    result, output = copy.test(tests, limit)
     if result != NOT_FOUND:
-        sys.exit(f"The tests fail without a bug ({result}):\n{said}")
+        sys.exit(f"The tests fail without a bug ({result}):\n{output}")
     print(f"\n{module}: {time.monotonic() - began:.0f} s a bug at most, {len(bugs)} planted", flush=True)
     survivors = []
     for bug in bugs:

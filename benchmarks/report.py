@@ -94,15 +94,15 @@ def main() -> int:
     print(f"CPU seconds, the least of {asked.rounds}; load average before: {os.getloadavg()[0]:.1f}\n")
     print(f"{'run':<34}{'report':>9}{'markdown':>10}{'check':>8}{'show':>8}{'serve':>8}")
     with tempfile.TemporaryDirectory() as scratch:
-        for kind, rows, told in (
+        for kind, rows, label in (
             ("rows", long_run(asked.rows), f"{asked.rows:,} rows, {METRICS} metrics"),
             ("names", wide_run(asked.names), f"{FEW_ROWS} rows, {asked.names:,} metrics"),
         ):
-            measure(record(Path(scratch) / kind / "run", rows), told, asked.rounds)
+            measure(record(Path(scratch) / kind / "run", rows), label, asked.rounds)
     return 0
 
 
-def measure(run: Path, told: str, rounds: int) -> None:
+def measure(run: Path, label: str, rounds: int) -> None:
     page = str(run.parent / "page")
     works = (
         verb("report", str(run), "--output", f"{page}.html"),
@@ -113,7 +113,7 @@ def measure(run: Path, told: str, rounds: int) -> None:
     )
     verb("show", str(run))()  # leaves the index
     spent = [min(processor_time(work) for _ in range(rounds)) for work in works]
-    print(f"{told:<34}{spent[0]:>9.1f}{spent[1]:>10.1f}{spent[2]:>8.1f}{spent[3]:>8.1f}{spent[4]:>8.1f}")
+    print(f"{label:<34}{spent[0]:>9.1f}{spent[1]:>10.1f}{spent[2]:>8.1f}{spent[3]:>8.1f}{spent[4]:>8.1f}")
 
 
 if __name__ == "__main__":

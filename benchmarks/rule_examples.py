@@ -79,7 +79,7 @@ def judged(run, algorithm, rules=(), *, preset=None, framework=None, total_steps
         judge.tick(now)
     if judge.monitor.problems:
         print(f"rules that failed on {run.name}: {judge.monitor.problems}", file=sys.stderr)
-    found = [(said.finding, said.point) for said in judge.raised]
+    found = [(alarm.finding, alarm.point) for alarm in judge.raised]
     names = {name for finding, _ in found for name in finding.metrics}
     series = {name: trace for name in sorted(names) if (trace := judge.trace(name)) is not None}
     onset = None if run.onset is None else run.rows[min(run.onset, len(run.rows) - 1)]["step"]
@@ -132,8 +132,8 @@ def gap_causes(seed):
     for trouble in (*gaps.TROUBLES, *gaps.EARLY):
         run = gaps.make_gap(trouble, seed)
         played = labelled(run)
-        speaks = {"weight_sync": {"sync_without_effect", "engine_stands_still"}, "stale_samples": {"stale_samples"}}
-        played.rules |= speaks.get(run.cause, {"gap_growing"})
+        rules_of = {"weight_sync": {"sync_without_effect", "engine_stands_still"}, "stale_samples": {"stale_samples"}}
+        played.rules |= rules_of.get(run.cause, {"gap_growing"})
         yield played
 
 
@@ -165,22 +165,22 @@ def of_exploration(seed):
 
 
 def of_experts(seed):
-    speaks = {
+    rules_of = {
         "narrowing": ["experts_unbalanced"], "starving": ["experts_idle"], "differing": ["routes_differ"],
         "unrecorded": ["routes_differ"],
     }  # fmt: skip
     for trouble, frameworks in experts.TROUBLES.items():
         for framework in frameworks:
-            yield judged(experts.routed_run(seed, framework, trouble), "grpo", speaks[trouble])
+            yield judged(experts.routed_run(seed, framework, trouble), "grpo", rules_of[trouble])
 
 
 def of_distillation(seed):
-    speaks = {
+    rules_of = {
         "stuck": ["teacher_not_approached"], "leaving": ["student_leaves_teacher"], "cut": ["teacher_cut_off"],
     }  # fmt: skip
     for trouble, frameworks in distillation.TROUBLES.items():
         for framework in frameworks:
-            yield judged(distillation.distilled_run(seed, framework, trouble), "grpo", speaks[trouble])
+            yield judged(distillation.distilled_run(seed, framework, trouble), "grpo", rules_of[trouble])
 
 
 def of_judges(seed):
@@ -235,7 +235,7 @@ def of_attempts(seed):
 def of_clocks(seed):
     """A trainer that falls silent: its process is gone, or a phase does not end."""
     dice = random.Random(f"clock {seed}")
-    for rule, told in (
+    for rule, facts in (
         ("process_gone", {"lost_pid": 4211}),
         ("phase_stall", {"open_phases": [OpenPhase("rollout", 5400.0, 42.0)]}),
     ):
@@ -243,7 +243,7 @@ def of_clocks(seed):
         for step in range(1, 61):
             now += dice.gauss(60, 3)
             monitor.update({"step": step, "timestamp": now, "reward": 0.4 + 0.002 * step + dice.gauss(0, 0.02)})
-        found = [(one, 60) for one in monitor.tick(now + 5400, **told)]
+        found = [(one, 60) for one in monitor.tick(now + 5400, **facts)]
         yield Played(f"grpo_{rule}-{seed}", "grpo", None, 60, found, rules=frozenset([rule]))
 
 
@@ -378,14 +378,14 @@ def examples_of(played, family):
             finding.rule in played.rules, fits, played.onset is not None and finding.step >= played.onset, bool(lines),
             SEVERITIES.index(finding.severity),
         )  # fmt: skip
-        told = {
+        example = {
             "family": family, "run": played.name, "origin": played.origin, "algorithm": played.algorithm,
             "framework": played.framework, "length": f"{played.rows} {played.unit}", "severity": finding.severity,
             "step": finding.step,
             "onset_step": finding.onset_step, "title": finding.title, "evidence": evidence(asdict(finding)),
             "metric": name if lines else "", "chart": lines,
         }  # fmt: skip
-        yield finding.rule, worth, told
+        yield finding.rule, worth, example
 
 
 def best_examples(families, known):
@@ -393,10 +393,10 @@ def best_examples(families, known):
     for family in families:
         for seed in SEEDS[:1] if family in LONG else SEEDS:
             for played in FAMILIES[family](seed):
-                for rule, worth, told in examples_of(played, family):
+                for rule, worth, example in examples_of(played, family):
                     if rule in known and (rule not in chosen or worth > chosen[rule][0]):
-                        chosen[rule] = worth, told
-    return {rule: told for rule, (_, told) in chosen.items()}
+                        chosen[rule] = worth, example
+    return {rule: example for rule, (_, example) in chosen.items()}
 
 
 def main():

@@ -100,12 +100,13 @@ def main() -> None:
                     }
                 plain = found["one pass a token"]
                 alike = (plain[1] == found["rlvitals"][1]).float().mean().item()
-                told = ", ".join(
+                summary = ", ".join(
                     f"{way} {rows * new / took:,.0f} ({plain[0] / took:.1f}x)" for way, (took, _) in found.items()
                 )
                 kind = "bf16" if is_bf16 else "float32"
                 print(
-                    f"{name} {kind} {rows} rows, {prompt} + {new} tokens: {told}; same tokens {alike:.1%}", flush=True
+                    f"{name} {kind} {rows} rows, {prompt} + {new} tokens: {summary}; same tokens {alike:.1%}",
+                    flush=True,
                 )
 
 

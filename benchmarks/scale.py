@@ -45,7 +45,7 @@ def memory() -> float:
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 
-def said(what: str, **facts: float) -> None:
+def report(what: str, **facts: float) -> None:
     print(
         f"{what}: " + ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in facts.items()), flush=True
     )
@@ -71,16 +71,16 @@ def rows(options: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp(prefix="scale-rows-", dir=options.folder))
     try:
         load()
-        said("rlvitals log", **apart("_log", "rlvitals", folder / "rlvitals", options.rows, 10**9))
-        said("rlvitals first open, builds the index", **apart("_open", folder / "rlvitals" / "run"))
-        said("rlvitals open with its index", **apart("_open", folder / "rlvitals" / "run"))
+        report("rlvitals log", **apart("_log", "rlvitals", folder / "rlvitals", options.rows, 10**9))
+        report("rlvitals first open, builds the index", **apart("_open", folder / "rlvitals" / "run"))
+        report("rlvitals open with its index", **apart("_open", folder / "rlvitals" / "run"))
         page(folder / "rlvitals" / "run")
         load()
         shutil.rmtree(folder / "rlvitals")
         for peer in PEERS:
             place = folder / re.sub(r"\W+", "-", peer)
-            said(f"{peer} log", **apart("_log", peer, place, options.rows, options.peer_seconds))
-            said(f"{peer} read of one series", **apart("_read", peer, place))
+            report(f"{peer} log", **apart("_log", peer, place, options.rows, options.peer_seconds))
+            report(f"{peer} read of one series", **apart("_read", peer, place))
             load()
             shutil.rmtree(place)
     finally:
@@ -159,7 +159,7 @@ def page(run: Path) -> None:
                 wall, spent = time.perf_counter() - began, sum(process.cpu_times()[:2]) - spent
                 held = process.memory_info().rss / 2**20
                 what = f"  /{address.partition('?')[0]}"
-                said(what, wall_s=wall, processor_s=spent, bytes=size, memory_mib=held)
+                report(what, wall_s=wall, processor_s=spent, bytes=size, memory_mib=held)
         finally:
             server.kill()
 
@@ -187,22 +187,22 @@ def workers(options: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp(prefix="scale-workers-", dir=options.folder))
     try:
         load()
-        begun = []
+        processes = []
         for rank in range(options.workers):
             command = [sys.executable, "-c", WORKER, str(folder / "files"), str(rank), str(options.rows)]
-            begun.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             if rank == 0:
-                begun[0].stdout.readline()
-        for one in begun[1:]:
+                processes[0].stdout.readline()
+        for one in processes[1:]:
             one.stdout.readline()
         began = time.perf_counter()
-        for one in begun[1:] + begun[:1]:
+        for one in processes[1:] + processes[:1]:
             one.stdin.write("\n")
             one.stdin.flush()
-        spent = [float(one.communicate()[0]) for one in begun]
+        spent = [float(one.communicate()[0]) for one in processes]
         wall = time.perf_counter() - began
         check(rlvitals.open_run(folder / "files"), options)
-        said(
+        report(
             f"{options.workers} processes, a file each", rows=options.workers * options.rows, wall_s=wall,
             rows_a_second=options.workers * options.rows / wall, processor_s_a_worker=sum(spent) / len(spent),
         )  # fmt: skip
@@ -268,7 +268,7 @@ def through_ray(folder: Path, options: argparse.Namespace) -> None:
     check(rlvitals.open_run(folder / "ray"), options)
     total = options.workers * options.rows
     what = f"{options.workers} workers in {options.processes} Ray processes, one actor"
-    said(what, rows=total, wall_s=wall, rows_a_second=total / wall)
+    report(what, rows=total, wall_s=wall, rows_a_second=total / wall)
 
 
 # Many runs
@@ -292,16 +292,16 @@ def lake(options: argparse.Namespace) -> None:
             for number in range(first, min(first + options.batch, distinct)):
                 record(folder / "runs", number, options.rows, query_runs.LEARNING_RATES)
             between = time.perf_counter()
-            told = export_runs(folder / "runs", folder / "lake")
+            export = export_runs(folder / "runs", folder / "lake")
             recorded, exported = recorded + between - began, exported + time.perf_counter() - between
-            total, size = total + told.rows, size + told.bytes
+            total, size = total + export.rows, size + export.bytes
             shutil.rmtree(folder / "runs")
         assert total == distinct * options.rows, total
-        said("recorded", runs=distinct, rows=total, wall_s=recorded)
-        said("exported", wall_s=exported, megabytes=size / 1e6)
+        report("recorded", runs=distinct, rows=total, wall_s=recorded)
+        report("exported", wall_s=exported, megabytes=size / 1e6)
         if distinct < options.runs:
             copied = copies(folder / "lake", options.runs)
-            said("copied to runs of their own", runs=options.runs, megabytes=copied / 1e6)
+            report("copied to runs of their own", runs=options.runs, megabytes=copied / 1e6)
         questions = {"duckdb": query_runs.ask_duckdb, "ray": query_runs.ask_ray_data}
         for what, ask in questions.items():
             if options.ask not in (what, "both"):
@@ -309,7 +309,9 @@ def lake(options: argparse.Namespace) -> None:
             began, spent = time.perf_counter(), cost()
             answer = ask(folder / "lake")
             wall = time.perf_counter() - began
-            said(what, wall_s=wall, processor_s=cost() - spent, memory_mib=memory())  # Ray's own processes do not count
+            report(
+                what, wall_s=wall, processor_s=cost() - spent, memory_mib=memory()
+            )  # Ray's own processes do not count
             assert f"{answer[0][0]:.0e}" == "1e-06", answer
         load()
     finally:

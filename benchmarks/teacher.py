@@ -71,8 +71,8 @@ def teach(start: Path, folder: Path, *, steps: int, batch: int, rate: float, see
     with closing(OfflineTeacher()) as tests:
         judged = tests.judge(asked)
     pairs = [
-        (_ids(loaded.tokenizer, messages(one)), _verdict_ids(loaded.tokenizer, said))
-        for one, said in zip(asked, judged, strict=True)
+        (_ids(loaded.tokenizer, messages(one)), _verdict_ids(loaded.tokenizer, judgement))
+        for one, judgement in zip(asked, judged, strict=True)
     ]
     loaded.model.to(device)
     began = time.perf_counter()
@@ -108,11 +108,11 @@ def audit(folder: Path, client: JudgeClient, *, tasks: int, pairs: int, concurre
         gold = tests.judge(asked)
         alone = _seconds(lambda: teacher.judge(asked[:1]))
         began = time.perf_counter()
-        said = teacher.judge(asked)
+        judgements = teacher.judge(asked)
         seconds = time.perf_counter() - began
         again = teacher.judge(asked[: len(asked) // 4])
         both = list(_both(every, tests, seed))[:pairs]
-    repeated = [[one] for one in said]
+    repeated = [[one] for one in judgements]
     for verdicts, one in zip(repeated, again, strict=False):  # some are asked twice
         verdicts.append(one)
     rows = [
@@ -133,12 +133,12 @@ def audit(folder: Path, client: JudgeClient, *, tasks: int, pairs: int, concurre
         "answers": len(asked), "right by the tests": round(fmean(map(is_right, gold)), 3), "pairs": len(both),
         "seconds for one alone": round(alone, 3), "judgements a second": round(len(asked) / seconds, 2),
         "at a time": concurrency,
-        "prompt tokens": round(fmean(one.prompt_tokens for one in said), 1),
-        "completion tokens": round(fmean(one.completion_tokens for one in said), 1),
-        "no verdict": round(fmean(one.scores is None for one in said), 3),
-        "different verdicts": len({json.dumps(one.scores) for one in said if one.scores}),
-        "order within a task, reward": _ordered_alike(asked, said, gold),
-        "the commonest verdict": _commonest(said),
+        "prompt tokens": round(fmean(one.prompt_tokens for one in judgements), 1),
+        "completion tokens": round(fmean(one.completion_tokens for one in judgements), 1),
+        "no verdict": round(fmean(one.scores is None for one in judgements), 3),
+        "different verdicts": len({json.dumps(one.scores) for one in judgements if one.scores}),
+        "order within a task, reward": _ordered_alike(asked, judgements, gold),
+        "the commonest verdict": _commonest(judgements),
     }  # fmt: skip
 
 
@@ -164,10 +164,10 @@ def _prefers(client: JudgeClient, prompt: str, first: str, second: str, *_: obje
             "content": f"Task: {prompt}\nfirst: {first}\nsecond: {second}\nWhich is better, as JSON:",
         }
 
-    told = [{"role": "system", "content": INSTRUCTION}]
+    conversation = [{"role": "system", "content": INSTRUCTION}]
     for *shown, better in EXAMPLES:
-        told += [asked(*shown), {"role": "assistant", "content": json.dumps({"better": better})}]
-    return client.ask([*told, asked(prompt, first, second)], _read_preference)
+        conversation += [asked(*shown), {"role": "assistant", "content": json.dumps({"better": better})}]
+    return client.ask([*conversation, asked(prompt, first, second)], _read_preference)
 
 
 def _read_preference(verdict: dict[str, Any]) -> str:
@@ -177,13 +177,13 @@ def _read_preference(verdict: dict[str, Any]) -> str:
 
 
 def _ordered_alike(
-    asked: Sequence[AnswerToJudge], said: Sequence[Judgement], gold: Sequence[Judgement]
+    asked: Sequence[AnswerToJudge], judgements: Sequence[Judgement], gold: Sequence[Judgement]
 ) -> float | None:
     """Of two answers to one task whose true rewards differ: how often the teacher's reward has the same order, a tie
     counted half. 0.5 is chance.
     """
     alike = []
-    judged = [(q.task.prompt, s.reward, g.reward) for q, s, g in zip(asked, said, gold, strict=True)]
+    judged = [(q.task.prompt, s.reward, g.reward) for q, s, g in zip(asked, judgements, gold, strict=True)]
     for place, (prompt, reward, truth) in enumerate(judged):
         for other_prompt, other_reward, other_truth in judged[place + 1 : place + SAME]:
             if other_prompt != prompt or None in (reward, other_reward) or truth == other_truth:
@@ -192,12 +192,12 @@ def _ordered_alike(
     return round(fmean(alike), 3) if alike else None
 
 
-def _commonest(said: Sequence[Judgement]) -> str:
-    told = [json.dumps(one.scores) for one in said if one.scores is not None]
-    if not told:
+def _commonest(judgements: Sequence[Judgement]) -> str:
+    verdicts = [json.dumps(one.scores) for one in judgements if one.scores is not None]
+    if not verdicts:
         return "none"
-    most = max(sorted(set(told)), key=told.count)
-    return f"{most} in {told.count(most)} of {len(told)}"
+    most = max(sorted(set(verdicts)), key=verdicts.count)
+    return f"{most} in {verdicts.count(most)} of {len(verdicts)}"
 
 
 def _correctness(judgement: Judgement) -> float | None:

@@ -144,7 +144,7 @@ FAILURES = (
 )  # fmt: skip
 
 
-def said(report: Report, rule: str) -> str:
+def shown_text(report: Report, rule: str) -> str:
     """What the page shows of a report: the verdict, and the worst finding of one rule."""
     finding = next(found for found in report.findings if found.rule == rule)
     lines = [f"{report.verdict}: {report.reason}", "", *alarm(finding).splitlines()]
@@ -184,7 +184,7 @@ def main(names: list[str]) -> None:
         shown = block_of(failure.name).search(page)
         assert shown is not None, f"the page does not show {failure.name}"
         start, end = shown.span(2)
-        PAGE.write_text(page[:start] + said(report, failure.rule) + page[end:], encoding="utf-8")
+        PAGE.write_text(page[:start] + shown_text(report, failure.rule) + page[end:], encoding="utf-8")
 
 
 if __name__ == "__main__":

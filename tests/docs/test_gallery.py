@@ -23,9 +23,9 @@ PAGE = gallery.PAGE.read_text(encoding="utf-8")
 @pytest.mark.parametrize("failure", gallery.FAILURES, ids=lambda failure: failure.name)
 def test_a_failure_is_named_as_the_page_shows(failure, tmp_path):
     failure.make(tmp_path / failure.name)
-    told = gallery.said(rlvitals.check(tmp_path / failure.name), failure.rule)
+    text = gallery.shown_text(rlvitals.check(tmp_path / failure.name), failure.rule)
     shown = gallery.block_of(failure.name).search(PAGE)[2]
-    assert same(shown, told, "numbers vary" if failure.is_trained else ""), told
+    assert same(shown, text, "numbers vary" if failure.is_trained else ""), text
 
 
 def test_every_section_has_a_picture_and_links_its_rule():
