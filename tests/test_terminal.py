@@ -136,6 +136,28 @@ def test_what_a_run_prints_while_it_trains_is_harmless(tmp_path, display, capsys
     assert not [line for line in shown.split("\n") if line.startswith("FORGED")]
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_status_line_is_only_for_a_terminal_and_is_harmless(is_terminal, monkeypatch):
+    class Stream(io.StringIO):
+        def isatty(self):
+            return is_terminal
+
+    stream = Stream()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "20")
+    terminal.show_status(f"{ATTACK} {'long ' * 20}")
+    terminal.clear_status()
+    if not is_terminal:
+        assert stream.getvalue() == ""
+        return
+    before, shown, cleared = stream.getvalue().split("\r\x1b[K")
+    assert (before, cleared) == ("", "")
+    assert 30 < len(shown) < 40
+    assert shown.startswith("\\x1b]0;pwn")
+    assert is_harmless(shown)
+
+
 def test_a_bars_numbers_and_unit_move_no_cursor():
     from rlvitals.capture.progress import Progress
 

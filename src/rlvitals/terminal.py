@@ -118,6 +118,20 @@ def put_status(text: str, width: int) -> None:
     _write(f"\r\x1b[K{cut_middle(visible(text), max(width, 1))}", sys.stderr)
 
 
+def show_status(text: str) -> None:
+    """Show a line of progress on stderr in place of the one before; nothing if stderr is not a terminal."""
+    if sys.stderr.isatty():
+        from shutil import get_terminal_size
+
+        put_status(text, get_terminal_size().columns - 1)
+
+
+def clear_status() -> None:
+    """Clear the line of `show_status`."""
+    if sys.stderr.isatty():
+        put_status("", 0)
+
+
 def survive_narrow_encodings() -> None:
     """Make stdout and stderr replace characters that they cannot encode by question marks, instead of raising."""
     for stream in (sys.stdout, sys.stderr):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from rlvitals.importers.into_run import write_run
 from rlvitals.importers.trackers.address import Address, address_in
 from rlvitals.importers.trackers.transfer import Brought, bring
 from rlvitals.store.layout import RunDir
-from rlvitals.terminal import put_status, say, warn
+from rlvitals.terminal import clear_status, say, show_status, warn
 from rlvitals.version import __version__
 
 EXIT_FAILED = 1
@@ -77,14 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _from_tracker(address: Address, arguments: argparse.Namespace) -> int:
     to = Path(arguments.to)
     try:
-        done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=_show_progress)
+        done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=show_status)
     except OSError as error:
         raise RunError(
             f"cannot write to {to}: {error.strerror or error}. The same command continues where this one stopped"
         ) from error
     finally:
-        if sys.stderr.isatty():
-            put_status("", 0)
+        clear_status()
     if not done:
         raise ConfigError(f"{address}: there are no runs")
     if arguments.json:
@@ -141,8 +138,3 @@ def _facts(one: Brought) -> dict[str, Any]:
         "notes": one.notes,
         **({"why": one.why} if one.why else {}),
     }
-
-
-def _show_progress(text: str) -> None:
-    if sys.stderr.isatty():
-        put_status(text, shutil.get_terminal_size().columns - 1)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import is_url, upload_changes
-from rlvitals.terminal import put_status, say
+from rlvitals.terminal import clear_status, say, show_status
 from rlvitals.web.delivery import PATIENCE, Delivery, PushServer, default_name
 from rlvitals.web.people import PUSH_VARIABLE, push_token
 
@@ -40,19 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             say(f"{name}: {count} files sent")
         return 0
-    delivery = Delivery(run_dir, PushServer(arguments.url, push_token(arguments.token_file)), name, _show)
+    delivery = Delivery(run_dir, PushServer(arguments.url, push_token(arguments.token_file)), name, show_status)
     try:
         delivery.send(follow=arguments.follow, patience=arguments.patience)
     finally:
-        if sys.stderr.isatty():
-            put_status("", 0)
+        clear_status()
     if arguments.json:
         print_json({"name": name, "bytes": delivery.bytes_sent, "retries": delivery.retries})
     else:
         say(f"{name}: the server has the whole run ({delivery.bytes_sent:,} bytes sent)")
     return 0
-
-
-def _show(text: str) -> None:
-    if sys.stderr.isatty():
-        put_status(text, shutil.get_terminal_size().columns - 1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError
 from rlvitals.store.publishing import publish
 from rlvitals.store.remote import is_url, local_path
-from rlvitals.terminal import put_status, say
+from rlvitals.terminal import clear_status, say, show_status
 from rlvitals.views.discovery import find_runs, is_run
 from rlvitals.web.site import MARK, copy_runs, make_site
 
@@ -50,18 +48,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rollouts < 0:
         raise ConfigError(f"--rollouts {arguments.rollouts}: a number from 0 on")
     paths = [place for path in arguments.paths for place in _runs_at(path)]
-    progress = _Progress()
     with tempfile.TemporaryDirectory(prefix="rlvitals-share-") as folder:
         root = Path(folder) / (re.sub(r"[^\w .-]", "_", arguments.title).strip(" .")[:60] or FOLDER)
         root.mkdir()
         copies = copy_runs(
             paths, root, patterns=arguments.redact, texts=not arguments.no_texts, rollouts=arguments.rollouts,
-            progress=progress.show,
+            progress=show_status,
         )  # fmt: skip
-        made = make_site(copies, arguments.title, progress.show)
-    progress.show(f"writing {len(made.files)} files")
+        made = make_site(copies, arguments.title, show_status)
+    show_status(f"writing {len(made.files)} files")
     changed = publish(made.files, arguments.to, MARK, overwrite=arguments.overwrite)
-    progress.clear()
+    clear_status()
     facts = {
         "to": str(arguments.to),
         "runs": made.runs,
@@ -82,15 +79,3 @@ def run(arguments: argparse.Namespace) -> int:
 def _runs_at(path: str) -> list[Path]:
     place = local_path(path)
     return [place] if is_run(place) or not place.is_dir() else list(find_runs(place)) or [place]
-
-
-class _Progress:
-    """One line on a terminal; nothing elsewhere."""
-
-    def show(self, text: str) -> None:
-        if sys.stderr.isatty():
-            put_status(text, shutil.get_terminal_size().columns - 1)
-
-    def clear(self) -> None:
-        if sys.stderr.isatty():
-            put_status("", 0)

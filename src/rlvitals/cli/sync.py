@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from rlvitals.masking import MASK
 from rlvitals.sinks.follower import follow
 from rlvitals.store.fields import checked
 from rlvitals.store.layout import RunDir
-from rlvitals.terminal import put_status, say
+from rlvitals.terminal import clear_status, say, show_status
 from rlvitals.views.run import RunView, open_run
 
 EXIT_BEHIND = 1
@@ -85,12 +84,12 @@ class _Progress:
         self._next = time.monotonic() + 1.0
         trackers = [tracker for tracker in self._view.trackers if tracker["name"] in self._names]
         status = ", ".join(f"{tracker['name']}: {tracker['behind']} rows to go" for tracker in trackers)
-        put_status(status, shutil.get_terminal_size().columns - 1)
+        show_status(status)
         self._is_shown = True
 
     def clear(self) -> None:
         if self._is_shown:
-            put_status("", 0)
+            clear_status()
 
 
 def _settings(view: RunView, names: list[str], config: str | None) -> dict[str, Mapping[str, Any]]:

@@ -30,7 +30,7 @@ from rlvitals.render.check import (
 )
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number
-from rlvitals.render.svg import Frame, stretches
+from rlvitals.render.svg import Frame, escaped, stretches
 from rlvitals.terminal import visible
 
 CHART_WIDTH, CHART_HEIGHT, MARGIN = 420, 130, 58
@@ -144,7 +144,7 @@ def hindsight_parts(facts: dict[str, Any]) -> Iterator[str]:
     rows, note = nearest_rows(facts)
     if not rows:
         return
-    cells = [[escape(visible(cell)) for cell in row] for row in rows]
+    cells = [[escaped(cell) for cell in row] for row in rows]
     heads = "".join(f'<th scope="col">{head}</th>' for head in cells[0])
     yield f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
     yield from (f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in cells[1:])
@@ -166,10 +166,10 @@ def remarks(facts: dict[str, Any]) -> Iterator[str]:
         yield "</table>"
     if facts["names"]:
         yield "<h2>How the names were interpreted</h2><details><summary>"
-        yield f"{escape(visible(by_words(facts['names']))) or 'The catalogue knows all of them.'}</summary><table>"
+        yield f"{escaped(by_words(facts['names'])) or 'The catalogue knows all of them.'}</summary><table>"
         for taken in facts["names"]:
             cells = (taken["signal"], taken["name"], taken["concept"], f"{taken['sureness']}: {taken['why']}")
-            yield f"<tr>{''.join(f'<td>{escape(visible(cell))}</td>' for cell in cells)}</tr>"
+            yield f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
         yield "</table></details>"
     if notes := [*sum_of(facts["parts"]), *facts["notes"]]:
         yield "<h2>Worth knowing about the log</h2>"

@@ -5,13 +5,11 @@ coloured edge. Every text of the run is escaped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from rlvitals.records import Finding
 from rlvitals.render.numbers import number
-from rlvitals.render.svg import Frame
-from rlvitals.terminal import visible
+from rlvitals.render.svg import Frame, escaped
 
 SHOWN_FINDINGS = 3
 SHOWN_VALUES = 8
@@ -39,18 +37,18 @@ def run_card(
 ) -> str:
     """The whole card. `verdict` is the verdict and its reason; None if the run was not judged."""
     edge = _EDGES.get(verdict[0], "#888888") if verdict else "#888888"
-    words = f"{_WORDS[verdict[0]]}: {_escaped(verdict[1])}" if verdict else ""
+    words = f"{_WORDS[verdict[0]]}: {escaped(verdict[1])}" if verdict else ""
     rows = "".join(
-        f'<tr><td style="text-align:left">{_escaped(sign.name)}</td><td>{number(sign.value)}</td>'
-        f'<td>{_spark(sign.course)}</td><td style="text-align:left;opacity:.75">{_escaped(sign.change)}</td></tr>'
+        f'<tr><td style="text-align:left">{escaped(sign.name)}</td><td>{number(sign.value)}</td>'
+        f'<td>{_spark(sign.course)}</td><td style="text-align:left;opacity:.75">{escaped(sign.change)}</td></tr>'
         for sign in signs[:SHOWN_VALUES]
     )
     cards = "".join(finding._repr_html_() for finding in findings[-SHOWN_FINDINGS:])
     left = len(findings) - SHOWN_FINDINGS
     more = f"<div>and {left} earlier findings</div>" if left > 0 else ""
     return (
-        f'<div style="border-left:4px solid {edge};padding-left:10px"><b>{_escaped(name)}</b> {words}'
-        f'<div style="opacity:.75">{_escaped(" · ".join(about))}</div><table>{rows}</table>{more}{cards}</div>'
+        f'<div style="border-left:4px solid {edge};padding-left:10px"><b>{escaped(name)}</b> {words}'
+        f'<div style="opacity:.75">{escaped(" · ".join(about))}</div><table>{rows}</table>{more}{cards}</div>'
     )
 
 
@@ -62,7 +60,3 @@ def _spark(course: Sequence[tuple[float, float]]) -> str:
     style = 'style="fill:none;stroke:currentColor;stroke-width:1.3"'
     line = frame.line(course, "").replace(' class=""', f" {style}")
     return f'<svg width="92" height="20" viewBox="0 0 92 20" aria-hidden="true">{line}</svg>'
-
-
-def _escaped(text: str) -> str:
-    return escape(visible(text))

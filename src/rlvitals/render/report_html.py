@@ -33,6 +33,7 @@ from rlvitals.render.report import (
     values_table,
 )
 from rlvitals.render.run_plots import Picture
+from rlvitals.render.svg import escaped
 from rlvitals.render.svg_panels import STYLE as PANEL_STYLE
 from rlvitals.render.svg_panels import legend, panel_figure, sparkline
 from rlvitals.render.transcript import group_heading, rollout_heading
@@ -108,11 +109,11 @@ def _sections(report: RunReport) -> Iterator[tuple[str, str, Iterator[str]]]:
 
 
 def _head(report: RunReport) -> Iterator[str]:
-    yield f"<h1>{verdict_words(report.check['verdict'])} {_escaped(report.name)}</h1>"
-    yield f"<p>{_escaped(report.check['reason'])}</p>"
-    yield f'<p class="faint">{_escaped(" · ".join(about_words(report)))}</p>'
+    yield f"<h1>{verdict_words(report.check['verdict'])} {escaped(report.name)}</h1>"
+    yield f"<p>{escaped(report.check['reason'])}</p>"
+    yield f'<p class="faint">{escaped(" · ".join(about_words(report)))}</p>'
     if report.about["status_note"]:
-        yield f'<p class="faint">{_escaped(report.about["status_note"])}</p>'
+        yield f'<p class="faint">{escaped(report.about["status_note"])}</p>'
 
 
 def _vitals(report: RunReport) -> Iterator[str]:
@@ -124,10 +125,10 @@ def _vitals(report: RunReport) -> Iterator[str]:
             moved = "" if tile["change"] is None else tile["change"]["told"]
             band = "" if tile["band"] is None else f"typical: {band_text(*tile['band'])}"
             yield (
-                f'<div class="tile" title="{_escaped(tile["why"])}"><p>{_escaped(tile["title"])}</p>'
+                f'<div class="tile" title="{escaped(tile["why"])}"><p>{escaped(tile["title"])}</p>'
                 f'<span class="{style}">{symbol} <b>{number(tile["value"])}</b></span>'
                 f"{sparkline(tile['spark'], tile['name'])}"
-                f'<p class="faint">{_escaped(tile["name"])}</p><p class="faint">{escape(moved)}</p>'
+                f'<p class="faint">{escaped(tile["name"])}</p><p class="faint">{escape(moved)}</p>'
                 f'<p class="faint">{escape(band)}</p></div>'
             )
         yield "</div>"
@@ -164,7 +165,7 @@ def _curves(picture: Picture | None) -> Iterator[str]:
         yield f"<p>{legend(picture.legend)}</p>"
     if picture.remarks:
         yield "<ul>"
-        yield from (f'<li class="{escape(severity)}">{_escaped(text)}</li>' for severity, text in picture.remarks)
+        yield from (f'<li class="{escape(severity)}">{escaped(text)}</li>' for severity, text in picture.remarks)
         yield "</ul>"
     if any(panel.band for panel in picture.panels):
         yield '<p class="faint">Shaded: the catalogue\'s typical range.</p>'
@@ -175,7 +176,7 @@ def _curves(picture: Picture | None) -> Iterator[str]:
 
 def _epochs(facts: EpochsFacts | None) -> Iterator[str]:
     if facts is not None:
-        yield f"<p><b>{escape(facts['verdict'])}</b>: {_escaped(facts['why'])}</p>"
+        yield f"<p><b>{escape(facts['verdict'])}</b>: {escaped(facts['why'])}</p>"
         yield from _table(epochs_table(facts))
 
 
@@ -240,23 +241,21 @@ def _table(table: ReportTable | None, style: str = "") -> Iterator[str]:
         return
     kinds = ["" if place < table.words else ' class="n"' for place in range(len(table.headers))]
     # Focusable, so that a table wider than the window can also be scrolled with the keyboard.
-    label = _escaped(", ".join(filter(None, table.headers)))
+    label = escaped(", ".join(filter(None, table.headers)))
     reach = "" if style else f' tabindex="0" role="group" aria-label="table of {label}"'
     yield f'<div class="wide"{reach}><table class="{style}">'
     if any(table.headers):
         cells = "".join(
-            f'<th{kind} scope="col">{_escaped(name)}</th>' for kind, name in zip(kinds, table.headers, strict=True)
+            f'<th{kind} scope="col">{escaped(name)}</th>' for kind, name in zip(kinds, table.headers, strict=True)
         )
         yield f"<thead><tr>{cells}</tr></thead>"
     for row in table.rows:
         yield (
-            "<tr>"
-            + "".join(f"<td{kind}>{_escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True))
-            + "</tr>"
+            "<tr>" + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
         )
     yield "</table></div>"
     if table.note:
-        yield f'<p class="faint">{_escaped(table.note)}</p>'
+        yield f'<p class="faint">{escaped(table.note)}</p>'
 
 
 def _folded(table: ReportTable | None) -> Iterator[str]:
@@ -266,9 +265,5 @@ def _folded(table: ReportTable | None) -> Iterator[str]:
         yield "</details>"
 
 
-def _escaped(text: str) -> str:
-    return escape(visible(text))
-
-
 def _escaped_lines(text: str) -> str:
-    return "\n".join(_escaped(line) for line in text.split("\n"))
+    return "\n".join(escaped(line) for line in text.split("\n"))

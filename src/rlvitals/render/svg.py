@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Literal, NamedTuple
+
+from rlvitals.terminal import visible
 
 Scale = Literal["linear", "log", "symlog"]
 
@@ -91,3 +94,8 @@ def stretches(x: Iterable[float], low: Iterable[float | None], high: Iterable[fl
             stretch.append(Spot(place, lowest, highest, lowest / 2 + highest / 2))
     if stretch:
         yield stretch
+
+
+def escaped(text: str) -> str:
+    """A text of a run for HTML or SVG, on one line, with control characters made visible."""
+    return escape(visible(text))

@@ -13,8 +13,7 @@ from rlvitals.render.curves import axis_scale, envelope
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import COLOURS, Array, Mark, Panel, Picture, PlotLine
-from rlvitals.render.svg import Frame, Scale, Spot
-from rlvitals.terminal import visible
+from rlvitals.render.svg import Frame, Scale, Spot, escaped
 
 WIDTH, HEIGHT, LEFT = 420, 190, 58
 BUCKETS = 180
@@ -64,7 +63,7 @@ def panel_figure(panel: Panel, picture: Picture) -> str:
     """One panel with its band, findings, abandoned attempts and the boundaries between attempts."""
     values = np.concatenate([np.zeros(0), *(line.y[np.isfinite(line.y)] for line in panel.lines)])
     places = np.concatenate([np.zeros(0), *(line.x for line in panel.lines)])
-    caption = f"<b>{_escaped(panel.title)}</b>{_escaped(panel.name)}"
+    caption = f"<b>{escaped(panel.title)}</b>{escaped(panel.name)}"
     if not len(values):
         lost = sum(len(line.y) for line in panel.lines)
         return f"<figure><figcaption>{caption}<br>no finite value in {number(lost)} points</figcaption></figure>"
@@ -76,7 +75,7 @@ def panel_figure(panel: Panel, picture: Picture) -> str:
         parts += _curve(line, f" s{place % len(COLOURS)}", frame)
     parts += _marks(panel.marks, frame)
     parts += _lost(panel.not_finite, frame)
-    label = f"{_escaped(panel.title)}: {_summary(panel, values)}"
+    label = f"{escaped(panel.title)}: {_summary(panel, values)}"
     return (
         f'<figure><figcaption>{caption}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{label}">{"".join(parts)}</svg><figcaption>{_keys(panel, picture)}{_summary(panel, values)}'
@@ -88,7 +87,7 @@ def legend(names: Sequence[str]) -> str:
     """The legend: each line's style and name."""
     return "".join(
         f'<span class="key"><svg viewBox="0 0 26 8" aria-hidden="true"><polyline class="middle s{place % len(COLOURS)}"'
-        f' points="1,4 25,4"/></svg>{_escaped(name)}</span>'
+        f' points="1,4 25,4"/></svg>{escaped(name)}</span>'
         for place, name in enumerate(names)
     )
 
@@ -101,13 +100,9 @@ def sparkline(points: Sequence[Sequence[float | None]], label: str) -> str:
     xs, ys = [x for x, _ in known], [y for _, y in known]
     frame = Frame(SPARK_WIDTH + 6, SPARK_HEIGHT + 20, 2, (min(xs), max(xs)), (min(ys), max(ys)), top=3)
     return (
-        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img" aria-label="{_escaped(label)}">'
+        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" role="img" aria-label="{escaped(label)}">'
         f"{frame.line(known, 'middle')}</svg>"
     )
-
-
-def _escaped(text: str) -> str:
-    return escape(visible(text))
 
 
 def _frame(places: Array, values: Array) -> Frame:
@@ -154,7 +149,7 @@ def _background(panel: Panel, picture: Picture, frame: Frame) -> Iterator[str]:
     for x, words in picture.boundaries:
         if frame.x_range[0] <= x <= frame.x_range[1]:
             yield _upright(frame, x, "boundary")
-            yield f'<text x="{frame.x(x) + 2}" y="{frame.floor - 3}">{_escaped(words)}</text>'
+            yield f'<text x="{frame.x(x) + 2}" y="{frame.floor - 3}">{escaped(words)}</text>'
 
 
 def _curve(line: PlotLine, style: str, frame: Frame) -> Iterator[str]:
