@@ -197,10 +197,10 @@ def test_a_panel_has_a_title_an_evaluation_and_files_of_its_own(browser, served,
 
         menu = open_menu(page, "spiky")
         menu.get_by_label("clip outliers").check()
-        page.wait_for_selector('[data-metric="spiky"] .count:has-text("outliers outside")')
+        page.wait_for_selector('[data-metric="spiky"] .count:has-text("outliers clipped")')
         menu.get_by_label("Highest y").fill("3")
         menu.get_by_label("Highest y").press("Enter")
-        page.wait_for_selector('[data-metric="spiky"] .count:has-text("by hand")')
+        page.wait_for_selector('[data-metric="spiky"] .count:has-text("manual y range")')
         assert not axe_violations(page)
         menu.get_by_role("button", name="Pin").click()
         page.keyboard.press("Escape")
@@ -210,7 +210,7 @@ def test_a_panel_has_a_title_an_evaluation_and_files_of_its_own(browser, served,
         page.keyboard.press("Escape")
         assert "pin=kl&pin=spiky" in page.url
         assert screen.texts("h2.group")[0] == "Pinned"
-        page.get_by_role("button", name="Keep as a board").click()
+        page.get_by_role("button", name="Save as a board").click()
         page.get_by_label("Name of the board").fill("mine")
         page.keyboard.press("Enter")
         page.wait_for_url("**board=mine**")
@@ -221,7 +221,7 @@ def test_a_panel_has_a_title_an_evaluation_and_files_of_its_own(browser, served,
         page.get_by_label("Board", exact=True).select_option("mine")
         screen.until("() => document.querySelectorAll('.panel').length === 2")
         assert [one.get_attribute("data-metric") for one in page.locator(".panel").all()] == ["kl", "spiky"]
-        page.wait_for_selector('[data-metric="spiky"] .count:has-text("by hand")')
+        page.wait_for_selector('[data-metric="spiky"] .count:has-text("manual y range")')
 
         # Smoothing by a time constant: the kernel is exp(-distance / 5 steps).
         page = screen.open("metrics", run="one", filter="^signed$", smooth="5x", panel="symlog;signed")

@@ -140,7 +140,7 @@ def test_a_sweep_is_compared_and_narrowed_by_ranges(browser, sweep):
         differing = page.get_by_role("region", name="Settings that differ").first.inner_text()
         assert "learning_rate" in differing
         assert "output_dir" not in differing
-        assert page.get_by_text("ids, places, times").count() == 1
+        assert page.get_by_text("ids, paths, times").count() == 1
         rows = {text.split("\t")[0]: text.split("\t") for text in screen.texts(".importance tbody tr")}
         # Ranks 2.5 and 6.5, four times each, against 1 to 8: 32 / sqrt(32 * 42) = 0.8729.
         assert rows["learning_rate"][1] == "+0.8729"

@@ -187,7 +187,7 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     assert severities == sorted(severities, key=lambda style: ["act" in style, "watch" in style], reverse=True)
     worst = next(finding for finding in found if finding.severity == "critical")
     first = cards.nth(0).inner_text()
-    for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Asked and done"):
+    for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Requested actions"):
         assert text in first
     page.wait_for_selector(".finding .traces canvas")
     page.locator("details.taken summary").click()
@@ -222,7 +222,7 @@ def test_health_tells_what_going_on_has_cost_and_leads_to_the_nearest_healthy_ru
 
 def test_health_of_a_run_without_findings_says_so(screen):
     page = screen.open("health", run="healthy")
-    assert "Nothing was found" in page.locator("#content").inner_text()
+    assert "No findings." in page.locator("#content").inner_text()
     page.wait_for_load_state("networkidle")
     assert page.locator(".hindsight").count() == 0
 
@@ -286,7 +286,7 @@ def test_compare_shows_what_differs_and_curves_over_each_other(screen):
     page.wait_for_selector(".notice")
     page.get_by_label("Add a run").fill("long")
     page.wait_for_url("**with=long**")
-    page.wait_for_selector("text=In one run alone")
+    page.wait_for_selector("text=Only in one run")
 
 
 def test_performance_shows_phases_shares_speeds_and_memory(screen):

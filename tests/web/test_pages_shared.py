@@ -96,11 +96,11 @@ def test_what_files_cannot_answer_is_reported(browser, site):
         assert page.locator(".groups button.group").count() == 1
         assert "What is the river?" in page.locator(".turns").inner_text()
         page = screen.open("rollouts", run="agent", search="nowhere to be found")
-        assert "No rollout fits" in page.locator(".groups").inner_text()
+        assert "No rollouts match" in page.locator(".groups").inner_text()
         page = screen.open("compare", run="healthy", **{"with": ["failing", "agent"]})
         assert "compares two runs, or all" in page.locator("#content .notice").inner_text()
         page.get_by_role("button", name="shared copy").click()
-        assert "Zooming in shows the same points" in page.locator("dialog").inner_text()
+        assert "Zooming in does not load more points" in page.locator("dialog").inner_text()
         assert axe_violations(page) == []
         page.keyboard.press("Escape")
         page = screen.open("health", run="nowhere")

@@ -63,7 +63,7 @@ def test_a_stopped_run_its_changes_counts_and_the_log_beside_it(browser, folder)
 
             page = screen.open("health", run="run")
             asked = page.locator(".asked li").inner_text()
-            assert asked == "checkpoint asked at step 70, asked by Ada: <b>before</b> lunch: declined, no room"
+            assert asked == "checkpoint requested at step 70, asked by Ada: <b>before</b> lunch: declined, no room"
             reason = page.locator(".reason").inner_text()
             report = rlvitals.check(folder / "run")
             assert reason == report.reason

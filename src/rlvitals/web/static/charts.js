@@ -208,8 +208,8 @@ export class Chart {
     const bounds = this.picture.bounds;
     return [
       this.scale.kind !== "linear" && this.scale.kind,
-      this.usual && `${number(this.clipped)} outliers outside`,
-      bounds && (bounds[0] !== null || bounds[1] !== null) && "y range by hand",
+      this.usual && `${number(this.clipped)} outliers clipped`,
+      bounds && (bounds[0] !== null || bounds[1] !== null) && "manual y range",
     ]
       .filter(Boolean)
       .join(", ");

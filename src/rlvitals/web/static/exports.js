@@ -47,8 +47,8 @@ export async function saveCsv(title, runs, names) {
   }
   const text = rows.map((row) => row.map(cell).join(",")).join("\n");
   download(`${title}.csv`, new Blob([`${text}\n`], {type: "text/csv"}));
-  const summary = `${counted(rows.length - 1, "row")} saved. A value that is not finite is an empty cell.`;
-  return failed.length ? `${summary} Not in it: ${failed.join("; ")}` : summary;
+  const summary = `${counted(rows.length - 1, "row")} saved. Non-finite values are empty cells.`;
+  return failed.length ? `${summary} Not included: ${failed.join("; ")}` : summary;
 }
 
 /**
@@ -130,7 +130,7 @@ function asPng(title, chart) {
     ctx.fillText(label, 34 * ratio, y);
   });
   return new Promise((done, fail) =>
-    canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The browser made no image.")))),
+    canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The browser could not create the image.")))),
   );
 }
 

@@ -96,7 +96,7 @@ export async function reportStatus(run, onNews) {
  */
 export async function answer(path, query) {
   const address = (await site()).addresses[path];
-  if (!address) throw new Refused("This page is a shared copy: there is nothing at this address.", NOT_FOUND);
+  if (!address) throw new Refused("This page is a shared copy. It does not contain this address.", NOT_FOUND);
   if (path === "rollouts" && query.get("search")) return searched(address, query);
   const values = address.each ? query.getAll(address.each) : [];
   if (values.length < 2) return single(address, query);
@@ -183,9 +183,9 @@ export async function about() {
   const {made} = await site();
   const sentences = [
     `Made on ${new Date(made * 1000).toLocaleString()}. It does not change when the runs do.`,
-    "Curves are downsampled; each point keeps its lowest and its highest value. Zooming in shows the same points, larger.",
-    "Some of the rollouts are here, without their tokens. A search looks through these.",
-    "Secrets, host names, user names and absolute paths were left out, and whatever else the sender chose.",
+    "Curves are downsampled; each point keeps its lowest and its highest value. Zooming in does not load more points.",
+    "It contains some of the rollouts, without their tokens. The search covers only these.",
+    "Secrets, host names, user names and absolute paths were removed, and everything else that the sender excluded.",
   ];
   dialog("Shared copy", el("div", {class: "help"}, el("ul", {}, sentences.map((line) => el("li", {}, line)))));
 }

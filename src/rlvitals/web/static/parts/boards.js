@@ -27,9 +27,9 @@ export function boardBar() {
         el(
           "button",
           {"aria-pressed": String(isAlone), on: {click: () => state.go({show: isAlone ? null : "pinned"})}},
-          isAlone ? "All panels" : `${counted(count, "pinned panel")} alone`,
+          isAlone ? "All panels" : `Only ${counted(count, "pinned panel")}`,
         ),
-        editable && el("button", {on: {click: keep}}, "Keep as a board…"),
+        editable && el("button", {on: {click: keep}}, "Save as a board…"),
         el("button", {on: {click: () => state.go({pin: null, show: null, board: null})}}, "Unpin all"),
       ],
     );
@@ -84,9 +84,9 @@ function keep() {
     act(field.value.trim(), content());
   };
   const opened = dialog(
-    "Keep as a board",
-    el("form", {on: {submit}}, field, " ", el("button", {type: "submit"}, "Keep")),
-    el("p", {class: "faint small"}, "The pinned panels, their settings, the x-axis, scale and smoothing. Everyone who opens this folder sees it."),
+    "Save as a board",
+    el("form", {on: {submit}}, field, " ", el("button", {type: "submit"}, "Save")),
+    el("p", {class: "faint small"}, "Saves the pinned panels, their settings, the x-axis, the scale and the smoothing. Everyone who opens this folder sees the board."),
     known && now().boards[known] !== undefined
       ? el("button", {on: {click: () => act(known, null)}}, `Delete the board ${known}`)
       : el("span"),

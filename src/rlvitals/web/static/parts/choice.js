@@ -151,7 +151,7 @@ function matching(filter) {
     const reason = error instanceof Error ? error.message : String(error);
     return {
       fits: (text) => text.toLowerCase().includes(filter.toLowerCase()),
-      complaint: `${filter} is not a regular expression (${reason}): taken as plain text`,
+      complaint: `${filter} is not a regular expression (${reason}): searched as plain text`,
     };
   }
 }

@@ -26,7 +26,7 @@ export async function pickColumns(table) {
     min: 0,
     value: 100,
     class: "step",
-    "aria-label": "Step of a value at a step",
+    "aria-label": "Step for values at a step",
   });
   const field = searchField("search metrics and settings", () => drawList());
   const has = (/** @type {string} */ key) => chosenColumns().includes(key);
@@ -55,10 +55,10 @@ export async function pickColumns(table) {
           el("span", {}, columnOf(key).title),
           el(
             "button",
-            {class: "plain", disabled: at === 0, "aria-label": `${key} further left`, on: {click: () => move(key, -1)}},
+            {class: "plain", disabled: at === 0, "aria-label": `${key} to the left`, on: {click: () => move(key, -1)}},
             "←",
           ),
-          el("button", {class: "plain", "aria-label": `${key} further right`, on: {click: () => move(key, 1)}}, "→"),
+          el("button", {class: "plain", "aria-label": `${key} to the right`, on: {click: () => move(key, 1)}}, "→"),
           el("button", {class: "plain", "aria-label": `Remove ${key}`, on: {click: () => toggle(key)}}, "✕"),
         ),
       ),
@@ -68,7 +68,7 @@ export async function pickColumns(table) {
     const at = Math.max(0, Math.round(Number(step.value) || 0));
     fill(
       list,
-      el("h3", {}, "About every run"),
+      el("h3", {}, "Properties of the run"),
       el(
         "p",
         {},
@@ -140,7 +140,7 @@ function matching(text) {
 
 /** @param {string[]} names @param {(name: string) => HTMLElement[]} chips */
 function rows(names, chips) {
-  if (!names.length) return el("p", {class: "faint"}, "None fits.");
+  if (!names.length) return el("p", {class: "faint"}, "No match.");
   return el(
     "ul",
     {class: "plainlist"},

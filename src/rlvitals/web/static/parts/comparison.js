@@ -73,7 +73,7 @@ function written(value) {
 export function folded(found, names) {
   const count = Object.keys(found).length;
   if (!count) return null;
-  const words = `${count} more: ids, places, times, machines, versions, and what another setting repeats`;
+  const words = `${count} more: ids, paths, times, machines, versions, and copies of other settings`;
   return el("details", {}, el("summary", {}, words), differences(found, names));
 }
 
@@ -93,7 +93,7 @@ export function parting(row, names) {
       runs.flatMap(({name, at, step}, place) => [place ? ", " : "", runSwatch(names, at), ` ${name} at step ${number(step)}`]),
     );
   const bands = found(row.bands);
-  if (bands.length) return listed("Band of its seeds differs from the first run's: ", bands);
+  if (bands.length) return listed("The band of its seeds differs from the first run's: ", bands);
   const parted = found(row.parts);
   if (parted.length) return listed("Differs from the first run beyond noise: ", parted);
   return el("p", {class: "faint small"}, row.common_steps ? "No difference beyond noise." : "");

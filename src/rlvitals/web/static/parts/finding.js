@@ -71,11 +71,11 @@ export function card(finding, place, hasRollouts, others) {
       row("Likely causes", list(finding.causes)),
       row("Evidence", finding.evidence_told),
       row(
-        "Read from",
+        "Metrics",
         finding.metrics.length > 0 && finding.metrics.flatMap((name) => /** @type {Child[]} */ ([explainable(name), " "])),
       ),
-      row("Asked and done", done(finding)),
-      row("Seen in", finding.cited.length > 0 && hasRollouts && places(finding)),
+      row("Requested actions", done(finding)),
+      row("Example rollouts", finding.cited.length > 0 && hasRollouts && places(finding)),
       row("Also reported", others.length > 0 && besides(others)),
     ),
     finding.trace.length > 0 && el("div", {class: "traces"}),
@@ -121,7 +121,7 @@ function besides(others) {
 function done(finding) {
   if (!finding.requests.length)
     return finding.action !== "none"
-      ? `${finding.action.replaceAll("_", " ")} would be asked of a trainer that may act`
+      ? `${finding.action.replaceAll("_", " ")} would be requested if the trainer allowed actions`
       : "";
   return el("ul", {}, finding.requests.map(requestItem));
 }
@@ -132,7 +132,7 @@ export function requestItem(request) {
   return el(
     "li",
     {},
-    `${(request.action ?? "").replaceAll("_", " ")} asked at step ${number(request.step)}${by}: `,
+    `${(request.action ?? "").replaceAll("_", " ")} requested at step ${number(request.step)}${by}: `,
     el(
       "strong",
       {},

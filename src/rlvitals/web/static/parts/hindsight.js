@@ -22,7 +22,7 @@ export function hindsight({told, nearest}) {
       el(
         "details",
         {},
-        el("summary", {}, "The settings that differ"),
+        el("summary", {}, "Settings that differ"),
         differences(nearest.differences, ["this run", nearest.name]),
         nearest.left_out > 0 && el("p", {class: "faint"}, `and ${number(nearest.left_out)} more settings`),
       ),

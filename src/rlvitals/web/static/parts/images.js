@@ -117,7 +117,7 @@ function frame(run, name, signal, series) {
       picture.hidden = !found;
       caption.textContent = found
         ? [`step ${number(found.step)}`, `${found.width} × ${found.height}`, found.caption].filter(Boolean).join(" · ")
-        : "none up to this step";
+        : "no image up to this step";
       if (!found || found.step === wanted) return;
       wanted = found.step;
       const words = `${name} at step ${number(found.step)}${found.caption ? `: ${found.caption}` : ""}`;

@@ -19,7 +19,7 @@ export function editIn(cell, label, value, keep, done) {
     done();
     if (!isKept || text === value) return;
     await keep(text).then(
-      () => announce(`${label} kept`),
+      () => announce(`${label} saved`),
       (error) => alertIn(cell, String(error.message ?? error)),
     );
   };

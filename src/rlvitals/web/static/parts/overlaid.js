@@ -177,8 +177,8 @@ async function pick() {
       }),
     );
     status.textContent =
-      `${counted(also.length, "run")} over this one` +
-      (isFull ? `; ${MOST_RUNS} together are the most` : "") +
+      `${counted(also.length, "run")} overlaid` +
+      (isFull ? `; at most ${MOST_RUNS} runs together` : "") +
       (fitting.length > MOST_LISTED ? `; ${MOST_LISTED} of ${number(fitting.length)} are listed` : "");
   };
   const field = el("input", {

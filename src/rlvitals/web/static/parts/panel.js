@@ -74,7 +74,7 @@ export class MetricPanel {
         el("h3", {class: "mono"}, explainable(metric.lines[0].name, metric.name)),
         this.readout,
         this.icon("⋯", `${metric.name}: scale, range, pin, export`, () => openMenu(metric.name, this.names, () => drawn.get(metric.name) ?? null)),
-        this.icon("⤢", `${metric.name}: large or small`, () => this.enlarge()),
+        this.icon("⤢", `${metric.name}: enlarge or shrink`, () => this.enlarge()),
       ),
       el("div", {class: "sub"}, el("span", {class: "faint small what", title: what}, what), this.count),
       this.body,
@@ -207,7 +207,7 @@ function named(runs) {
 
 /** @param {Series[]} series @returns {string} why the panel is empty */
 function emptyReason([first]) {
-  return first?.problem ?? (first?.lines.length ? "no point in this stretch" : first?.refused[0]?.reason) ?? "no point in this stretch";
+  return first?.problem ?? (first?.lines.length ? "no points in this range" : first?.refused[0]?.reason) ?? "no points in this range";
 }
 
 /**
@@ -226,5 +226,5 @@ function missing(name, refused) {
       ),
     );
   const words = `${counted(refused.length, "run")} not drawn`;
-  return el("button", {class: "plain small refused", title: "Which, and why", on: {click: show}}, words);
+  return el("button", {class: "plain small refused", title: "Show which runs, and why", on: {click: show}}, words);
 }

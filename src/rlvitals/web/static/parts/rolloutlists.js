@@ -64,7 +64,7 @@ export function groupList(groups, chosen) {
  * @param {(hit: HitFacts) => boolean} isHere
  */
 export function hitList(hits, isHere) {
-  if (!hits.length) return [notice("No rollout fits.")];
+  if (!hits.length) return [notice("No rollouts match.")];
   return hits.map((hit) =>
     el(
       "button",

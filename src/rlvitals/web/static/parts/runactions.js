@@ -37,7 +37,7 @@ export function drawActions(place, done, runs, clear, by) {
     el("button", {class: "plain", on: {click: clear}}, "Clear"),
     editable &&
       !isGone &&
-      el("span", {class: "faint small"}, "Deleted runs disappear from the list; their files stay until rlvitals purge."),
+      el("span", {class: "faint small"}, "Deleted runs are hidden. Their files stay until you run 'rlvitals purge'."),
   );
 
   /** @param {string[]} changed @param {RunMarks} change @param {string} word */
@@ -78,7 +78,7 @@ export function change(cell, run, key, draw) {
           .map((tag) => tag.trim())
           .filter(Boolean),
       });
-    editIn(cell, `Tags of ${run}, with commas between`, (own.tags ?? []).join(", "), keep, draw);
+    editIn(cell, `Tags of ${run}, separated by commas`, (own.tags ?? []).join(", "), keep, draw);
   } else if (key === "note") editIn(cell, `Note on ${run}`, own.note ?? "", (note) => marks.mark(run, {note}), draw);
   else editIn(cell, `Name of ${run}`, own.name ?? "", (name) => marks.mark(run, {name}), draw);
 }

@@ -85,7 +85,7 @@ export function tokenView(rollout, trace) {
           class: "text tokens",
           tabindex: 0,
           role: "group",
-          "aria-label": `Tokens of ${turn === null ? "the rollout" : `turn ${turn + 1}`}; the arrow keys walk through them`,
+          "aria-label": `Tokens of ${turn === null ? "the rollout" : `turn ${turn + 1}`}; use the arrow keys to move`,
           on: {pointerover: pointed, click: pointed, keydown: walked},
         },
         ...Array.from({length: to - from}, (_, place) => drawn(trace, overlay, from + place, place)),

@@ -58,7 +58,7 @@ export function transcriptIn(place, run, signal) {
  * @returns {HTMLElement[]}
  */
 function transcript(rollout, place, wanted, trace, spotAt) {
-  if (!rollout) return [notice("There is no such rollout.")];
+  if (!rollout) return [notice("This rollout does not exist.")];
   const facts = [
     ["reward", number(rollout.reward)],
     ["advantage", number(rollout.advantage)],

@@ -145,7 +145,7 @@ export async function mount({run, root, signal}) {
           ? "The runs have the same values at every common step."
           : `The values differ from step ${number(compared.first_divergence)} on.`,
         names.length < all.length &&
-          ` Curves and tables show the first ${names.length} of ${all.length} runs, the sweep all.`,
+          ` Curves and tables show the first ${names.length} of ${all.length} runs. The sweep shows all of them.`,
       ),
       section("Settings that differ", differences(compared.config_differences, names), folded(compared.bookkeeping, names)),
       all.length > 2 && section("Sweep", sweep),
@@ -163,7 +163,7 @@ export async function mount({run, root, signal}) {
         ),
       ),
       section("Best and final", table(compared, names, wanted)),
-      section("In one run alone", only(compared.only_in_one)),
+      section("Only in one run", only(compared.only_in_one)),
       rollouts,
     );
   }

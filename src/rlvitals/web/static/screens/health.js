@@ -16,7 +16,7 @@ import * as state from "../state.js";
 const SEVERITIES = ["critical", "warning", "info"];
 const SURE = ["known", "given"];
 
-const WHAT_WAS_LOOKED_FOR = "'rlvitals check' on this run lists what could not be judged, and which metric it would take.";
+const WHAT_WAS_LOOKED_FOR = "Run 'rlvitals check' to see what could not be judged and which metrics are missing.";
 
 /** @param {import("../../page.d.ts").Place} place @returns {Promise<import("../../page.d.ts").Screen>} */
 export async function mount({run, root, signal}) {
@@ -73,8 +73,8 @@ export async function mount({run, root, signal}) {
       shown.length
         ? el("div", {class: "cards"}, cards(serious), remarks.length > 0 && folded(remarks.length, severity === "info", cards(remarks)))
         : notice(
-            answer.findings.length ? "No finding of this kind." : answer.judging ? "Nothing yet." : "Nothing was found.",
-            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Not monitored during training: the log is judged now. ${WHAT_WAS_LOOKED_FOR}`,
+            answer.findings.length ? "No findings of this kind." : answer.judging ? "No findings yet." : "No findings.",
+            answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Not monitored during training: the log is judged when this page is opened. ${WHAT_WAS_LOOKED_FOR}`,
           ),
       answer.asked.length > 0 &&
         el("section", {class: "asked"}, el("h2", {}, "Asked by people"), el("ul", {}, answer.asked.map(requestItem))),
@@ -118,7 +118,7 @@ export async function mount({run, root, signal}) {
     },
     keys: [
       {key: "j", label: "next finding", does: () => walk(1)},
-      {key: "k", label: "finding before", does: () => walk(-1)},
+      {key: "k", label: "previous finding", does: () => walk(-1)},
     ],
   };
 }
@@ -255,7 +255,7 @@ function timeline({findings, first_step, last_step}, shown) {
   });
   return el(
     "section",
-    {class: "timeline", "aria-label": "Findings along the steps"},
+    {class: "timeline", "aria-label": "Findings by step"},
     el("div", {class: "lanes"}, rows),
     el(
       "div",

@@ -36,7 +36,7 @@ export async function mount({run, root, signal, again}) {
   const answer = await ask("metrics", {run}, signal);
   const all = byName(answer.metrics);
   if (!all.length) {
-    fill(root, notice("No metric was logged yet."));
+    fill(root, notice("No metrics have been logged yet."));
     return {
       live: ({kind}) => {
         if (kind === "rows") again();
@@ -273,7 +273,7 @@ export async function mount({run, root, signal, again}) {
         },
       },
       {key: "j", label: "next panel", does: () => walk(1)},
-      {key: "k", label: "panel before", does: () => walk(-1)},
+      {key: "k", label: "previous panel", does: () => walk(-1)},
       {key: "Escape", label: "close the explanation, full screen, the large panel, the zoom", does: back},
     ],
   };

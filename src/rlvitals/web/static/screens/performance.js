@@ -44,10 +44,10 @@ export async function mount({run, root, signal}) {
           "No phases, speeds or samples of the machine were recorded.",
           'with run.phase("generate"): … records a phase; samples are taken every five seconds.',
         ),
-      section("Phases, step by step", facts.phases.length && waterfall(facts, names)),
+      section("Phases of each step", facts.phases.length && waterfall(facts, names)),
       section("Share of the time", names.length && shares(facts.share, names)),
       section("Speeds", Object.keys(facts.throughput).length && speeds(facts.throughput)),
-      section("Memory through a phase", facts.memory.length && el("div", {class: "figures"}, facts.memory.map(memory))),
+      section("Memory during a phase", facts.memory.length && el("div", {class: "figures"}, facts.memory.map(memory))),
       section(
         "The machine",
         lines.length &&
@@ -143,7 +143,7 @@ function waterfall(facts, names) {
         spans.map((span) => {
           const took = span.end - span.start;
           const where = span.parent ? ` in ${span.parent}` : "";
-          const label = `${span.name}: ${duration(took)}${where}${span.error ? `, left by ${span.error}` : ""}`;
+          const label = `${span.name}: ${duration(took)}${where}${span.error ? `, ended by ${span.error}` : ""}`;
           const bar = painted(
             el("span", {
               class: `bar ${span.parent ? "inner" : ""} ${span.error ? "broken" : ""}`,

@@ -209,7 +209,7 @@ export async function mount({run, root, signal, again}) {
     );
     fill(
       bar,
-      el("button", {"aria-label": "Step before", title: "Step before (,)", on: {click: () => walkSteps(-1)}}, "‹"),
+      el("button", {"aria-label": "Previous step", title: "Previous step (,)", on: {click: () => walkSteps(-1)}}, "‹"),
       select,
       el("button", {"aria-label": "Next step", title: "Next step (.)", on: {click: () => walkSteps(1)}}, "›"),
       field,
@@ -276,11 +276,11 @@ export async function mount({run, root, signal, again}) {
     stop: () => [newer, cited].forEach(({stop}) => stop()),
     keys: [
       {key: "j", label: "next rollout", does: () => walk(1)},
-      {key: "k", label: "rollout before", does: () => walk(-1)},
+      {key: "k", label: "previous rollout", does: () => walk(-1)},
       {key: "]", label: "next group", does: () => walkGroups(1)},
-      {key: "[", label: "group before", does: () => walkGroups(-1)},
+      {key: "[", label: "previous group", does: () => walkGroups(-1)},
       {key: ".", label: "next step", does: () => walkSteps(1)},
-      {key: ",", label: "step before", does: () => walkSteps(-1)},
+      {key: ",", label: "previous step", does: () => walkSteps(-1)},
       {key: "/", label: "search texts", does: () => /** @type {HTMLElement} */ (bar.querySelector("input")).focus()},
       {
         key: "w",

@@ -245,8 +245,8 @@ export async function mount({root, signal}) {
           wideTable("Runs", "runs", header, body),
         ]
       : notice(
-          "There is no run here.",
-          'A run is made by rlvitals.start("out/my-run"), or from a log by: rlvitals import LOG --to out/my-run',
+          "There are no runs in this folder.",
+          'Record one with rlvitals.start("out/my-run"), or import a log: rlvitals import LOG --to out/my-run',
         ),
   );
   live();

@@ -131,7 +131,7 @@ function steps(facts) {
   return el(
     "section",
     {},
-    el("h2", {}, "Findings along the steps"),
+    el("h2", {}, "Findings by step"),
     el("div", {class: "stepbar"}, cells),
     el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
   );
