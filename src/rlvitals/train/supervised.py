@@ -26,10 +26,10 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Encoded(Generic[S, T]):
+class Tokenized(Generic[S, T]):
     """Texts as tokens, each tokenized when it is first read: a short training reads few of its texts.
 
-    >>> seen = Encoded(["a", "b"], lambda text: [ord(text)])
+    >>> seen = Tokenized(["a", "b"], lambda text: [ord(text)])
     >>> len(seen), seen[1]
     (2, [98])
     """
@@ -49,7 +49,7 @@ class Encoded(Generic[S, T]):
 
 def warm_up(
     model: PreTrainedModel,
-    pairs_ids: Sequence[Pair] | Encoded[Any, Pair],
+    pairs_ids: Sequence[Pair] | Tokenized[Any, Pair],
     *,
     steps: int,
     batch_size: int,

@@ -18,7 +18,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import Encoded, dealt, fit, right_padded
+from rlvitals.train.supervised import Tokenized, dealt, fit, right_padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def build(folder: str, pad_id: int) -> Any:
 
 def learn(
     model: Any,
-    pairs: Sequence[Preferred] | Encoded[Any, Preferred],
+    pairs: Sequence[Preferred] | Tokenized[Any, Preferred],
     *,
     steps: int,
     batch_size: int,

@@ -26,7 +26,7 @@ from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, answered, left_padded, sample
 from rlvitals.train.seeds import seeded
-from rlvitals.train.supervised import Encoded, warm_up
+from rlvitals.train.supervised import Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Stages:
             with self._bar(steps) as bar:
                 loaded.model.config.warm_up_loss = warm_up(
                     loaded.model,
-                    Encoded(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))),
+                    Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))),
                     steps=steps,
                     batch_size=settings.warm_up_batch,
                     learning_rate=settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5),
@@ -189,7 +189,7 @@ class Stages:
         with self._bar(steps) as bar:
             reward_model.learn(
                 model,
-                Encoded(preferences, self._encode),
+                Tokenized(preferences, self._encode),
                 steps=steps,
                 batch_size=batch,
                 learning_rate=settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5),

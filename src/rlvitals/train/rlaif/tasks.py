@@ -92,7 +92,7 @@ def warmed_up(
     model.to(device)
     if steps:
         supervised.warm_up(
-            model, supervised.Encoded(texts, encode), steps=steps, batch_size=batch_size, learning_rate=learning_rate,
+            model, supervised.Tokenized(texts, encode), steps=steps, batch_size=batch_size, learning_rate=learning_rate,
             pad_id=tokenizer.pad_token_id, generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
     return models.Loaded(model.cpu(), tokenizer)
