@@ -58,6 +58,20 @@ def test_cells_are_those_of_the_run_and_follow_what_is_added(tmp_path, opened):
     run.finish()
 
 
+def test_another_column_is_computed_alone_unless_rows_were_added(tmp_path, opened):
+    run = start(tmp_path / "a")
+    run.log({"reward": 0.5, "kl": 0.1}, step=1)
+    table, asked = RunTable(), sources(tmp_path, "a")
+    assert table.cells(asked, ["reward.last", "reward.best"])[0] == {"a": [0.5, 0.5]}
+    opened.clear()
+    assert table.cells(asked, ["reward.last", "kl.last"])[0] == {"a": [0.5, 0.1]}
+    assert opened == ["a"]
+    run.log({"reward": 0.25, "kl": 0.2}, step=2)
+    assert table.cells(asked, ["reward.last", "kl.last", "reward@1"])[0] == {"a": [0.25, 0.2, 0.5]}
+    assert table.cells(asked, ["reward.best"])[0] == {"a": [0.5]}
+    run.finish()
+
+
 def test_rows_that_a_resume_overtook_do_not_count(tmp_path):
     run = start(tmp_path / "a")
     for step in range(1, 21):

@@ -19,7 +19,8 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.views.run import open_run
 from rlvitals.web.api import ANSWERS
-from rlvitals.web.site import SHARED, chosen_groups, key_of
+from rlvitals.web.folder import Folder
+from rlvitals.web.site import SHARED, chosen_groups, copy_runs, key_of, make_site
 
 SECRET = "sk-proj-0123456789abcdefghijklmn"
 HIDDEN = {
@@ -81,6 +82,20 @@ def share(run, to, *flags) -> dict[str, str]:
 def answers(site: Path, address: str, run: str = "kto") -> dict:
     index = json.loads((site / "site.json").read_text())
     return json.loads(gzip.decompress((site / index["addresses"][address]["files"][run]).read_bytes()))
+
+
+def test_copies_that_are_read_once_answer_as_a_folder_that_looks_each_time(tmp_path):
+    for number, name in enumerate(("one", "two")):
+        run = rlvitals.start(tmp_path / name, display="none", hardware=False, monitor=False, config={"seed": number})
+        for step in range(1, 4 + number):
+            run.log({"reward": step + 10.0 * number, name: 1.0}, step=step)
+        run.finish()
+    paths = [tmp_path / "one", tmp_path / "two"]
+    copies = copy_runs(paths, tmp_path / "copies", patterns=(), texts=True, rollouts=8, progress=lambda said: None)
+    made, wanted = (make_site(folder, "both").files for folder in (copies, Folder(tmp_path / "copies")))
+    cards = [json.loads(files.pop("site.json")) | {"made": 0} for files in (made, wanted)]
+    assert cards[0] == cards[1]
+    assert made == wanted
 
 
 def test_private_things_are_in_no_file(recorded, tmp_path):

@@ -7,7 +7,7 @@ pair is seen equally often.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
@@ -22,10 +22,34 @@ if TYPE_CHECKING:
 Pair = tuple[Sequence[int], Sequence[int]]
 """The tokens of a prompt and of its answer, including the end-of-sequence token."""
 
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Tokenized(Generic[S, T]):
+    """Texts as tokens, each tokenized when it is first read: a short training reads few of its texts.
+
+    >>> seen = Tokenized(["a", "b"], lambda text: [ord(text)])
+    >>> len(seen), seen[1]
+    (2, [98])
+    """
+
+    def __init__(self, texts: Sequence[S], encode: Callable[[S], T]) -> None:
+        self._texts, self._encode = texts, encode
+        self._known: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, place: int) -> T:
+        if place not in self._known:
+            self._known[place] = self._encode(self._texts[place])
+        return self._known[place]
+
 
 def warm_up(
     model: PreTrainedModel,
-    pairs_ids: Sequence[Pair],
+    pairs_ids: Sequence[Pair] | Tokenized[Any, Pair],
     *,
     steps: int,
     batch_size: int,

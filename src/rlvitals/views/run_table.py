@@ -173,10 +173,13 @@ class RunTable:
         if is_late:
             return False
         view = source.open()
-        known.read_to = {stream: _size(run_dir.log(stream)) for stream in STREAMS}
+        sizes = {stream: _size(run_dir.log(stream)) for stream in STREAMS}
+        is_same = sizes == known.read_to and not run_dir.ranks.exists()
+        known.read_to = sizes
         known.attempt = max((row.attempt for row in last_rows(run_dir.train_log, 1)), default=0)
         for column, asked in {**{name: cell.wanted for name, cell in known.cells.items()}, **wanted}.items():
-            known.cells[column] = _cell(view, asked)
+            if not is_same or column not in known.cells:
+                known.cells[column] = _cell(view, asked)
         return True
 
     def _read_on(self, known: Followed, run_dir: RunDir) -> bool:

@@ -36,10 +36,10 @@ from rlvitals.store.redaction import Redaction, redacted_copy
 from rlvitals.version import __version__
 from rlvitals.views.chart_lines import AXES
 from rlvitals.views.rollouts import RolloutSource
-from rlvitals.views.run import open_run
+from rlvitals.views.run import RunView, open_run
 from rlvitals.web.answers import MOST_RUNS, Query, as_json
 from rlvitals.web.api import ANSWERS, PAGE_SIZE
-from rlvitals.web.folder import Folder
+from rlvitals.web.folder import Folder, Open, Served
 
 STATIC = Path(__file__).parent / "static"
 
@@ -377,6 +377,25 @@ class Made:
         return sum(map(len, self.files.values()))
 
 
+class Copies(Folder):
+    """A folder that nobody else writes to: the files of a run are read once, not for each of a thousand questions."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._served: dict[str, Served] = {}
+
+    def served(self, run: str) -> Served:
+        if run not in self._served:
+            self._served[run] = super().served(run)
+        return self._served[run]
+
+    def _opened(self, entry: Served) -> Open:
+        return self._open.get(entry) or super()._opened(entry)
+
+    def _whole(self, entry: Served) -> RunView:
+        return self._opened(entry).view
+
+
 def copy_runs(
     paths: Sequence[Path],
     root: Path,
@@ -412,7 +431,7 @@ def copy_runs(
             else "its process is gone without finishing"
         )
         redacted_copy(source, RunDir(root / name), redaction, chosen_groups(view.rollout_log, rollouts), running)
-    return Folder(root)
+    return Copies(root)
 
 
 def chosen_groups(log: RolloutSource, most: int) -> Iterator[Group]:

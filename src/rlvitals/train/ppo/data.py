@@ -104,7 +104,7 @@ def _preference(task: FunctionTask, tasks: list[FunctionTask], rng: random.Rando
     wrong = rng.choice([answer for answer, is_right in plain if not is_right])
     if rng.random() < 0.5:
         like = [other for other in rng.sample(tasks, min(len(tasks), 100)) if other.family == task.family]
-        mixed_up = [_example(other).reference for other in like]
+        mixed_up = (_example(other).reference for other in like)  # the first that differs is enough
         wrong = next((answer for answer in mixed_up if answer != _example(task).reference), wrong)
     return Preference(task.prompt, right, wrong)
 

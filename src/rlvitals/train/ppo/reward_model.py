@@ -18,7 +18,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import dealt, fit, right_padded
+from rlvitals.train.supervised import Tokenized, dealt, fit, right_padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def build(folder: str, pad_id: int) -> Any:
 
 def learn(
     model: Any,
-    pairs: Sequence[Preferred],
+    pairs: Sequence[Preferred] | Tokenized[Any, Preferred],
     *,
     steps: int,
     batch_size: int,
@@ -68,13 +68,17 @@ def learn(
     # Labels are drawn once, so that a wrong label is wrong in every epoch.
     by_lot = torch.rand(len(pairs), generator=generator) < noise
     swapped = (by_lot & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
-    labelled = [(p, r, c) if wrong else (p, c, r) for (p, c, r), wrong in zip(pairs, swapped, strict=True)]
+
+    def labelled(place: int) -> Preferred:
+        prompt, chosen, rejected = pairs[place]
+        return (prompt, rejected, chosen) if swapped[place] else (prompt, chosen, rejected)
+
     # A longer warm-up: the head is new, and its first gradients would disturb the trained body.
     optimizer, schedule = adamw([{"params": model.parameters(), "lr": learning_rate}], rise_and_fall(steps, 40))
-    decks = dealt(len(labelled), batch_size, generator)
+    decks = dealt(len(pairs), batch_size, generator)
 
     def loss_of(step: int) -> Tensor:
-        batch = [labelled[place] for place in next(decks)]
+        batch = [labelled(place) for place in next(decks)]
         return pair_losses(*_both_scores(model, batch, pad_id)).mean()
 
     fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)

@@ -26,7 +26,7 @@ from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, answered, left_padded, sample
 from rlvitals.train.seeds import seeded
-from rlvitals.train.supervised import warm_up
+from rlvitals.train.supervised import Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Stages:
             with self._bar(steps) as bar:
                 loaded.model.config.warm_up_loss = warm_up(
                     loaded.model,
-                    [(texts.prompt(prompt), texts.answer(answer)) for prompt, answer in data.demonstrations],
+                    Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))),
                     steps=steps,
                     batch_size=settings.warm_up_batch,
                     learning_rate=settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5),
@@ -180,16 +180,16 @@ class Stages:
         settings, pad_id = self._settings, self.texts.pad_id
         model = reward_model.build(str(self.warm_start), pad_id).to(self._accelerator.device)
         preferences = list(self._data.preferences)
-        unseen = self._encoded(self._data.held_out_preferences)
+        unseen = [*self._data.held_out_preferences]
         batch, steps = settings.reward_model_batch, settings.reward_model_steps
         if settings.dataset is None:
             prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be used
             preferences += self._compared(self._data.examples[:prompts])
-            unseen += self._encoded(self._compared(self._data.held_out))
+            unseen += self._compared(self._data.held_out)
         with self._bar(steps) as bar:
             reward_model.learn(
                 model,
-                self._encoded(preferences),
+                Tokenized(preferences, self._encode),
                 steps=steps,
                 batch_size=batch,
                 learning_rate=settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
@@ -198,7 +198,7 @@ class Stages:
                 noise=settings.reward_model_noise,
                 on_step=_moving(bar),
             )
-        both = reward_model.scores_of_pairs(model, unseen, batch_size=batch, pad_id=pad_id)
+        both = reward_model.scores_of_pairs(model, list(map(self._encode, unseen)), batch_size=batch, pad_id=pad_id)
         quality = reward_model.measure(*both)
         model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
         reward_model.calibrate(model, torch.cat(both))
@@ -259,9 +259,9 @@ class Stages:
             sampled += [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
         return sampled_preferences(examples, sampled, self._grader)
 
-    def _encoded(self, preferences: Sequence[Preference]) -> list[reward_model.Preferred]:
+    def _encode(self, pair: Preference) -> reward_model.Preferred:
         texts = self.texts
-        return [(texts.prompt(p.prompt), texts.answer(p.chosen), texts.answer(p.rejected)) for p in preferences]
+        return texts.prompt(pair.prompt), texts.answer(pair.chosen), texts.answer(pair.rejected)
 
     def _add_results(self, model: Any, names: dict[str, str]) -> None:
         """Read the results of a stage from the model's config, where a resume finds them too."""

@@ -81,16 +81,18 @@ def warmed_up(
     model: Any
     model, tokenizer = tiny.build(functions.corpus(), context=CONTEXT, seed=seed)
     rng = random.Random(f"warm-up {seed}")  # noqa: S311
-    end = tokenizer.eos_token_id
     texts = [
         (task.prompt, answer) for task in functions.tasks(2000, seed=seed) for answer, _ in functions.answers(task, rng)
     ]
-    prompts, answers = (tokenizer(list(column))["input_ids"] for column in zip(*texts, strict=True))  # all at once
-    pairs = [(prompt, [*answer, end]) for prompt, answer in zip(prompts, answers, strict=True)]
+
+    def encode(text: tuple[str, str]) -> supervised.Pair:
+        prompt, answer = tokenizer(list(text))["input_ids"]
+        return prompt, [*answer, tokenizer.eos_token_id]
+
     model.to(device)
     if steps:
         supervised.warm_up(
-            model, pairs, steps=steps, batch_size=batch_size, learning_rate=learning_rate,
+            model, supervised.Tokenized(texts, encode), steps=steps, batch_size=batch_size, learning_rate=learning_rate,
             pad_id=tokenizer.pad_token_id, generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
     return models.Loaded(model.cpu(), tokenizer)
