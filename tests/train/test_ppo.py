@@ -148,7 +148,7 @@ def test_a_folder_with_a_run_is_not_trained_over(finished):
         ppo.train(settings(finished[0]))
 
 
-MEASURED = re.compile(r"time/|memory/|perf|system/tps|timestamp|attempt|_m$")
+MEASURED = re.compile(r"time/|memory/|perf|system/(?:tps|cpu_wait)|timestamp|attempt|_m$")
 
 
 def curve(folder):
