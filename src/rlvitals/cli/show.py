@@ -68,7 +68,7 @@ def _findings(findings: list[dict[str, Any]]) -> Text:
 
 
 def _asked(requests: list[dict[str, Any]]) -> Text:
-    lines = Text("\nAsked by people", style="bold")
+    lines = Text("\nRequests from people", style="bold")
     for asked in requests:
         lines.append(f"\n  {asked_line(asked)}", style="not bold")
     return lines

@@ -46,8 +46,8 @@ KEYS = {
     ],
     "Metrics": [("y", "log scale"), ("Enter", "one chart alone, and back")],
     "Rollouts": [
-        ("[ ]", "group before, next group"),
-        (", .", "step before, next step"),
+        ("[ ]", "previous group, next group"),
+        (", .", "previous step, next step"),
         ("w", "lowest rewards"),
         ("Enter", "open the one that is selected in a list"),
     ],

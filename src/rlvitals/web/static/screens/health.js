@@ -77,7 +77,7 @@ export async function mount({run, root, signal}) {
             answer.was_watched ? WHAT_WAS_LOOKED_FOR : `Not monitored during training: the log is judged when this page is opened. ${WHAT_WAS_LOOKED_FOR}`,
           ),
       answer.asked.length > 0 &&
-        el("section", {class: "asked"}, el("h2", {}, "Asked by people"), el("ul", {}, answer.asked.map(requestItem))),
+        el("section", {class: "asked"}, el("h2", {}, "Requests from people"), el("ul", {}, answer.asked.map(requestItem))),
       answer.names.length > 0 && interpretations(answer.names),
     );
     for (const traces of root.querySelectorAll(".finding .traces")) watcher.observe(traces);
