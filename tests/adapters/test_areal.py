@@ -1,4 +1,4 @@
-"""AReaL's StatsLogger by the interface of AReaL 1.0.4. The real class: tests/frameworks/areal."""
+"""A stand-in with the interface of AReaL 1.0.4's StatsLogger. tests/frameworks/areal tests the real class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlvitals.adapters import areal
 
 
 class PublishedLogger:
-    """What AReaL's trainers keep in `stats_logger`."""
+    """The object that AReaL's trainers keep in `stats_logger`."""
 
     def __init__(self, config, folder):
         self.exp_config, self.config, self.folder = config, config, folder
@@ -58,7 +58,7 @@ def test_what_its_logger_is_given_is_recorded(trainer, tmp_path):
     trainer.train()
     run = rlvitals.open_run(tmp_path)
     assert list(run.series("ppo_actor/task_reward/avg")[1]) == [step / 10 for step in range(10)]
-    assert run.last_step == 9  # a step's parts are one row
+    assert run.last_step == 9  # the parts of a step are merged into one row
     assert "n__count" not in run.metrics
     assert (run.framework, run.algorithm, run.status, run.name) == ("areal", "ppo", "finished", "grpo_one")
     assert trainer.theirs.calls == [*range(10), "closed"]

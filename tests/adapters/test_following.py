@@ -1,4 +1,4 @@
-"""How the adapters add a step to functions of other projects, and start their programs."""
+"""How the adapters wrap functions of other projects and start their programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_goes_wrong_in_ours_does_not_reach_theirs_but_a_wrong_start_does():
     assert theirs.log() == "done"
     with pytest.raises(RunExists):
         theirs.begin()
-    with pytest.raises(ZeroDivisionError):  # what theirs raises is theirs
+    with pytest.raises(ZeroDivisionError):  # an error of the wrapped function is raised unchanged
         theirs.broken()
 
 

@@ -1,4 +1,4 @@
-"""Every framework's logger calls the same names held out as the doctor does."""
+"""Every framework's logger and the doctor treat the same names as held-out metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_row_is_divided_as_the_doctor_divides_it(framework, tmp_path):
     send(logger, {**ROW, **NESTED})
     logger.run.finish()
     trained, held_out = (names_in(tmp_path / "logs" / f"{log}.jsonl") for log in ("training_metrics", "eval_metrics"))
-    prefix = "train/" if framework == "openrlhf" else ""  # which says of every name whose it is
+    prefix = "train/" if framework == "openrlhf" else ""  # OpenRLHF prefixes every name
     sent = {f"{prefix}{name}" for name in [*ROW, "eval/loss", "actor/kl"]}
     assert {name for name in held_out if name in sent} == {name for name in sent if is_held_out(name)}
     assert {name for name in trained if name in sent} == {name for name in sent if not is_held_out(name)}

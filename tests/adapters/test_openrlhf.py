@@ -1,5 +1,5 @@
-"""OpenRLHF's loggers by the published interface of OpenRLHF 0.11.2. The real classes: tests/frameworks/openrlhf. The
-calls are those of `openrlhf/trainer/ppo_trainer.py`.
+"""Stand-ins with the interface of OpenRLHF 0.11.2's loggers, called as in `openrlhf/trainer/ppo_trainer.py`.
+tests/frameworks/openrlhf tests the real classes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PublishedLogger:
 
 @pytest.fixture
 def loggers(monkeypatch):
-    """OpenRLHF's module of loggers, not yet followed."""
+    """OpenRLHF's logger module, before the adapter is installed."""
     monkeypatch.setattr(adapter, "_followed", {})
     monkeypatch.delenv("RLVITALS_OUTPUT_DIR", raising=False)
     module = types.ModuleType("openrlhf.utils.logging_utils")
@@ -56,7 +56,7 @@ def loggers(monkeypatch):
 
 
 def arguments(folder, **ckpt):
-    """What `hierarchize(args)` makes of the command line."""
+    """The nested arguments that `hierarchize(args)` makes from the command line."""
     wandb = SimpleNamespace(key=None, org=None, group=None, project="p", run_name="ppo_1115")
     return SimpleNamespace(
         logger=SimpleNamespace(wandb=wandb, tensorboard_dir=str(folder / "tensorboard"), logging_steps=1),
@@ -69,7 +69,7 @@ def arguments(folder, **ckpt):
 
 
 def train(logger, first=1, last=10):
-    """A PPO trainer's calls on one logger."""
+    """Call one logger as a PPO trainer does."""
     for step in range(first, last + 1):
         status = {
             "policy_loss": 0.1,
@@ -138,12 +138,12 @@ def test_what_the_arguments_say_is_used_and_the_wandb_key_is_not_kept(loggers, t
     kept = json.loads(text)
     assert (kept["num_generations"], kept["max_completion_length"], kept["beta"]) == (8, 512, 0.001)
     assert (kept["data"]["input_template"], kept["data"]["dtype"]) == ("${prompt}", "float32")
-    assert args.logger.wandb.key == "abcdef0123456789"  # theirs is left as it is
+    assert args.logger.wandb.key == "abcdef0123456789"  # OpenRLHF's own arguments are unchanged
 
 
 @pytest.mark.parametrize(("filters", "planned"), [(False, 9), (True, None)])
 def test_planned_steps_are_counted_from_the_prompts_that_its_trainer_has_loaded(loggers, tmp_path, filters, planned):
-    """As `PPOTrainer.__init__` does: first the prompts, one a batch of the loader, then the loggers."""
+    """Like `PPOTrainer.__init__`: it loads the prompts first, one per batch, and then creates the loggers."""
 
     class Trainer:
         def __init__(self, args):
@@ -241,7 +241,7 @@ def placed(**train):
 
 
 def test_the_gpus_of_all_models_and_engines_are_counted():
-    """By hand, from the placement groups of `openrlhf/cli/train_ppo_ray.py`."""
+    """The expected numbers were counted by hand from the placement groups of `openrlhf/cli/train_ppo_ray.py`."""
     args = placed()
     assert adapter._gpus(args) == {"num_gpus": 8 + 16 + 1}
     args.algo.kl.init_coef = 0.01
@@ -257,7 +257,7 @@ def test_the_gpus_of_all_models_and_engines_are_counted():
     assert adapter._gpus(placed(colocate_all=True, async_enable=True)) == {"num_gpus": 8 + 16}
     args = placed(colocate_all=True, colocate_critic_reward=True)
     args.critic.model_name_or_path = "critic"
-    assert adapter._gpus(args) == {"num_gpus": 8 + 2}  # a placement group of their own
+    assert adapter._gpus(args) == {"num_gpus": 8 + 2}  # critic and reward model share a separate placement group
     assert adapter._gpus(SimpleNamespace()) == {}
 
 
@@ -265,7 +265,7 @@ def test_settings_that_advice_is_about_are_kept_under_its_names(loggers, tmp_pat
     adapter.install()
     args = arguments(tmp_path)
     args.rollout.temperature, args.rollout.batch_size = 0.7, 64
-    args.eval.temperature = 0.6  # another one of the same name
+    args.eval.temperature = 0.6  # a different setting with the same name
     args.train = SimpleNamespace(batch_size=32, micro_batch_size=2, max_epochs=3)
     args.actor = SimpleNamespace(
         adam=SimpleNamespace(lr=1e-6), max_norm=0.5, eps_clip=0.2, eps_clip_low_high=[0.2, 0.28],

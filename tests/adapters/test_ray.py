@@ -1,4 +1,4 @@
-"""A real Ray cluster of one node: workers in processes of their own, killed; drivers that come again."""
+"""A real Ray cluster of one node: workers in separate processes, killed workers and restarted drivers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import rlvitals
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("ray"),  # one cluster for all of them
+    pytest.mark.xdist_group("ray"),  # one cluster for all tests
     pytest.mark.skipif(find_spec("ray") is None, reason="needs the package ray"),
 ]
 
@@ -34,7 +34,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster that outlives every driver; its folder's name is short, for the sake of its sockets."""
+    """A cluster that outlives every driver. Its folder has a short name because socket paths have a length limit."""
     folder = Path(tempfile.mkdtemp(prefix="ray"))
     command = [
         str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=3", "--port=0",
@@ -75,7 +75,7 @@ PRELUDE = """
 
 @pytest.fixture
 def driver(cluster, tmp_path, child_environment):
-    """Start a driver of its own, which may wait or be killed."""
+    """Start a separate driver, which may wait or be killed."""
     children = []
 
     def begin(script, prelude=PRELUDE, **environment):
@@ -116,9 +116,7 @@ SCRIPTS = """
 
 @pytest.fixture(scope="module")
 def lasting(cluster, tmp_path_factory):
-    """A driver that runs one script after the other. Starting one, and workers of its own for it, takes seconds of
-    processor time.
-    """
+    """A driver that runs one script after the other: starting a driver and its workers takes seconds of CPU time."""
     errors = tmp_path_factory.mktemp("driver") / "stderr"
     with errors.open("w") as log:
         child = subprocess.Popen(
@@ -134,7 +132,7 @@ def lasting(cluster, tmp_path_factory):
 
 @pytest.fixture
 def outcome_of(lasting, tmp_path):
-    """Run a script to its end: what it told, and what stands on standard error."""
+    """Run a script to its end and return the lines it reported and its standard error."""
 
     def run(script):
         before = lasting.errors.stat().st_size
@@ -378,7 +376,7 @@ def test_openrlhfs_trainer_is_reached_by_rays_set_up_hook(driver, tmp_path):
     (package / "utils" / "logging_utils.py").write_text(
         f"{published}\n\nclass WandbLogger(PublishedLogger): pass\n\n\nclass TensorboardLogger(PublishedLogger): pass\n"
     )
-    job = {  # what `ray job submit` gives its driver
+    job = {  # the runtime environment that `ray job submit` sets
         "worker_process_setup_hook": "rlvitals.adapters.openrlhf.install",
         "env_vars": {
             "PYTHONPATH": os.pathsep.join([str(tmp_path / "package"), *sys.path]),

@@ -1,5 +1,5 @@
-"""ROLL is not to be had as a package, so its call sequence is: what `roll/pipeline/base_pipeline.py` and the rlvr and
-agentic pipelines do with a tracker (alibaba/ROLL at 1bc12057 and 005acba9), around the registry of
+"""ROLL is not published as a package, so these tests repeat its calls: those that `roll/pipeline/base_pipeline.py` and
+the rlvr and agentic pipelines make on a tracker (alibaba/ROLL at 1bc12057 and 005acba9), with the registry of
 `roll/utils/tracking.py` (e25f5fa5).
 """
 
@@ -20,7 +20,7 @@ from rlvitals.errors import ConfigError, RunExists
 
 
 class BaseTracker:
-    """What ROLL's trackers derive from, with a method of a later version."""
+    """The base class of ROLL's trackers, with an extra method as a later version may have."""
 
     def log(self, values, step, **kwargs):
         pass
@@ -34,7 +34,7 @@ class BaseTracker:
 
 @pytest.fixture
 def tracking(monkeypatch):
-    """ROLL's module of trackers, as a program sees it after `roll.register()`."""
+    """ROLL's tracker module, as a program sees it after `roll.register()`."""
     module = types.ModuleType("roll.utils.tracking")
     module.tracker_registry, module.BaseTracker = {}, BaseTracker
     utils = types.ModuleType("roll.utils")
@@ -62,7 +62,7 @@ def configuration(folder, **more):
 
 
 class Pipeline:
-    """What ROLL does with its tracker, in its order."""
+    """ROLL's calls on its tracker, in ROLL's order."""
 
     def __init__(self, tracking, config, history=(), **kwargs):
         kind = tracking.tracker_registry[config["track_with"]]
@@ -77,7 +77,7 @@ class Pipeline:
             self.tracker.log(values=metrics, step=metrics["system/step"])
 
     def train(self, steps, seed=0):
-        """Returns what a checkpoint after the last step holds."""
+        """Run steps; returns the history that a checkpoint after the last step holds."""
         rng = np.random.default_rng(seed)
         for step in steps:
             metrics = {
@@ -120,7 +120,7 @@ def test_what_the_configuration_says_is_used_and_its_secrets_are_not_kept(tracki
     assert "abcdef0123456789" not in text
     kept = json.loads(text)
     assert (kept["num_generations"], kept["learning_rate"], kept["prompt"]) == (8, 1e-6, "${name}")
-    assert "track_with" not in kept["rlvitals"]  # ROLL's own choice of a tracker is not one to forward to
+    assert "track_with" not in kept["rlvitals"]  # it names ROLL's tracker, not one that rlvitals forwards to
 
 
 def test_tracker_kwargs_are_the_settings_of_start(tracking, tmp_path):

@@ -1,4 +1,4 @@
-"""One script of requests, given to a loop of one's own and to a trainer of transformers: the answers are the same."""
+"""A hand-written loop and a transformers trainer receive the same requests and give the same answers."""
 
 from __future__ import annotations
 

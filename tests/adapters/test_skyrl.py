@@ -1,4 +1,4 @@
-"""SkyRL's callback by the events of SkyRL 0.3.0's trainer. The real trainer: tests/frameworks/skyrl."""
+"""SkyRL's callback with the events of SkyRL 0.3.0's trainer. tests/frameworks/skyrl tests the real trainer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def event(step, **more):
 
 
 def train(trainer, callback, control, steps=8):
-    """The calls of `RayPPOTrainer.train`; returns the last step."""
+    """Make the calls of `RayPPOTrainer.train`; returns the last step."""
     callback.on_train_start(trainer, event(0), control)
     for step in range(1, steps + 1):
         trainer.global_step = step
@@ -114,7 +114,7 @@ def test_an_option_without_a_value_is_an_error():
 
 
 def test_the_gpus_of_all_workers_and_engines_are_counted():
-    """By hand, from `RayPPOTrainer.build_models`: a policy on 8 GPUs, a reference on 4, a critic on 2, engines on 6."""
+    """Counted by hand from `RayPPOTrainer.build_models`: policy on 8 GPUs, reference 4, critic 2, engines 6."""
     placement = SimpleNamespace(
         colocate_all=True, colocate_policy_ref=True, policy_num_nodes=2, policy_num_gpus_per_node=4, ref_num_nodes=1,
         ref_num_gpus_per_node=4, critic_num_nodes=1, critic_num_gpus_per_node=2,

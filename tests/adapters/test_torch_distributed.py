@@ -84,7 +84,7 @@ RANK = """
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What each of the four ranks got back, step by step, and what it said."""
+    """The values that each of the four ranks received, step by step, and its standard error."""
     folder = tmp_path_factory.mktemp("ranks")
     children = [
         subprocess.Popen(
@@ -102,7 +102,7 @@ def ranks(tmp_path_factory):
 
 
 def samples(centre=3.0, scale=2.0):
-    """All ranks' samples, as the ranks draw them."""
+    """The samples of all ranks, drawn as the ranks draw them."""
     sizes = (5, 1, 3, 0)
     return np.concatenate([np.random.default_rng(rank).normal(centre, scale, size) for rank, size in enumerate(sizes)])
 
@@ -118,7 +118,7 @@ def numbers(ranks, step, rank=0):
     return {name: float(text) for name, text in ranks[rank][0][step]["numbers"].items()}
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gloo")]  # the four processes run once
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gloo")]  # start the four processes only once
 
 
 def test_uneven_batches_and_a_rank_with_nothing_give_the_numbers_of_the_whole(ranks):
@@ -149,7 +149,7 @@ def test_ranks_with_other_names_block_nobody_and_old_names_are_not_repeated(rank
 
 
 def test_a_spread_far_below_the_mean_is_kept(ranks):
-    # Float64 itself is 1e-7 apart at 1e9; a plain sum of squares there is wrong by more than the whole variance.
+    # At 1e9 adjacent float64 values differ by 1e-7: a plain sum of squares has an error larger than the variance.
     assert numbers(ranks, 3) == pytest.approx(expected(samples(1e9, 1e-3)), rel=1e-6)
 
 
@@ -257,7 +257,7 @@ LOST = """
 
 
 def messages_of_ranks(tmp_path, fault):
-    """The last rank is a new interpreter, in which nothing but this program has imported anything."""
+    """The text that each of three ranks writes. With "skips", the last rank runs in a fresh interpreter."""
     words = [sys.executable, "-c", textwrap.dedent(LOST)]
     children = [
         subprocess.Popen([*words, str(rank), str(tmp_path), fault], executable=sys.executable if is_new else None)
@@ -280,7 +280,7 @@ def test_a_rank_that_skips_a_call_is_named_on_every_rank(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_tell_its_step_is_not_compared(tmp_path):
+def test_a_rank_that_does_not_pass_its_step_is_not_compared(tmp_path):
     assert messages_of_ranks(tmp_path, "does not tell") == ["nothing"] * 3
 
 

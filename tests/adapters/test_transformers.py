@@ -1,4 +1,4 @@
-"""The callback in the real trainers of transformers and TRL: what they log is what is recorded."""
+"""The callback in the real trainers of transformers and TRL: it records every value that they log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import tiny_trainers
 import rlvitals
 from rlvitals.errors import ConfigError, RunError, RunLocked
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what TRL and torch warn of is not ours
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of TRL and torch are not under test
 
 ALGORITHMS = {"trainer": None, "reward": "reward_model"}
 """What differs from the trainer's name."""
@@ -55,7 +55,7 @@ def assert_same(row, event):
 
 
 def events(trainer, kind):
-    """A trainer's own history, by what an event is about."""
+    """The events of one kind in a trainer's own history."""
     history = trainer.state.log_history
     if kind == "summary":
         return [event for event in history if "train_loss" in event]
@@ -102,7 +102,7 @@ def test_settings_the_monitor_reads_are_numbers(tmp_path):
 
 
 def test_steps_evaluations_and_checkpoints_are_phases(tmp_path):
-    # Logged every second step, evaluated and saved every third: each phase begins after another event.
+    # Logging every second step, evaluating and saving every third: phases follow different events.
     how = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3, "logging_steps": 2}
     trainer = tiny_trainers.make("kto", tmp_path, [callback()], **how)
     trainer.train()
@@ -139,7 +139,7 @@ def test_tokens_of_a_plain_trainer_are_counted_where_it_counts_them(tmp_path):
 
 
 def test_steps_that_were_not_logged_before_the_end_are_a_row_of_their_own(tmp_path):
-    """TRL adds their means to the last event, which is about the whole training."""
+    """TRL adds their means to the last event, which summarises the whole training."""
     trainer = tiny_trainers.make("kto", tmp_path, [callback()], logging_steps=4)
     trainer.train()
     (last,) = events(trainer, "summary")
@@ -179,7 +179,7 @@ def test_evaluations_before_and_after_training_are_kept(tmp_path):
 
 
 class Breakdown(Exception):
-    """What a training ends of."""
+    """The error that ends a training."""
 
 
 def breaking_at(step, error=Breakdown):
@@ -216,7 +216,7 @@ def test_a_resumed_training_goes_on_as_an_attempt_and_ends_like_an_unbroken_one(
         assert list(other_values) == pytest.approx(list(values), abs=1e-5)
     samples = other.series("system/samples")[1]
     assert list(samples) == [4 * step for step in range(1, 13)]
-    # TRL's count of tokens begins again at 0; what is counted from it does not go below.
+    # TRL's token count restarts at 0; the rate computed from it stays positive.
     tokens = dict(zip(*other.series("num_tokens"), strict=True))
     assert tokens[5] < tokens[4]
     assert all(rate > 0 for rate in other.series("system/tps")[1])
@@ -254,16 +254,16 @@ def test_training_again_into_the_same_folder_goes_on_beside_the_run_that_is_ther
     finish = again.finish
     again.finish = lambda *given: (seen.append(again.run and again.run._monitor._checkpoints()), finish(*given))
     trainer.train()
-    assert seen[-1] == {}  # the other training's checkpoint-2 is nothing to go back to
+    assert seen[-1] == {}  # checkpoint-2 is another training's: it cannot be restored
     assert (out / "checkpoint-2").stat().st_mtime == stale
     assert f"{out} holds a run already; this training is recorded in {beside}" in caplog.text
     assert [len(rows(folder, "training_metrics")) for folder in (out, beside)] == [2, 4]
-    # A resume goes on with the run whose checkpoint it is: the newest of this folder's.
+    # Resuming continues the newest run that was recorded for this folder.
     tiny_trainers.make("trainer", out, [callback()], max_steps=6).train(
         resume_from_checkpoint=str(out / "checkpoint-2")
     )
     assert [len(rlvitals.open_run(folder).attempts) for folder in (out, beside)] == [1, 2]
-    # A folder of another training that happens to be called so is neither taken nor gone on with.
+    # A folder of another training with the next name is neither overwritten nor continued.
     other = tmp_path / "out-3"
     tiny_trainers.make("trainer", other, [callback()], max_steps=1).train()
     tiny_trainers.make("trainer", out, [callback()], max_steps=1).train()
@@ -303,7 +303,7 @@ def test_a_batch_size_that_is_searched_for_is_one_run_of_several_attempts(tmp_pa
     how = {"auto_find_batch_size": True, "per_device_train_batch_size": 8, "max_steps": 4}
     tiny_trainers.make("trainer", tmp_path, [callback(), Full()], **how).train()
     run = rlvitals.open_run(tmp_path)
-    assert (run.status, len(run.attempts)) == ("finished", 5)  # of 8, 7, 6, 5 and 4
+    assert (run.status, len(run.attempts)) == ("finished", 5)  # with batch sizes 8, 7, 6, 5 and 4
     steps, samples = run.series("system/samples")
     assert list(steps) == [1, 2, 3, 4]
     assert list(samples) == [4, 8, 12, 16]

@@ -1,4 +1,4 @@
-"""What the doctor asks for is done in the real trainers: stop, save, a smaller learning rate, the way back."""
+"""The real trainers carry out the doctor's requests: stop, save, reduce the learning rate, revert to a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def callback(*given, **settings):
 
 
 def findings_log(folder, kind):
-    """The lines of one type in the findings' log."""
+    """The lines of one type in the log of findings."""
     path = Path(folder) / "logs" / "findings.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     kinds = ("raised", "escalated") if kind == "finding" else (kind,)
@@ -36,7 +36,7 @@ def findings_log(folder, kind):
 
 
 def rule(action, when, **more):
-    """A rule of one's own that asks for an action."""
+    """A user's rule that requests an action."""
     return {
         "rule": "asked_for", "kind": "instability", "when": when, "severity": "critical", "warm_up": 1,
         "hold": "1 of 1", "action_critical": action, "title": "on purpose", **more,
@@ -44,7 +44,7 @@ def rule(action, when, **more):
 
 
 RUINED = ("lr_too_high", "dead_gradient")
-# A sampled policy that is ruined shows it in its answers, too; which comes first depends on the machine's rounding.
+# A ruined policy also samples degenerate answers. Which finding comes first depends on the machine's rounding.
 RUINED_SAMPLER = (*RUINED, "zero_variance", "truncation")
 
 
@@ -66,7 +66,7 @@ def test_a_learning_rate_far_too_high_is_named_and_stops_the_run(name, ruined, t
 
 @pytest.mark.parametrize(("name", "steps"), [("kto", 60), ("dpo", 60), ("grpo", 40)])
 def test_its_healthy_twin_is_left_alone(name, steps, tmp_path):
-    """Most answers of the GRPO run are cut at 6 tokens, so that it learns nothing: after 40 steps that is reported."""
+    """The GRPO run has only 40 steps: 6 tokens truncate most answers, it learns nothing, and that is reported later."""
     recorder = callback(rules=[{"rule": "throughput", "enabled": False}])  # the machine may be busy with other tests
     trainer = tiny_trainers.make(name, tmp_path, [recorder], learning_rate=1e-3, max_steps=steps)
     trainer.train()
@@ -83,7 +83,7 @@ def test_without_leave_to_act_nothing_is_done(tmp_path):
 
 
 def test_a_checkpoint_that_is_asked_for_is_saved_at_that_step(tmp_path):
-    """Everything is told apart: the doctor wants the weights kept before they are spoiled."""
+    """The policy separates every pair, so the doctor requests a checkpoint before the weights get worse."""
     trainer = tiny_trainers.make("dpo", tmp_path, [callback()], learning_rate=0.1, max_steps=45)
     trainer.train()
     (request,) = [line for line in findings_log(tmp_path, "request") if line["action"] == "checkpoint"]
@@ -121,7 +121,7 @@ def weights(model):
 
 
 def test_a_run_goes_back_to_the_last_good_checkpoint_in_place(tmp_path):
-    """The rate rises until the loss blows up; the weights of the last checkpoint before it come back."""
+    """The learning rate rises until the loss diverges; the weights of the last checkpoint before it are restored."""
     from transformers import TrainerCallback
 
     seen = {}
@@ -143,7 +143,7 @@ def test_a_run_goes_back_to_the_last_good_checkpoint_in_place(tmp_path):
     before, after = seen[good], seen[request["step"]]
     assert all((before[0][name] == after[0][name]).all() for name in before[0])
     assert all((one == other).all() for one, other in zip(before[1], after[1], strict=True))
-    # Steps and schedule go on, at half the rate.
+    # The step count and the schedule continue, at half the learning rate.
     assert after[2] == pytest.approx(4.0 * request["step"] / 40 / 2)
     logged = [event["step"] for event in trainer.state.log_history if "loss" in event]
     assert logged == list(range(1, trainer.state.global_step + 1))
@@ -206,7 +206,7 @@ def test_requests_that_come_with_an_evaluation_are_carried_out_at_the_next_step(
 
 
 def test_weights_that_are_no_numbers_are_seen_although_the_trainer_hides_their_loss(tmp_path):
-    """transformers logs a loss that is NaN as the mean of those before it, which is 0 where every step is logged."""
+    """transformers replaces a NaN loss by the mean of the losses since the last log: 0 if every step is logged."""
     from transformers import TrainerCallback
 
     class Poisons(TrainerCallback):

@@ -1,4 +1,4 @@
-"""The table that transformers draws in a notebook, by its own callback, is read back."""
+"""The importer reads the table that transformers' own callback draws in a notebook."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read(tmp_path, html):
 
 @pytest.mark.slow
 def test_what_transformers_itself_shows_is_read(tmp_path):
-    """Its own callback, with a stand-in for the notebook that it draws in."""
+    """The callback is real; the notebook that it draws in is a stand-in."""
     pytest.importorskip("transformers")
     done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

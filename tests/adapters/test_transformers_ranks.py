@@ -1,4 +1,4 @@
-"""The callback in two real processes of torchrun: one records rows, both their rollouts, both obey."""
+"""The callback in two real torchrun processes: one records rows, both record rollouts and carry out requests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ for job, (name, settings, more) in jobs.items():
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """What both ranks told at the end of each training; `jobs.folder` has the runs."""
+    """The results that both ranks write after each training; `jobs.folder` holds the runs."""
     folder = tmp_path_factory.mktemp("ranks")
     script = folder / "rank.py"
     script.write_text(RANK)
@@ -104,9 +104,9 @@ def test_the_main_process_records_what_the_trainer_logs_over_both(jobs, job):
         assert {name: row[name] for name in event} == event
     assert (first["records"], second["records"]) == (True, False)
     assert rlvitals.open_run(folder).ranks == [0]
-    # Two processes of four samples each, and the tokens of both.
+    # Two processes with four samples each, over four steps.
     assert steps[-1]["system/samples"] == 2 * 4 * 4
-    # The trainers merge what they log: both processes have the same numbers, but for these.
+    # The trainers merge their metrics over the processes, except these.
     others = [event for event in second["history"] if "loss" in event]
     for event, other in zip(own, others, strict=True):
         differing = {name for name in event if other[name] != event[name]}
@@ -142,7 +142,7 @@ def test_groups_that_are_spread_over_processes_are_recorded_whole_by_the_main_on
         (group,) = recorded_rewards(folder, step)
         assert group == [(text, pytest.approx(reward, rel=1e-6)) for text, reward in [*first, *second]]
         (stored,) = rlvitals.open_run(folder).rollouts(step)
-        # Lengths and tokens are known where they were sampled.
+        # Only the process that sampled a completion knows its length and tokens.
         assert [rollout.trainable_tokens is None for rollout in stored.rollouts] == [False, False, True, True]
         assert [rollout.trace is None for rollout in stored.rollouts] == [False, False, True, True]
         assert sum(rollout.advantage for rollout in stored.rollouts) == pytest.approx(0, abs=1e-4)

@@ -1,5 +1,5 @@
-"""The completions of TRL's trainers as rollouts: compared with what the reward functions saw and said, and with what
-TRL itself logged.
+"""The completions of TRL's trainers as rollouts, compared with the inputs and scores of the reward functions and with
+TRL's own log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlvitals.adapters.background import Background
 from rlvitals.errors import ConfigError
 from rlvitals.importers.rollouts import read_rollouts
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what TRL and torch warn of is not ours
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of TRL and torch are not under test
 
 CLOSE = {"rel": 1e-4, "abs": 1e-5}
 """Seven digits are kept of 32-bit numbers."""
@@ -39,7 +39,7 @@ def callback(*given, **settings):
 
 
 class Judge:
-    """A reward function that remembers what it was shown and what it said."""
+    """A reward function that keeps its inputs and its scores."""
 
     def __init__(self, name, score):
         self.__name__, self.score, self.seen = name, score, []
@@ -55,7 +55,7 @@ def words(text):
 
 
 def shortness(text):
-    """Nothing to say of an even number of characters."""
+    """A score for texts with an odd number of characters, None for others."""
     return 1.0 / (1 + len(text)) if len(text) % 2 else None
 
 
@@ -80,7 +80,7 @@ def all_rollouts(groups):
 
 @pytest.fixture(scope="module")
 def grpo(tmp_path_factory):
-    """Two weighted functions, a reference model, several prompts a step, every token kept, TRL's own table beside."""
+    """Two weighted rewards, a reference model, several prompts per step, all tokens kept, and TRL's own table."""
     folder = tmp_path_factory.mktemp("grpo") / "run"
     judges = [Judge("words", words), Judge("shortness", shortness)]
     how = {"per_device_train_batch_size": 8, "max_steps": 4, "beta": 0.1, "reward_weights": [1.0, 0.5]}
@@ -149,7 +149,7 @@ def test_tokens_give_the_entropy_and_the_divergence_that_trl_logs(grpo):
                 text = text.replace(special, "")
             assert text.replace(" ", "") == rollout.turns[0].text.replace(" ", "")
             assert trace.advantages == pytest.approx([rollout.advantage] * len(trace.ids), abs=1e-5)
-            assert trace.logprobs == trace.new_logprobs  # one step a batch: TRL takes the one for the other
+            assert trace.logprobs == trace.new_logprobs  # with one step per batch TRL uses the same tensor for both
         entropies = [value for trace in traces for value in trace.entropies]
         assert statistics.mean(entropies) == pytest.approx(logged(trainer)[step]["entropy"], **CLOSE)
         apart = [
@@ -166,7 +166,7 @@ def test_trls_own_table_says_the_same(grpo):
     table = defaultdict(list)
     for group in dump.groups:
         table[group.step] += [(group.prompt, r.turns[0].text, round(r.advantage, 4)) for r in group.rollouts]
-    for step in (1, 3):  # an evaluation writes over the table of its step
+    for step in (1, 3):  # an evaluation overwrites the table of its step
         groups = recorded(folder)[step]
         own = [(group.prompt, r.turns[0].text, round(r.advantage, 4)) for group in groups for r in group.rollouts]
         assert sorted(own) == sorted(table[step])
@@ -200,7 +200,7 @@ def test_recording_changes_nothing_of_the_training(grpo, tmp_path):
 
 
 def test_a_batch_of_several_steps_is_recorded_once_with_its_old_log_probabilities(tmp_path):
-    # 8 completions, of which a step takes 4, gone through twice: sampled anew every fourth step.
+    # 8 completions, 4 per step, two passes: new completions are sampled every fourth step.
     how = {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 7, "learning_rate": 0.05}
     train("grpo", tmp_path, callback(rollout_tokens=8), **how)
     found = recorded(tmp_path)
@@ -329,7 +329,7 @@ def test_what_an_engine_sampled_has_its_log_probabilities_and_its_mask(tmp_path)
     _, tokenizer = tiny_trainers.build()
 
     def engine(prompts, trainer):
-        """Two tokens of the model's, two of the environment's, an end."""
+        """Two tokens from the model, two from the environment, and an end token."""
         return {
             "prompt_ids": [tokenizer(prompt)["input_ids"] for prompt in prompts],
             "completion_ids": [[9 + number, 10, 11, 12, tokenizer.eos_token_id] for number in range(len(prompts))],
@@ -429,7 +429,7 @@ def test_a_thread_that_cannot_keep_up_drops_batches_and_says_so(tmp_path, caplog
 
     class Freeing(Judge):
         def __call__(self, *given, trainer_state, **more):
-            if trainer_state.global_step == 5:  # the last step: the end has to wait for what is queued
+            if trainer_state.global_step == 5:  # the last step: the training's end waits for the queued batches
                 is_free.set()
             return super().__call__(*given, trainer_state=trainer_state, **more)
 
@@ -488,7 +488,7 @@ def test_a_killed_training_loses_at_most_what_was_queued(tmp_path):
     ended = end_with("os.kill(os.getpid(), signal.SIGKILL)", tmp_path / "run")
     assert ended.returncode == -9, ended.stderr
     steps = list(recorded(tmp_path / "run"))
-    assert steps[:3] == [1, 2, 3]  # that of step 4 may have been on its way
+    assert steps[:3] == [1, 2, 3]  # the batch of step 4 may have been queued
     lines = [json.loads(line) for line in (tmp_path / "run/logs/rollouts/step-000003.jsonl").read_text().splitlines()]
     assert len(lines[0]["rollouts"]) == 4
 

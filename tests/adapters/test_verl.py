@@ -1,4 +1,4 @@
-"""verl's Tracking by the published interface of verl 0.9.1. The real class: tests/frameworks/verl."""
+"""A stand-in with the interface of verl 0.9.1's Tracking. tests/frameworks/verl tests the real class."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PublishedTracking:
 
 @pytest.fixture
 def tracking(monkeypatch):
-    """The class Tracking, with our back end made known to it."""
+    """The class Tracking, with the rlvitals back end registered."""
     kind = type("Tracking", (PublishedTracking,), {"supported_backend": ["wandb", "console"]})
     kind.__init__, kind.finish = PublishedTracking.__init__, PublishedTracking.finish
     publish(kind, monkeypatch)
@@ -48,7 +48,7 @@ def tracking(monkeypatch):
 
 
 def publish(kind, monkeypatch):
-    """Let `from verl.utils.tracking import Tracking` find this class."""
+    """Make `from verl.utils.tracking import Tracking` return this class."""
     module = types.ModuleType("verl.utils.tracking")
     module.Tracking = kind
     names = {"verl": types.ModuleType("verl"), "verl.utils": types.ModuleType("verl.utils"), module.__name__: module}
@@ -71,7 +71,7 @@ def configuration(folder, **rlvitals_section):
 
 
 def train(tracking, first=1, last=12):
-    """A PPO trainer's calls: a validation before training, a row a step, validations in the row of their step."""
+    """Make a PPO trainer's calls: a validation before training, one row per step, later validations in these rows."""
     if first == 1:
         tracking.log(data={"val-core/gsm8k/reward/mean@1": 0.25}, step=0)
     for step in range(first, last + 1):
@@ -191,7 +191,7 @@ def test_a_tracking_of_verl_before_0_9_has_no_finish_and_ends_its_run(tmp_path, 
 
 
 class PublishedTrainer:
-    """What of `verl.trainer.ppo.v1.trainer_base.PPOTrainer` is used: `step`, the loop around it, a checkpoint."""
+    """The used part of `verl.trainer.ppo.v1.trainer_base.PPOTrainer`: `step`, the loop around it, a checkpoint."""
 
     def __init__(self, logger, planned):
         self.logger, self.total_training_steps, self.global_steps = logger, planned, 1
@@ -228,7 +228,7 @@ def test_the_doctor_stops_the_trainer_and_has_it_save(tracking, tmp_path, monkey
     trainer = module.PPOTrainer(tracker, 12)
     trainer.fit()
     tracker.finish(exit_code=0)
-    assert (trainer.saved, trainer.global_steps) == ([3], 7)  # the sixth step was the last
+    assert (trainer.saved, trainer.global_steps) == ([3], 7)  # the sixth step was the last one
     answers = [json.loads(line) for line in (tmp_path / "logs" / "findings.jsonl").read_text().splitlines()]
     assert [line["text"] for line in answers if line["type"] == "answer"] == ["saved global_step_3", "training stops"]
     assert rlvitals.open_run(tmp_path).status == "finished"
@@ -238,7 +238,7 @@ def test_a_failed_training_is_a_failed_run(tracking, tmp_path):
     one = tracking("project", "experiment", ["rlvitals"], configuration(tmp_path))
     train(one)
     one.finish(exit_code=1)
-    one.finish(exit_code=0)  # the first word counts
+    one.finish(exit_code=0)  # the first exit code counts
     assert rlvitals.open_run(tmp_path).status == "failed"
 
 

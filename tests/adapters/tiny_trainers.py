@@ -1,5 +1,5 @@
-"""The real trainers of transformers and TRL on a model of a few thousand weights. torch and TRL are imported when a
-trainer is made: collecting tests stays quick.
+"""The real trainers of transformers and TRL on a model of a few thousand weights. torch and TRL are imported only when
+a trainer is made, so that pytest collects tests quickly.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def build(seed=0):
 
 
 def make(name, folder, callbacks, *, seed=0, **settings):
-    """One trainer: 6 steps, every one logged, unless `settings` say otherwise. `rewards` and `given` are what a trainer
-    that samples is handed in place of its reward function and beside its arguments.
+    """One trainer: by default 6 steps, each of them logged; `settings` override this. For trainers that sample, the
+    setting `rewards` replaces the reward function and `given` adds constructor arguments.
     """
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import torch
@@ -141,7 +141,7 @@ def brevity(completions, **_):
 
 
 def _loaded(model, given):
-    """The same model as if it came from a file: TRL makes the reference model from where the model was loaded from."""
+    """The same model loaded from a file: TRL loads the reference model from the path of the model."""
     from transformers import AutoModelForCausalLM
 
     model.save_pretrained(folder := f"{given['output_dir']}-base")
