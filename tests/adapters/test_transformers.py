@@ -21,7 +21,7 @@ from rlvitals.errors import ConfigError, RunError, RunLocked
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of TRL and torch are not under test
 
 ALGORITHMS = {"trainer": None, "reward": "reward_model"}
-"""What differs from the trainer's name."""
+"""The recorded algorithm, where it differs from the trainer's name."""
 
 
 @pytest.fixture(scope="module", autouse=True)

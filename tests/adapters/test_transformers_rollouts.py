@@ -22,7 +22,7 @@ from rlvitals.importers.rollouts import read_rollouts
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of TRL and torch are not under test
 
 CLOSE = {"rel": 1e-4, "abs": 1e-5}
-"""Seven digits are kept of 32-bit numbers."""
+"""32-bit numbers are recorded with seven digits."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""A real MCP client, asked from plain tests: over a server's standard input and output, or over HTTP."""
+"""A real MCP client for plain (not async) tests: over a server's standard input and output, or over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKED = re.compile(r"<data (\w+)>(.*?)</data \1>", re.DOTALL)
 
 
 class Asker:
-    """Asks one server, and counts the calls."""
+    """Calls the tools of one server and counts the calls."""
 
     def __init__(self, portal, client) -> None:
         self._portal, self._client = portal, client
@@ -32,13 +32,13 @@ class Asker:
         self.sizes: list[int] = []
 
     def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The structured answer, which is the text's too, with texts from runs as they were recorded."""
+        """The structured answer, without the marks around texts from runs."""
         answer = self.whole(tool, **arguments)
         assert not answer.is_error, answer.content[0].text
         return unmarked(answer.structured_content)
 
     def whole(self, tool: str, **arguments: Any):
-        """The answer as the client has it."""
+        """The complete answer that the client received. Its text must equal the structured content."""
         self.calls += 1
         answer = self._portal.call(self._client.call_tool, tool, arguments)
         assert json.loads(answer.content[0].text) == answer.structured_content
@@ -64,7 +64,7 @@ def unmarked(value: Any) -> Any:
 
 @contextmanager
 def over_stdio(folder, **options):
-    """As a coding agent starts it."""
+    """Start the server as a coding agent does."""
     words = ["-m", "rlvitals.cli.main", "mcp", str(folder)]
     server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(server, **options)) as client:
@@ -73,7 +73,7 @@ def over_stdio(folder, **options):
 
 @contextmanager
 def http_server(folder, **options):
-    """A server on a free port, as `rlvitals mcp --http` makes it; its port."""
+    """Run the server of `rlvitals mcp --http` on a free port; yields the port."""
     listening = listen("127.0.0.1", 0)
     server = make_http_server(folder, **options)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

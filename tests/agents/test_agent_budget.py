@@ -1,4 +1,4 @@
-"""Every answer fits the budget, and what does not fit can be asked for: nothing is lost, nothing comes twice."""
+"""Every answer fits the token budget. Further calls return the rest, without losing or repeating anything."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder(tmp_path_factory) -> Folder:
 
 
 def all_of(folder: Folder, tool: str, key: str, **arguments) -> list:
-    """A list by as many calls as it takes."""
+    """Read a list to its end with as many calls as needed."""
     found, cursor, calls = [], "0", 0
     while True:
         answer = ask(folder, tool, arguments | {"cursor": cursor})
@@ -119,7 +119,7 @@ def test_a_series_zoomed_in_is_every_point(folder):
 
 
 def anything(draw: random.Random, depth: int = 2):
-    """Some data: texts of any script and length, numbers that are not finite, lists and mappings of them."""
+    """Random data: texts in any script and of any length, numbers (also not finite), lists and mappings of these."""
     letters = draw.choice(["abc ", "報酬", "\U0001f600\u202e", "0123456789.,-", "\x00\n\x1b", 'ABCxyz{}[]"\\\\'])
     text = "".join(draw.choice(letters) for _ in range(draw.choice([0, 3, 30, 300, 3000])))
     leaves = [None, True, draw.randrange(10**18), draw.gauss(0, 1e9), math.nan, text, Recorded(text), Own(text)]
@@ -137,7 +137,7 @@ def test_whatever_is_asked_for_fits(seed):
     answer = fit(Draft(head, "items", items))
     assert size(answer) <= MOST_TOKENS
     assert len(answer["items"]) + (answer["more"] or {"left": 0})["left"] == len(items)
-    assert bool(answer["items"]) == bool(items)  # asking on and on comes to an end
+    assert bool(answer["items"]) == bool(items)  # each call returns an item, so paging ends
 
 
 def test_what_can_never_fit_does_not_stop_the_list():

@@ -1,4 +1,4 @@
-"""A damaged run is answered in a sentence or as far as it can be read, and does not hide the run beside it."""
+"""For a damaged run, a tool returns an error message or the readable part. Other runs stay visible."""
 
 from __future__ import annotations
 

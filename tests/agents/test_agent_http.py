@@ -1,4 +1,4 @@
-"""The server over HTTP goes by the dashboard's rules; over both ways it reads the folder alone, and changes nothing."""
+"""The HTTP server applies the dashboard's rules. Over HTTP and stdio it reads only the folder and changes nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def port(folder):
 
 
 def post(port: int, body: bytes | dict = QUESTION, path: str = "/mcp", method: str = "POST", **headers: str | None):
-    """Status and body of what exactly these bytes are answered; a header that is None is left out."""
+    """Send exactly these bytes and return the status and body of the answer. A header that is None is not sent."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body
     fields: dict[str, str | None] = {
         "host": f"localhost:{port}", "content-type": "application/json",
@@ -77,7 +77,7 @@ def test_a_question_with_the_token_is_answered(port):
     [
         ({"authorization": None}, 401),
         ({"authorization": "Bearer 0123456789abcdef0124"}, 401),
-        ({"authorization": None, "path": f"/mcp?token={TOKEN}"}, 413),  # no token in an address that is posted to
+        ({"authorization": None, "path": f"/mcp?token={TOKEN}"}, 413),  # the address of a POST carries no token
         ({"host": "evil.example"}, 403),
         ({"host": "localhost.evil.example:80"}, 403),
         ({"origin": "http://evil.example"}, 403),
@@ -92,17 +92,17 @@ def test_a_question_with_the_token_is_answered(port):
         ({"content_length": None, "transfer_encoding": "chunked"}, 413),
     ],
 )
-def test_a_request_that_is_not_by_the_rules_is_refused(port, headers, status):
+def test_a_request_that_breaks_the_rules_is_refused(port, headers, status):
     received, answer = post(port, **headers)
     assert received == status
     assert b"verdict" not in answer
 
 
-def test_the_own_page_of_the_server_may_ask(port):
+def test_the_servers_own_page_may_ask(port):
     assert post(port, origin=f"http://localhost:{port}")[0] == 200
 
 
-def test_a_token_a_person(folder, tmp_path):
+def test_each_person_has_a_token(folder, tmp_path):
     from rlvitals.web.people import TokenFile
 
     token, line = new_token("ann")
@@ -186,7 +186,7 @@ def test_a_checkpoint_outside_the_folder_is_not_listed(tmp_path):
 
 
 def contents(root: Path) -> dict[str, str]:
-    """Every file but those of the derived index."""
+    """Every file except those of the derived index."""
     files = [path for path in root.rglob("*") if path.is_file() and "index" not in path.relative_to(root).parts]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -199,6 +199,6 @@ def test_no_question_changes_a_file(folder):
     }  # fmt: skip
     for name, tool in TOOLS.items():
         taken = {argument.name for argument in tool.arguments if argument.needed}
-        with suppress(Refused):  # it has no rollouts
+        with suppress(Refused):  # the run has no rollouts
             ask(Folder(folder), name, {key: value for key, value in given.items() if key in taken})
     assert contents(folder) == before

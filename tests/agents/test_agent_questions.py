@@ -1,5 +1,5 @@
-"""Twenty questions that an agent asks about nine recorded runs and two logs, by a real MCP client: each is answered
-within three calls, within the budget, and with the facts the runs were made with.
+"""Twenty questions of an agent about nine recorded runs and two logs, asked with a real MCP client. Each is answered
+in at most three calls, within the budget, and with the facts the runs were made with.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def why_did_the_run_collapse_and_since_when(ask):
     assert answer["verdict"] == "act"
     first = answer["findings"][0]
     assert (first["kind"], first["severity"], first["stands"]) == ("reward_collapse", "critical", True)
-    assert 115 <= first["onset_step"] <= 122  # it was made to fall from step 120 on
+    assert 115 <= first["onset_step"] <= 122  # the data falls from step 120 on
     kl = next(found for found in answer["findings"] if found["kind"] == "kl_explosion")
     assert kl["metrics"] == ["kl"]
     assert kl["evidence"]["level"] > 0.5
@@ -78,7 +78,7 @@ def what_should_be_done_about_it(ask):
 
 def where_to_go_back_to(ask):
     answer = ask("best_checkpoint", run="collapsed")
-    assert answer["best"]["step"] == 80  # of 40, 80, 120 and 160, the reward rises up to 120, and the fall begins there
+    assert answer["best"]["step"] == 80  # of 40, 80, 120, 160: the reward rises until 120 and then falls
     assert answer["best"]["path"] == "collapsed/checkpoint-80"
     assert answer["onset"]["step"] < 120
     assert [one["step"] for one in answer["checkpoints"]] == [40, 80, 120, 160]
@@ -95,11 +95,11 @@ def should_the_plateau_be_stopped(ask):
     assert {found["severity"] for found in answer["findings"]} <= {"info"}
     (line,) = ask("series", run="sweep/plateau", names=["reward"], points=8)["lines"]
     assert line["mean"][0] < 0.45
-    assert min(line["mean"][2:]) > 0.65  # from step 60 on it stays where it came to
+    assert min(line["mean"][2:]) > 0.65  # level from step 60 on
 
 
 def why_did_the_run_fail(ask):
-    answer = ask("run_findings", run="diverged")  # by its name: the path is sweep/diverged
+    answer = ask("run_findings", run="diverged")  # the name; the path is sweep/diverged
     assert (answer["run"], answer["verdict"]) == ("sweep/diverged", "act")
     assert [(found["rule"], found["onset_step"]) for found in answer["findings"]] == [("nonfinite_core", 61)]
     summary = ask("run_summary", run="sweep/diverged")

@@ -1,4 +1,4 @@
-"""The guard against laying different quantities over each other."""
+"""The check that prevents overlaying different quantities in one chart."""
 
 from __future__ import annotations
 

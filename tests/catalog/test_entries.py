@@ -43,7 +43,7 @@ def test_every_concept_of_the_reference_is_there(shared):
 
 
 def lacks(metric):
-    """What an entry lacks, by name."""
+    """The names of the fields that an entry lacks."""
     needs_more = metric.direction in ("up", "down") and metric.family not in ("time", "eval", "moe")
     is_there = {
         "a title": metric.title,

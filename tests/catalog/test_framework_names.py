@@ -1,4 +1,4 @@
-"""The catalogue against the names that frameworks emit: `benchmarks/framework_names.tsv`, made from their code."""
+"""The catalogue compared with the names that frameworks emit: `benchmarks/framework_names.tsv`, from their code."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_the_names_are_real_names_with_a_source(names):
 
 
 WHATEVER_USERS_RETURN = {"train/{extra_log_key}", "train/{metric}"}
-"""OpenRLHF logs what a reward function returns beside the trainer's own names, ART what a user puts into the metrics of
-a trajectory.
+"""OpenRLHF logs the values of a reward function beside the trainer's own names. ART logs the values that a user adds to
+the metrics of a trajectory.
 """
 
 
 def test_no_pattern_explains_just_any_name(names):
-    """A pattern that fits anything would make the figures worthless."""
+    """A pattern that matches any name would make the coverage figures worthless."""
     nonsense = (
         *("zqx", "actor/zqx", "critic/zqx", "train/zqx", "rollout/zqx", "perf/zqx", "zqx/qqj", "actor/zqx/qqj/max"),
         *("ppo_actor/update/entropy/zqx", "fully_async/processing_time/zqx", "perf/request/e2e_latency/zqx"),
@@ -73,7 +73,7 @@ def test_no_pattern_explains_just_any_name(names):
 
 
 def test_a_name_of_the_framework_itself_is_not_explained_as_one_of_its_users(names):
-    """`env/all/{key}` is for what an environment returns; what the code spells out has an entry of its own."""
+    """`env/all/{key}` is for values that an environment returns; a name written out in the code has its own entry."""
     open_end = re.compile(r"(?!timing_per_token_ms)[^{}]*/\{(?!statistic)[^{}]+\}")
     explained = [
         (name.trainer, name.pattern, match.alias.name)

@@ -49,8 +49,9 @@ CORRECTED_ALIASES = {
     ("skyrl", "vllm/train/{metric}"),
     ("roll", "actor/cispo_clipped_ratio_mean"),
 }
-"""Where the code says something else than the reference: slime's is the ratio of new to old policy, not of trainer to
-engine; SkyRL's are many statistics of the engine, each under its own name; ROLL's is a mean ratio and no share."""
+"""Aliases for which the framework's code contradicts the reference. slime's is the ratio of new to old policy, not of
+trainer to engine. SkyRL's stands for many engine statistics, each under its own name. ROLL's is a mean ratio, not a
+share."""
 
 
 def test_every_framework_alias_of_the_reference_finds_its_concept(shared):
@@ -233,7 +234,7 @@ def test_the_answers_kept_do_not_grow_without_end(monkeypatch):
 
 
 def test_every_pattern_is_found_by_a_name_made_from_it():
-    """The patterns are looked up by how they begin: none may be out of reach."""
+    """Patterns are indexed by their beginning; the lookup must reach each of them."""
     for metric in catalog.metrics():
         for alias in metric.names:
             if "{" not in alias.name:

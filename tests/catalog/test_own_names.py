@@ -1,4 +1,4 @@
-"""rlvitals' own trainers and recorder: the catalogue knows their names, and nobody else's log is taken for theirs."""
+"""The catalogue knows the names of rlvitals' own trainers and recorder, and does not recognise other logs as theirs."""
 
 from __future__ import annotations
 

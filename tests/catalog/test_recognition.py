@@ -1,4 +1,4 @@
-"""What a name is taken for that nobody registered: by its words, by its values, and how sure that is."""
+"""Recognition of unregistered names from their words and values, and how sure it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvitals.errors import CatalogError
 from rlvitals.health import rulebook
 
 READ = {concept for source in rulebook.load().sources for concept in source.concepts}
-"""The concepts that the rules read: to take a name for another one is to leave it alone."""
+"""The concepts that the rules read. Recognising a name as any other concept has no effect on the rules."""
 
 TABLE = [
     line.rstrip("\n").split("\t")
@@ -37,7 +37,7 @@ def test_names_of_many_loops_are_understood():
     assert sum(not set_aside(name) for name, _, _ in TABLE) > 150
 
 
-def test_so_are_those_that_no_word_was_chosen_by():
+def test_names_not_used_to_choose_the_words_are_understood_too():
     aside = [(taken(name), concept) for name, _, concept in TABLE if set_aside(name)]
     assert sum(found == concept for found, concept in aside) / len(aside) > 0.95
     assert len(aside) > 140

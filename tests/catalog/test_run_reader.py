@@ -1,4 +1,4 @@
-"""One answer for all: what a name means in a run, which are its vital signs, which band holds."""
+"""All views get the same answers: the meaning of a name in a run, the run's vital signs, and the band that applies."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_an_algorithm_narrows_a_framework_to_its_trainer(framework, algorithm, t
     ("framework", "algorithm", "concept"),
     [
         ("trl", "RLOO", "kl_ref.k1"),
-        ("trl_grpo", "rloo", "kl_ref.k1"),  # the names look like GRPO's, the algorithm was told
+        ("trl_grpo", "rloo", "kl_ref.k1"),  # the names look like GRPO's, but the algorithm is given
         ("trl", "kto", "kl_ref.kto"),
         ("trl", "bco", "kl_ref.kto"),
         ("trl", "dapo", "kl_ref.k3"),
-        ("ms_swift", "rloo", "kl_ref.k1"),  # logs TRL's names and has no trainers of its own
+        ("ms_swift", "rloo", "kl_ref.k1"),  # logs TRL's names and has no own trainers
         (None, "kto", "kl_ref.kto"),
         ("trl", "no such algorithm", "kl_ref.k3"),
         ("no such framework", None, "kl_ref.k3"),
@@ -191,12 +191,12 @@ def test_a_band_is_the_stage_s_own_where_it_has_one(stage, expected):
 
 def test_a_band_that_is_not_known_to_hold_is_not_given():
     kto, unknown = catalog.reader("trl", "kto"), catalog.reader("trl")
-    assert kto.band("kl") is None  # made for an estimate that is not cut off at 0
-    assert kto.band("learning_rate") is None  # the size of the model is not known
+    assert kto.band("kl") is None  # defined for an estimate that is not clamped at 0
+    assert kto.band("learning_rate") is None  # the model size is unknown
     assert kto.band("learning_rate", parameters=1e5) is None
     assert limits(kto.band("learning_rate", parameters=7e9)) == (None, 1e-6)
-    assert unknown.band("rewards/margins") is None  # made for KTO
-    assert kto.band("eval_rewards/margins") is None  # made for training
+    assert unknown.band("rewards/margins") is None  # defined for KTO
+    assert kto.band("eval_rewards/margins") is None  # defined for training
 
 
 def test_a_number_that_is_counted_otherwise_has_no_band():

@@ -1,4 +1,4 @@
-"""Slices: which names are one metric for one environment, data source or agent, under the names frameworks log."""
+"""Slices: names that hold one metric of one environment, data source or agent, as frameworks log them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ LOGGED = [
     ("roll", "val_correct/gsm8k/mean", "eval.score.mean", {"source": "gsm8k"}, "val_correct/{source}/mean"),
     ("slime", "eval/aime", "eval.score.mean", {"source": "aime"}, "eval/{source}"),
     ("openrlhf", "eval/eval_gsm8k_pass1", "eval.score.mean", {"source": "gsm8k"}, "eval/eval_{source}_pass1"),
-    # A part of the reward is no slice.
+    # A component of the reward is not a slice.
     ("trl_grpo", "rewards/format/mean", "reward.component.mean", {}, ""),
-    # The notation of our own, behind any name.
+    # rlvitals' own notation, appended to any name.
     ("trl_grpo", "reward/env=math", "reward.total.mean", {"env": "math"}, "reward/{env}"),
     ("verl", "critic/score/mean/agent=solver/env=math", "reward.total.mean", SOLVER,
      "critic/score/mean/{env}/{agent}"),
@@ -108,7 +108,7 @@ def test_the_slices_of_a_run_with_what_is_over_all_of_them():
     assert found["reward/{env}"].names == {"env=math": "reward/env=math", "env=code": "reward/env=code"}
     assert (found["reward/{env}"].concept, found["reward/{env}"].whole) == ("reward.total.mean", "reward")
     assert (found["mine/{tool}"].concept, found["mine/{tool}"].whole) == (None, None)
-    assert found["eval_reward/{env}"].whole is None  # the training's reward is not that of the evaluation
+    assert found["eval_reward/{env}"].whole is None  # the training reward is not the evaluation's
     assert found["mine/{tool}"].keys == ("tool",)
 
 

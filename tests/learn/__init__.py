@@ -1,1 +1,1 @@
-"""Long learning runs, `make learn`: what a trainer promises, on three seeds."""
+"""Long learning runs, started by `make learn`: the trainers' claims, mostly on three seeds."""

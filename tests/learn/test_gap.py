@@ -1,5 +1,5 @@
-"""GRPO on the mini mailbox with a sampler that is not the trainer's policy, for real: the doctor names the cause while
-it trains.
+"""Real GRPO trainings on the mini mailbox with a sampler that differs from the trainer's policy. The doctor names the
+cause during training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIES_AT = 3
 
 
 class OtherSampler(GrpoTrainer):
-    """Rollouts come from weights of its own choice."""
+    """Samples rollouts from the weights that `_sampler` returns."""
 
     sampler: Any = None
 
@@ -44,7 +44,7 @@ class OtherSampler(GrpoTrainer):
 
 
 class DeadSync(OtherSampler):
-    """From step 3 on rollouts come from the weights of step 2: the update after it never reaches the sampler."""
+    """From step 3 on, rollouts come from the weights of step 2: later updates never reach the sampler."""
 
     def _sampler(self) -> Any:
         if self.step == DIES_AT - 1:
@@ -52,13 +52,13 @@ class DeadSync(OtherSampler):
         return self.frozen if self.step >= DIES_AT else self.inner
 
     def _describe(self, played: Played) -> dict[str, Any]:
-        """The trainer takes every sample for a fresh one: it does not know that the sync failed."""
+        """The trainer reports every sample as fresh, because it does not know that the sync failed."""
         versions = [float(self.step)] * len(played.groups)
         return super()._describe(played) | staleness.stats(train_version=float(self.step), versions=versions)
 
 
 class StaleSampler(OtherSampler):
-    """Rollouts come from weights that are more and more steps old, up to eight, and say so."""
+    """Rollouts come from increasingly old weights, up to eight steps, and report their version."""
 
     past: deque[Any]
 
@@ -68,7 +68,7 @@ class StaleSampler(OtherSampler):
         return self.past[-1 - self._age()]
 
     def _age(self) -> int:
-        wanted = max(self.step - 4, 0) + self.step % 2  # it grows, to and fro
+        wanted = max(self.step - 4, 0) + self.step % 2  # grows, but alternates up and down
         return min(wanted, len(self.past) - 1)
 
     def _describe(self, played: Played) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class StaleSampler(OtherSampler):
 
 
 class ColdSampler(GrpoTrainer):
-    """The sampler has a temperature of its own."""
+    """The sampler uses a different temperature than the trainer."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -102,7 +102,7 @@ def trained(folder: Path, kind: type[GrpoTrainer], monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_sync_that_dies_at_step_3_is_dated_to_step_3_and_said_by_step_6(
+def test_a_sync_that_dies_at_step_3_is_dated_to_step_3_and_reported_by_step_6(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = trained(tmp_path, DeadSync, monkeypatch)[0]

@@ -1,4 +1,4 @@
-"""Real trainings against graders that run programs: one that can be gamed, and one whose sandbox dies."""
+"""Real trainings with graders that run programs: one that can be gamed, and one whose sandbox dies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def runner() -> Iterator[gamed_rollouts.Runner]:
 def test_a_grader_that_is_gamed_is_found_while_it_happens(
     start: gamed_rollouts.Start, runner: gamed_rollouts.Runner, tmp_path: Path
 ) -> None:
-    """The grader pays for the exit code: programs that leave before the tests are paid."""
+    """The grader rewards the exit code, so programs that exit before the tests are rewarded."""
     live: dict[str, Finding] = {}
     rewards = []
     with rlvitals.start(tmp_path, display="none", algorithm="grpo", hardware=None) as run:
@@ -54,7 +54,7 @@ def test_a_grader_that_is_gamed_is_found_while_it_happens(
 def test_a_sandbox_that_dies_is_named_and_not_the_policy(
     start: gamed_rollouts.Start, runner: gamed_rollouts.Runner, tmp_path: Path
 ) -> None:
-    """The process that runs the programs is killed before step 16: nothing is paid from then on."""
+    """The process that runs the programs is killed before step 16. Nothing is rewarded from then on."""
     died_at = 16
 
     def kill(step: int) -> None:

@@ -1,4 +1,4 @@
-"""GRPO on the mini mailbox, for real: what learns must learn, and what is broken must be found in time."""
+"""Real GRPO trainings on the mini mailbox: healthy ones must learn, and failures must be found in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KTO on the tiny model, as the recipe has it: the guide's healthy example, on three seeds."""
+"""KTO on the tiny model with the recipe's settings: the guide's healthy example on three seeds, and a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO learns what the reward model stands for, on three seeds; with a useless reward model it is found out."""
+"""PPO raises the true score on three seeds. With a useless reward model, the doctor reports that it does not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_true_score_rises_by_a_quarter(tmp_path, seed):
     scores = true_scores(evaluations)
     print(f"seed {seed}: reward model {rows[0]['rm.accuracy']:.2f}, true {scores[0]:.2f} -> {fmean(scores[-3:]):.2f}")
     assert rows[0]["rm.accuracy"] > 0.8
-    assert fmean(scores[-3:]) - scores[0] >= 0.25  # of 128 answers each: one alone is off by 0.03 now and then
+    assert fmean(scores[-3:]) - scores[0] >= 0.25  # one score of 128 answers may be off by 0.03
     assert not [one for one in findings if one.get("kind") == "reward_hacking" and one["severity"] == "critical"]
     explained = fmean(row["value.explained_variance"] for row in rows[-10:])
     print(f"the critic explains {explained:.2f} of the returns")
@@ -49,7 +49,7 @@ def test_a_useless_reward_model_is_pleased_the_task_is_not_done_and_the_doctor_s
     rewards = [row["critic/score/mean"] for row in rows if row["step"]]
     scores = true_scores(evaluations)
     print(f"score {rewards[0]:.2f} -> {rewards[-1]:.2f}, true score {scores[0]:.2f} -> {scores[-1]:.2f}")
-    assert rows[0]["rm.accuracy"] < 0.75  # pairs of one kind are right or wrong together, so that luck goes far
+    assert rows[0]["rm.accuracy"] < 0.75  # pairs of one kind are right or wrong together: the accuracy varies
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.3
     assert scores[-1] - scores[0] < 0.05
     assert [one for one in findings if one.get("kind") == "reward_hacking"]

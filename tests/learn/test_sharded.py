@@ -1,6 +1,6 @@
-"""Two processes, for every trainer: a copy of the weights on each, and the weights spread over them. A rank dies by
-`kill -9`, and the resumed training ends where one that was never broken ends. And RLAIF of a student that has read
-enough for some of its answers to be better than others.
+"""Every trainer on two processes, with replicated and with sharded weights. A rank is killed with `kill -9`, and the
+resumed training ends with the same weights as an uninterrupted one. RLAIF starts from a pretrained student, some of
+whose answers are better than others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRAINERS = {"kto": KTO, "ppo": PPO, "grpo": GRPO, "rlaif": {**RLAIF, "chat": Fal
 
 @pytest.fixture(scope="module")
 def student(tmp_path_factory):
-    """One whose answers are worth more and less: of one that has read nothing all are worth the same."""
+    """A pretrained model with answers of different quality: those of an untrained model all get the same reward."""
     folder = tmp_path_factory.mktemp("student") / "model"
     models.write(folder, warmed_up(0, steps=250, batch_size=16, learning_rate=6e-3))
     return folder
@@ -41,7 +41,7 @@ def test_a_rank_that_was_killed_is_resumed_on_the_curve_of_a_training_that_was_n
     whole, wanted, half = curve(unbroken), weights_in(unbroken / "final_model"), weights_in(unbroken / "checkpoint-2")
     assert any(
         (weight - half[name]).abs().max() > 1e-4 for name, weight in wanted.items()
-    )  # there is something to learn
+    )  # the weights change
     monkeypatch.setenv("DIES_AT", "3")
     for is_sharded in (False, True):
         folder = tmp_path / ("shards" if is_sharded else "copies")
