@@ -1,8 +1,8 @@
-"""Groups of answers, and evaluations of the same prompts again and again: a policy that learns, that settles on one
-answer a prompt, that forgets, or that no longer reads its prompts.
+"""Groups of answers, and repeated evaluations of the same prompts, from a policy that learns, settles on one answer per
+prompt, forgets, or ignores its prompts.
 
-Every prompt has chances of its own for each of a few answers, and words of its own that an answer may use. Texts are
-drawn from these chances, and what is logged is computed from the texts by `rlvitals.compute`, as a trainer would.
+Every prompt has its own probabilities for a few answers, and its own words that an answer may use. Texts are sampled
+from these probabilities. `rlvitals.compute` computes the logged numbers from the texts, as in a trainer.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ TEMPLATE = "this is a good question and here is a clear complete helpful answer 
 
 @dataclass(frozen=True)
 class AnsweredRun:
-    """The rows of a run, and the row from which on something is wrong with its answers; None: nothing is."""
+    """The rows of a run. `onset` is the row at which its answers go wrong, or the last good evaluation before that. It
+    is None for a healthy run.
+    """
 
     name: str
     rows: list[dict[str, Any]]
     onset: int | None
     last: int | None = None
-    """The row of the fourth evaluation after that, where evaluations show it."""
+    """The row of the fourth evaluation after the onset, for runs that only evaluations show to be wrong."""
     config: dict[str, Any] | None = None
 
 
 def learning_run(seed: int) -> AnsweredRun:
-    """The right answer gets likelier wherever a prompt can be learnt; the others stay as varied as they were."""
+    """The right answer gets more likely for prompts that can be learnt; the other prompts keep their variety."""
     return _grouped(seed, "learning")
 
 
 def settling_run(seed: int) -> AnsweredRun:
-    """Every prompt settles on the answer that is likeliest when it begins, right or wrong."""
+    """From the onset on, every prompt settles on its most likely answer, right or wrong."""
     return _grouped(seed, "settling")
 
 
 def ignoring_run(seed: int) -> AnsweredRun:
-    """More and more answers are one text for all prompts, and right only by chance."""
+    """A growing share of the answers is the same text for all prompts, and right only by chance."""
     return _grouped(seed, "ignoring")
 
 
@@ -93,17 +95,17 @@ def _grouped(seed: int, how: str) -> AnsweredRun:
 
 
 def _draw(rng: np.random.Generator, logits: Array, size: int) -> Array:
-    """So many draws of one softmax."""
+    """`size` samples from one softmax."""
     return np.asarray((logits + rng.gumbel(size=(size, len(logits)))).argmax(-1))
 
 
 def evaluated_run(seed: int) -> AnsweredRun:
-    """Evaluations of 40 to 300 prompts: the chances rise and come to rest, and every evaluation samples anew."""
+    """Evaluations of 40 to 300 prompts: the chances rise and then stay, and every evaluation samples new answers."""
     return _evaluated(seed, "evaluated")
 
 
 def forgetting_run(seed: int) -> AnsweredRun:
-    """From an evaluation on, many of the prompts are forgotten while the others go on."""
+    """After some evaluation, many of the prompts are forgotten while the others continue to improve."""
     return _evaluated(seed, "forgetting")
 
 

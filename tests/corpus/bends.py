@@ -1,4 +1,4 @@
-"""What failures of a policy do to its curves, in the order in which they do it. Families share these."""
+"""How failures of a policy change its curves, each curve at its own time. Several families of failures use them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from corpus.noise import Array
 
 
 def harm(scene: Scene, after: float, depth: float, tau: float) -> None:
-    """The policy gets worse: skill falls by `depth` logits, `after` points behind the cause."""
+    """The policy gets worse: skill falls by `depth` logits, starting `after` points after the cause."""
     fall = depth * scene.hard * rise(scene.n, scene.at + int(after), tau)
     scene.curves.skill = scene.curves.skill - fall
     scene.curves.truth = scene.curves.truth - fall
 
 
 def hold(values: Array, at: int) -> Array:
-    """The curve stands still from `at` on."""
+    """The curve stays constant from `at` on."""
     out = values.copy()
     out[at:] = values[min(at, len(values) - 1)]
     return out
 
 
 def stop_learning(scene: Scene, after: int = 0) -> None:
-    """Nothing more is gained."""
+    """Skill stops improving."""
     at = min(scene.at + after, scene.n - 1)
     for name in ("skill", "truth", "progress"):
         setattr(scene.curves, name, hold(getattr(scene.curves, name), at))
 
 
 def times(values: Array, scene: Scene, factor: float, over: float, after: float = 0) -> Array:
-    """The curve multiplied by a factor that is reached over so many points, on a log scale."""
+    """The curve multiplied by a factor that grows to `factor` over `over` points, on a log scale."""
     return values * np.exp(np.log(factor) * ramp(scene.n, scene.at + int(after), over))
 
 
@@ -76,7 +76,7 @@ def explode_kl(peak: float, over: float = 18):
 
 
 def start_too_fast(peak: float, garbled: bool):
-    """A learning rate far too high: within the first twenty points KL is up, gradients are, and the policy is gone."""
+    """A learning rate far too high: in the first twenty points KL and gradients rise and the policy is destroyed."""
 
     def bend(scene: Scene) -> None:
         c, n = scene.curves, scene.n
@@ -107,7 +107,7 @@ def explode_gradient(factor: float):
 
 
 def shake(factor: float):
-    """The level stays, the jumps from row to row grow."""
+    """The level stays the same, and the jumps from row to row grow."""
 
     def bend(scene: Scene) -> None:
         scene.curves.jitter = scene.curves.jitter + (factor * scene.hard - 1) * ramp(scene.n, scene.at, 0.3 * scene.n)
@@ -139,7 +139,7 @@ def collapse_reward(depth: float, over: float):
 
 
 def grow_length(factor: float, over: float):
-    """Answers grow without getting better, hit the limit, and the step takes as long as they do."""
+    """Answers grow without getting better and hit the limit, and steps take longer because of them."""
 
     def bend(scene: Scene) -> None:
         stop_learning(scene)
@@ -164,7 +164,7 @@ def shrink_length(factor: float, over: float):
 
 
 def abandon_tools(over: float, longer: float):
-    """The agent stops calling tools: turns go first, reward and KL follow, answers grow or shrink."""
+    """The agent stops calling tools: turns change first, reward and KL follow, answers grow or shrink."""
 
     def bend(scene: Scene) -> None:
         c, n, at = scene.curves, scene.n, scene.at
@@ -180,7 +180,7 @@ def abandon_tools(over: float, longer: float):
 
 
 def run_in_circles(scene: Scene) -> None:
-    """More and more turns up to the limit, nothing gained."""
+    """The number of turns grows to the limit without any gain."""
     c = scene.curves
     stop_learning(scene)
     share = ramp(scene.n, scene.at, 0.25 * scene.n)

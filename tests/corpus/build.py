@@ -1,4 +1,4 @@
-"""From a variant (what kind of run, bent how) and a seed to a labelled run."""
+"""Builds a labelled run from a variant (the kind of run and its failure) and a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Scene:
-    """All that a bend may look at and change."""
+    """Everything that a bend may read and change."""
 
     world: Any
     curves: Any
@@ -29,7 +29,7 @@ class Scene:
     """The point at which the failure starts."""
     rng: np.random.Generator
     hard: float
-    """How hard it strikes, about 1."""
+    """How severe it is, about 1."""
     config: dict[str, Any]
 
     @property
@@ -39,7 +39,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way for a run to go: a base run, what bends it, and the label."""
+    """One kind of run: a base run, the functions that bend it, and the label."""
 
     kind: str | None
     framework: str | None
@@ -48,23 +48,23 @@ class Variant:
     bend: Callable[[Scene], None] | None = None
     """Changes the latent curves."""
     touch: Callable[[Scene, Series], None] | None = None
-    """Changes the sampled series: for what is in the log rather than in the policy."""
+    """Changes the sampled series, for faults of the log rather than of the policy."""
     edit: Callable[[Scene, Rows], list[float] | None] | None = None
     """Changes the rows; may return the clock ticks that follow them."""
     onset: tuple[float, float] = (0.3, 0.6)
-    """Where it starts, as a share of the run; (0, 0) for runs that are dead from the start."""
+    """Where the failure starts, as a share of the run; (0, 0) for runs that fail from the first row."""
     hard: tuple[float, float] = (0.8, 1.3)
     accept: tuple[str, ...] = ()
     scored: bool = True
     suffix: str = ""
-    """Put behind the seed in the name."""
+    """Added to the name after the seed."""
     marker: str = "reward"
     world: Mapping[str, Any] = field(default_factory=dict)
-    """Knobs; a pair is drawn from."""
+    """Fields of the world. A pair is a range from which a value is drawn."""
     instruments: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = field(default_factory=dict)
-    """What is known beside the rows; None when nothing is."""
+    """Settings that are known in addition to the rows; None when none are known."""
     total_known: bool = True
     holes: float = 0.0
     """The share of values that are missing from the log."""
@@ -123,7 +123,7 @@ WHOLE = {"points", "every", "prompts", "group", "pairs", "eval_every", "eval_siz
 
 
 def draw(rng: np.random.Generator, value: Any, name: str) -> Any:
-    """A knob as given, or drawn from a pair (whole numbers evenly, others on a log scale)."""
+    """The value as given, or one drawn from a pair (integers uniformly, positive floats on a log scale)."""
     if not isinstance(value, tuple):
         return value
     low, high = value
@@ -146,7 +146,7 @@ def settings_of(world: Any) -> dict[str, Any]:
 
 
 def complete(scene: Scene, where: str, out: Series) -> Series:
-    """Series that follow from others."""
+    """Add the series that are computed from others."""
     world, curves, rng, n = scene.world, scene.curves, scene.rng, scene.n
     out["kl_term"] = -world.beta * out["kl"]
     out["shaped"] = out["reward"] + out["kl_term"]

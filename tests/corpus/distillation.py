@@ -1,7 +1,7 @@
-"""On-policy distillation: a student that really learns from a teacher on its own samples, too slowly, or away from it.
+"""On-policy distillation: a student learns from a teacher on its own samples, hardly moves, or moves away from it.
 
-Both are tables of logits. A step samples tokens from the student, follows the gradient of the reverse KL on the
-contexts that were sampled, and logs what a framework would, from the two distributions.
+Both are tables of logits. A step samples tokens from the student, follows the gradient of the reverse KL on the sampled
+contexts, and logs the numbers that a framework would log, computed from the two distributions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ NAMES: dict[str, dict[str, str]] = {
     "verl": {"student": "actor/distillation/student_mass", "teacher": "actor/distillation/teacher_mass",
              "overlap": "actor/distillation/overlap_ratio"},
 }  # fmt: skip
-"""By framework: the reverse KL, the two masses on the teacher's likeliest tokens, the overlap."""
+"""By framework: its names of the reverse KL, of both masses on the teacher's likeliest tokens, and of the overlap."""
 
 TROUBLES = {
     "stuck": ("rlvitals", "slime", "prime_rl"),
     "leaving": ("rlvitals", "slime", "prime_rl", "verl"),
     "cut": ("rlvitals", "verl"),
 }
-"""What goes wrong, and whose logs can show it."""
+"""For each trouble, the frameworks whose logs can show it."""
 
 
 @dataclass(frozen=True)
 class DistilledRun:
-    """The rows of a run, and the row from which on it goes wrong; None: it does not."""
+    """The rows of a run. `onset` is the row at which it goes wrong; None for a healthy run."""
 
     name: str
     framework: str
@@ -43,8 +43,8 @@ class DistilledRun:
 
 
 def distilled_run(seed: int, framework: str, trouble: str = "") -> DistilledRun:
-    """A student that learns; that hardly moves (`stuck`), moves away from a step on (`leaving`), or whose teacher is
-    seen by too few of its tokens (`cut`).
+    """A student that learns, hardly moves (`stuck`), or moves away from some step on (`leaving`). With `cut`, the top k
+    tokens cover too little of the teacher's probability.
     """
     rng = generator(seed, f"distilled-{framework}-{trouble}")
     points, top = int(rng.integers(90, 180)), int(rng.choice([8, 12, 16]))

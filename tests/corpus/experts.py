@@ -1,8 +1,8 @@
-"""Runs of a mixture of experts: a router that is really asked, by the trainer and by the engine, in health and where it
-narrows or the two choose differently.
+"""Runs of a mixture of experts. The trainer and the engine both compute routes with the router. It is healthy, narrows
+to few experts, or gives the two different routes.
 
-A token has a score for each expert, from what it is and from the router's own leaning. The busiest expert, the idle
-ones and the choices that differ are counted from the scores of a batch of tokens.
+A token has a score for each expert, from the kind of token and from the router's bias. The load of the busiest expert,
+the idle experts and the differing routes are counted from the scores of a batch of tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES: dict[str, dict[str, str]] = {
     "prime_rl": {"load": "max_vio/mean"},
     "nemo_rl": {"lost": "train/r3/routed_experts_fallback_token_route_fraction"},
 }
-"""By framework: what it calls the busiest expert's load, idle experts, other routes, and routes without a record."""
+"""By framework: its names of the busiest expert's load, idle experts, differing routes and routes without a record."""
 
 TROUBLES = {
     "narrowing": ("rlvitals", "verl", "prime_rl"),
@@ -29,12 +29,12 @@ TROUBLES = {
     "differing": ("rlvitals",),
     "unrecorded": ("nemo_rl",),
 }
-"""What goes wrong, and whose logs can show it."""
+"""For each trouble, the frameworks whose logs can show it."""
 
 
 @dataclass(frozen=True)
 class RoutedRun:
-    """The rows of a run, and the row from which on its router goes wrong; None: it does not."""
+    """The rows of a run. `onset` is the row at which its router goes wrong; None for a healthy run."""
 
     name: str
     framework: str
@@ -43,14 +43,14 @@ class RoutedRun:
 
 
 def routed_run(seed: int, framework: str, trouble: str = "") -> RoutedRun:
-    """A run whose router narrows to few experts, starves the least used, differs from the engine's, or whose routes get
-    lost; without a trouble one that drifts as training does.
+    """A run whose router narrows to few experts, starves many of them, differs from the engine's, or whose routes get
+    lost. Without a trouble, the router only drifts a little.
     """
     rng = generator(seed, f"experts-{framework}-{trouble}")
     points, experts = int(rng.integers(60, 160)), int(rng.choice([8, 16, 32, 64]))
     chosen = min(int(rng.choice([1, 2, 4, 8])), experts // 4)
     onset = int(rng.uniform(0.3, 0.5) * points) if trouble else None
-    kinds = rng.normal(0, 1.0, (SHOWN, experts))  # what a kind of token asks for
+    kinds = rng.normal(0, 1.0, (SHOWN, experts))  # the scores of each kind of token
     leaning = rng.normal(0, rng.uniform(0.1, 0.4), experts)
     drift = rng.normal(0, 1, experts) * float(rng.uniform(0.0, 0.25))
     narrowed = np.where(np.arange(experts) < chosen, float(rng.uniform(2.0, 4.0)), 0.0)
@@ -63,7 +63,7 @@ def routed_run(seed: int, framework: str, trouble: str = "") -> RoutedRun:
     for step in range(points):
         since = 0.0 if onset is None else float(np.clip((step - onset + 1) / pace, 0, 1))
         bent = {"narrowing": narrowed, "starving": starved}.get(trouble, np.zeros(experts)) * since
-        batch = rng.dirichlet(60 * mix)  # every batch asks for something else
+        batch = rng.dirichlet(60 * mix)  # every batch has another mix of tokens
         scores = kinds[rng.choice(SHOWN, TOKENS, p=batch)] + leaning + drift * step / points + bent
         scores = scores + rng.normal(0, 0.5, scores.shape)
         taken = np.argpartition(-scores, chosen - 1)[:, :chosen]

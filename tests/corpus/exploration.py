@@ -1,8 +1,8 @@
-"""Evaluations with many attempts a prompt: the policy gets surer of fewer solutions, or of all of them.
+"""Evaluations with many attempts per prompt: the policy narrows to fewer solutions, or gets better at all of them.
 
-Every prompt has a chance of its own to be solved. In health the chances rise together, so pass@1 rises and pass@k stays
-or rises. Where coverage is lost the chances move apart: prompts above one half rise to 1 and the others to 0. What is
-logged comes from 32 sampled attempts a prompt.
+Every prompt has its own chance of being solved. In a healthy run all chances rise, so pass@1 rises and pass@k stays or
+rises. When coverage is lost, the chances of the easier prompts (45 % of them) rise towards 1 and the others fall to 0.
+The logged numbers come from 32 sampled attempts per prompt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPELLINGS: dict[str, tuple[str, str, dict[str, str]]] = {
     "open_instruct": ("eval/pass_at_32_unbiased", "eval/pass_at_1",
                       {"reward": "objective/verifiable_reward", "entropy": "policy/entropy_avg"}),
 }  # fmt: skip
-"""By framework: pass@32, pass@1, and what stands beside them in a row."""
+"""By framework: its names of pass@32, of pass@1, and of the other metrics of a row."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class EvaluatedRun:
     framework: str
     rows: list[dict[str, Any]]
     evaluations: list[int]
-    """The rows that hold one."""
+    """The rows that hold an evaluation."""
     onset: int | None
-    """The last evaluation whose expected pass@32 is within a point of its best; None where it stays so."""
+    """The last evaluation whose expected pass@32 is within 0.01 of its best so far; None for a learning run."""
 
 
 def narrowing_run(seed: int, framework: str) -> EvaluatedRun:
@@ -58,7 +58,7 @@ def learning_run(seed: int, framework: str) -> EvaluatedRun:
 
 
 def collapsing_run(seed: int, framework: str) -> EvaluatedRun:
-    """Both fall: a collapse, and no loss of coverage alone."""
+    """Both fall: a collapse, not only a loss of coverage."""
     return _run(seed, framework, "collapsing")
 
 

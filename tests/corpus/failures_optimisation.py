@@ -1,4 +1,4 @@
-"""Failures of the update itself: numerics, gradients, rates, divergence, clipping, off-policy data, the critic."""
+"""Failures of the update: numerics, gradients, learning rates, divergence, clipping, off-policy data, the critic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spoil(*names: str, value: float = float("nan")):
 
 
 def skip_updates(scene: Scene) -> None:
-    """Updates that are not finite are not applied: the policy stays what it was."""
+    """Non-finite updates are skipped: the policy does not change."""
     stand(scene, scene.at)
 
 
@@ -52,7 +52,7 @@ def freeze(scene: Scene) -> None:
 
 
 def diverge(names: tuple[str, ...], size: float, bumpy: bool = False):
-    """The loss grows and does not come back; the policy gets worse afterwards."""
+    """The loss grows and does not come back. `hurt_later` makes the policy worse afterwards."""
 
     def touch(scene: Scene, series: Series) -> None:
         grown = size * scene.hard * ramp(scene.n, scene.at, 0.3 * scene.n)
@@ -69,7 +69,7 @@ def hurt_later(scene: Scene) -> None:
 
 
 def tiny_rate(scene: Scene) -> None:
-    """The rate is thousands of times too small: nothing moves."""
+    """The learning rate is thousands of times too small: nothing moves."""
     c = scene.curves
     scene.world.lr = 1e-10
     scene.config["learning_rate"] = 1e-10
@@ -80,7 +80,7 @@ def tiny_rate(scene: Scene) -> None:
 
 
 def endless_warmup(scene: Scene) -> None:
-    """The warm-up was given in the wrong unit: the rate is still rising when the run ends."""
+    """The warm-up was given in the wrong unit: the learning rate is still rising when the run ends."""
     c = scene.curves
     c.lr = scene.world.lr * 0.04 * (np.arange(scene.n) + 1) / scene.n
     for name in ("skill", "truth", "entropy", "length"):
@@ -90,7 +90,7 @@ def endless_warmup(scene: Scene) -> None:
 
 
 def negative_kl(depth: float):
-    """Samples do not come from the policy that is scored: the sampled estimate turns negative."""
+    """Samples do not come from the policy that is scored, so the sampled KL estimate turns negative."""
 
     def bend(scene: Scene) -> None:
         c = scene.curves
@@ -119,7 +119,7 @@ def drift_ratio(factor: float):
 
 
 def drift_apart(peak: float):
-    """Sampler and trainer disagree more and more; reward suffers late."""
+    """The sampler and the trainer disagree more and more; the reward falls late."""
 
     def bend(scene: Scene) -> None:
         extra, n = scene.curves.extra, scene.n
@@ -138,7 +138,7 @@ def drift_apart(peak: float):
 
 
 def fall_behind(scene: Scene) -> None:
-    """Training outruns sampling: data get older and older."""
+    """Training is faster than sampling: the samples get older and older."""
     extra, n = scene.curves.extra, scene.n
     age = 13 * scene.hard * ramp(n, scene.at, 0.3 * n) * wobble(scene.rng, n, 0.08)
     extra["staleness"] = extra["staleness"] + age

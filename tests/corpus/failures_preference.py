@@ -12,14 +12,14 @@ from corpus.noise import wobble
 
 
 def swap_labels(scene: Scene) -> None:
-    """Chosen and rejected are exchanged: the run learns backwards from the start."""
+    """Chosen and rejected are swapped: the run learns the opposite from the start."""
     c = scene.curves
     c.chosen, c.rejected = -0.9 * scene.hard * c.chosen, -0.9 * scene.hard * c.rejected
     c.eval_chosen, c.eval_rejected = -c.eval_chosen, -c.eval_rejected
 
 
 def turn_around(scene: Scene) -> None:
-    """After good progress the margin falls through zero and goes on falling."""
+    """After good progress the margin falls below zero and continues to fall."""
     c = scene.curves
     fall = (
         2.2 * scene.hard * max(c.chosen[scene.at] - c.rejected[scene.at], 0.4) * rise(scene.n, scene.at, 0.2 * scene.n)
@@ -45,7 +45,7 @@ def stay(scene: Scene) -> None:
 
 
 def frozen(scene: Scene) -> None:
-    """No gradient: loss is ln 2 to the last digit, nothing moves."""
+    """The gradient is zero: the loss is exactly ln 2 and nothing moves."""
     c = scene.curves
     for name in ("chosen", "rejected", "spread", "grad", "kl", "eval_chosen", "eval_rejected", "eval_spread"):
         getattr(c, name)[:] = 0.0
@@ -79,7 +79,7 @@ def crash(nats: float, over: float):
 
 
 def use_up(scene: Scene) -> None:
-    """All pairs are told apart with certainty early; what follows only pushes likelihoods down."""
+    """The policy separates all pairs early. Further training only lowers the likelihoods."""
     c, n = scene.curves, scene.n
     margin = 14 * scene.hard * rise(n, 0, 0.35 * n)
     c.chosen, c.rejected = -0.15 * margin, -1.15 * margin
@@ -90,7 +90,7 @@ def use_up(scene: Scene) -> None:
 
 
 def overfit(scene: Scene) -> None:
-    """Training goes on improving, evaluation turns."""
+    """Training metrics keep improving while the evaluation gets worse."""
     c, n = scene.curves, scene.n
     share = ramp(n, scene.at, 1.3 * (n - scene.at))
     margin = (c.chosen - c.rejected)[:, None][:, 0]
@@ -100,7 +100,7 @@ def overfit(scene: Scene) -> None:
 
 
 def run_away(scene: Scene) -> None:
-    """KTO with a rate far too high: the KL estimate multiplies from row to row from the very start."""
+    """KTO with a learning rate far too high: the KL estimate grows exponentially from the first rows on."""
     c, n = scene.curves, scene.n
     scene.at = 1
     doublings = np.clip(np.arange(n), 0, 24) / 3.2
@@ -112,7 +112,7 @@ def run_away(scene: Scene) -> None:
 
 
 def never_warm(scene: Scene) -> None:
-    """The warm-up takes longer than the run: the rate is rising to the end, margins hardly move."""
+    """The warm-up is longer than the run: the learning rate rises to the end and margins hardly move."""
     c, n = scene.curves, scene.n
     c.lr = scene.world.lr * 0.05 * (np.arange(n) + 1) / n
     for name in ("chosen", "rejected", "eval_chosen", "eval_rejected"):
@@ -123,14 +123,14 @@ def never_warm(scene: Scene) -> None:
 
 
 def tiny_rate(scene: Scene) -> None:
-    """A rate of 1e-9: nothing moves but the noise."""
+    """A learning rate of 1e-9: all changes are noise."""
     never_warm(scene)
     scene.curves.lr = np.full(scene.n, 1e-9)
     scene.config["learning_rate"] = 1e-9
 
 
 def blow_up(scene: Scene, series: Series) -> None:
-    """The loss leaves its level and grows in bumps; accuracy goes back to chance."""
+    """The loss leaves its level and grows in bumps; accuracy falls back to chance."""
     n = scene.n
     grown = 2.5 * scene.hard * ramp(n, scene.at, 0.25 * n) * wobble(scene.rng, n, 0.5)
     series["loss"] = series["loss"] + grown
@@ -139,7 +139,7 @@ def blow_up(scene: Scene, series: Series) -> None:
 
 
 def lose_numbers(scene: Scene, series: Series) -> None:
-    """Loss and log-probabilities are not numbers any more."""
+    """Loss, log-probabilities, rewards and gradient are NaN from the onset on."""
     for name in ("loss", "logp_chosen", "chosen", "rejected", "margin"):
         series[name][scene.at :] = np.nan
     series["grad"][scene.at :] = np.nan
@@ -153,7 +153,7 @@ def count(scene: Scene, series: Series) -> None:
 
 
 def accuracy_in_percent(scene: Scene, rows: Rows) -> None:
-    """From the onset on accuracies are logged in percent."""
+    """From the onset on, accuracies are logged in percent."""
     for row in rows[scene.at :]:
         if "rewards/accuracies" in row:
             row["rewards/accuracies"] = round(100 * row["rewards/accuracies"], 2)

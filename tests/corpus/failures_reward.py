@@ -27,14 +27,14 @@ def floor(scene: Scene) -> None:
     c.skill = np.where(np.arange(scene.n) >= scene.at, -60.0, c.skill)
     c.truth = hold(c.truth, scene.at)
     c.format = np.where(np.arange(scene.n) >= scene.at, 0.0, c.format)
-    for name in ("kl", "entropy", "length"):  # what is left of the gradient moves nothing
+    for name in ("kl", "entropy", "length"):  # the remaining gradient moves nothing
         setattr(c, name, hold(getattr(c, name), scene.at))
     if scene.at == 0:
         c.kl = 3e-4 * np.sqrt(np.arange(1, scene.n + 1) / scene.n)
 
 
 def stand_still(scene: Scene) -> None:
-    """Gradients and KL are there, reward is not going anywhere."""
+    """Gradients and KL are above zero, and the reward does not change."""
     c, world = scene.curves, scene.world
     c.skill = np.full(scene.n, float(np.log(world.start / (1 - world.start))))
     c.truth = c.skill - 0.1
@@ -47,7 +47,7 @@ def stand_still(scene: Scene) -> None:
 
 
 def level_off(scene: Scene) -> None:
-    """Progress until the onset, then a plateau well below the maximum; the policy goes on moving."""
+    """Progress until the onset, then a plateau well below the maximum; the policy keeps moving."""
     c = scene.curves
     gained = (c.skill[-1] - c.skill[0]) * rise(scene.n, 0, scene.at / 3)
     c.skill = hold(c.skill[0] + gained, scene.at)
@@ -57,7 +57,7 @@ def level_off(scene: Scene) -> None:
 
 
 def too_hard(scene: Scene) -> None:
-    """Hardly any group has a right answer among its samples, and that does not change."""
+    """Hardly any group contains a right answer, and that does not change."""
     c = scene.curves
     c.skill = np.full(scene.n, -6.0)
     c.truth = c.skill
@@ -69,7 +69,7 @@ def too_hard(scene: Scene) -> None:
 
 
 def repeat_answers(scene: Scene) -> None:
-    """The samples of a group become the same: no spread, no signal, while the mean reward stays."""
+    """The samples of a group become identical: no spread and no signal, while the mean reward stays."""
     c = scene.curves
     stop_learning(scene, 5)
     c.diversity = 1 - 0.92 * ramp(scene.n, scene.at, 0.2 * scene.n)
@@ -77,7 +77,7 @@ def repeat_answers(scene: Scene) -> None:
 
 
 def hack(fall: float, speed: float = 0.25):
-    """The proxy is found out: its reward climbs to the top, the truth stays or falls, answers and KL grow."""
+    """The policy exploits the proxy: its reward climbs to the top, the true score does not, length and KL grow."""
 
     def bend(scene: Scene) -> None:
         c, n = scene.curves, scene.n
@@ -92,20 +92,20 @@ def hack(fall: float, speed: float = 0.25):
 
 
 def forget_range(scene: Scene) -> None:
-    """Components that add up without a bound have no known maximum."""
+    """The settings do not name the range of the reward, because a component has no bound."""
     for key in ("reward_min", "reward_max"):
         scene.config.pop(key, None)
 
 
 def compiles(scene: Scene, series: Series) -> None:
-    """The reward is that code compiles; that it is right is logged beside it and does not move."""
+    """Code that compiles earns the reward. The share of correct code is logged as well and hardly moves."""
     n, size = scene.n, scene.world.prompts * scene.world.group
     series["part_format"] = series["reward"].copy()
     series["part_main"] = scene.rng.binomial(size, 0.002 + 0.003 * ramp(n, 0, n), n) / size
 
 
 def fixed_truth(scene: Scene, series: Series) -> None:
-    """A second component holds the true score: it stays flat while the paid one climbs."""
+    """A second component holds the true score: it falls while the rewarded one climbs."""
     n, size = scene.n, scene.world.prompts * scene.world.group
     true = scene.rng.binomial(size, np.clip(0.22 - 0.1 * ramp(n, scene.at, 0.4 * n), 0, 1), n) / size
     proxy = series["part_main"]
@@ -116,7 +116,7 @@ def fixed_truth(scene: Scene, series: Series) -> None:
 
 
 def take_over(weight: float):
-    """An auxiliary component grows until its ups and downs are all that is left of the total's."""
+    """An auxiliary component grows until it causes almost all changes of the total."""
 
     def touch(scene: Scene, series: Series) -> None:
         n = scene.n
@@ -132,7 +132,7 @@ def take_over(weight: float):
 
 
 def never_end(share: float):
-    """Answers stop ending: the share that runs into the limit grows, its answers are lost."""
+    """Answers no longer end: a growing share hits the limit and earns nothing."""
 
     def bend(scene: Scene) -> None:
         stop_learning(scene)
@@ -142,7 +142,7 @@ def never_end(share: float):
 
 
 def break_tools(share: float):
-    """Calls fail: the sandbox is down or the schema changed; reward follows."""
+    """Tool calls fail because the sandbox is down or the schema changed; the reward falls as a result."""
 
     def bend(scene: Scene) -> None:
         c, n = scene.curves, scene.n
@@ -171,7 +171,7 @@ def loop(scene: Scene) -> None:
 
 
 def give_up(scene: Scene) -> None:
-    """The agent leaves early with "I don't know": rollouts end at once, fewer answers are tried."""
+    """The agent gives up early with "I don't know": rollouts end at once and fewer answers are attempted."""
     extra, n, world = scene.curves.extra, scene.n, scene.world
     share = ramp(n, scene.at, 0.12 * n)
     rollouts = world.prompts * world.group
@@ -183,7 +183,7 @@ def give_up(scene: Scene) -> None:
 
 
 def filter_out(scene: Scene) -> None:
-    """Almost every group is thrown away for lack of variance."""
+    """Almost every group is filtered out because its rewards have no variance."""
     c, n = scene.curves, scene.n
     share = ramp(n, scene.at, 0.15 * n)
     c.diversity = 1 - 0.93 * share

@@ -53,7 +53,7 @@ def starve(level: float):
 
 
 def stall(interval: float, spread: float = 0.1):
-    """Rows come at their pace and then no more; the clock goes on."""
+    """Rows arrive at their usual pace and then stop; the clock continues."""
 
     def edit(scene: Scene, rows: Rows) -> list[float]:
         del rows[scene.at + 1 :]
@@ -68,7 +68,7 @@ def stall(interval: float, spread: float = 0.1):
 
 
 def two_writers(scene: Scene, rows: Rows) -> None:
-    """A second process writes its own, older steps into the same log: the step axis runs to and fro."""
+    """A second process writes its own, older steps into the same log: the step jumps back and forth."""
     for i, row in enumerate(rows[scene.at :]):
         if i % 2:
             row["step"] = max(row["step"] - 40 - i // 2, 1)
@@ -82,7 +82,7 @@ def backwards(scene: Scene, rows: Rows) -> None:
 
 
 def duplicates(scene: Scene, rows: Rows) -> None:
-    """Every rank logs: from the onset on each step is there three times with other values."""
+    """Every rank logs: from the onset on, each step appears three times with different values."""
     tail = rows[scene.at :]
     del rows[scene.at :]
     for row in tail:
@@ -95,7 +95,7 @@ def duplicates(scene: Scene, rows: Rows) -> None:
 
 
 def vanish(*keys: str):
-    """The most important keys are not logged any more while the rest goes on."""
+    """The most important keys are no longer logged; the others are."""
 
     def edit(scene: Scene, rows: Rows) -> None:
         for row in rows[scene.at :]:

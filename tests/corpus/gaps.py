@@ -1,11 +1,11 @@
-"""Runs in which the engine that samples and the trainer that learns disagree, for one of six causes, or hardly.
+"""Runs in which the sampling engine and the trainer disagree for one of six causes, and runs in which they agree.
 
-A small policy is really sampled: tables of logits that training moves a little at every step. The engine scores each
-token with its own weights, numerics, routes, context and temperature, the trainer with its own. Every logged number
-follows from the two log-probs of the sampled tokens, so what a cause looks like is not written down here: it comes out.
+A small policy is sampled: tables of logits that training moves a little at every step. Engine and trainer each score
+every token with their own weights, numerics, routes, context and temperature. Every logged number is computed from the
+two log-probs of the sampled tokens. No cause has a prescribed signature: it results from the simulation.
 
-What is logged differs by framework: each has its names, and none logs all. Beside these numbers a run has the usual
-ones of a healthy training (`latent`).
+Each framework has its own names and logs only some of the numbers. A run also has the usual metrics of a healthy
+training (`latent`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTH, TURN = 75, 15
 """Tokens of a rollout, and of one of its turns."""
 
 FARTHEST = 40.0
-"""How much farther than usual an update may move a context."""
+"""How many times farther than usual an update may move a context."""
 
 GAP_KEYS: dict[str, dict[str, str]] = {
     "trl": {
@@ -90,16 +90,16 @@ class Trouble:
     framework: str
     points: tuple[int, int] = (40, 90)
     onset: tuple[int, int] | None = None
-    """Where it starts, in points; None: with the first."""
+    """The range of points in which it starts; None for the first point."""
     drift: tuple[float, float] = (0.012, 0.04)
     """How far an update moves a logit."""
     uneven: float = 1.0
     """How unevenly updates are spread over the contexts: a policy that learns fast moves a few of them very far, and
-    single tokens become all but impossible within some steps."""
+    single tokens become almost impossible within a few steps."""
     floor: tuple[float, float] = (0.0005, 0.02)
-    """Numerics that every pair of engines has: hardly any where both are the same code."""
+    """Numerical noise that every pair has: hardly any where engine and trainer run the same code."""
     synced: float = 1.0
-    """The share of the change that a sync delivers once it is broken; 1: it works."""
+    """The share of the change that a sync delivers after the onset; 1 for a sync that works."""
     numerics: tuple[float, float] = (0.0, 0.0)
     """Noise of the engine's logits beyond the floor."""
     creeping: bool = False
@@ -107,21 +107,21 @@ class Trouble:
     ages: tuple[float, float] = (0.0, 0.0)
     """The mean age of samples in versions, before and after the onset."""
     ramp: float = 15.0
-    """In how many points the age changes from the one to the other."""
+    """The number of points over which the age changes from the first to the second."""
     lagging: bool = False
-    """Whether a dead sync shows in the ages: the engine tells the version that it really has."""
+    """Whether a dead sync shows in the ages, because the engine reports the version that it really has."""
     flipped: tuple[float, float] = (0.0, 0.0)
-    """The share of tokens that other experts answer for."""
+    """The share of tokens that the engine routes to other experts."""
     torn: tuple[float, float] = (0.0, 0.0)
     """The share of tokens that the trainer sees in another context than the engine."""
     temperature: tuple[float, float] = (1.0, 1.0)
-    """At which the engine samples. The trainer takes it as well, unless the wrong temperature is the cause."""
+    """The engine samples at this temperature. The trainer uses it as well, unless the temperature is the cause."""
     raw: bool = False
-    """Whether the engine reports log-probs of temperature 1 whatever it samples with."""
+    """Whether the engine reports log-probs at temperature 1, whatever temperature it samples with."""
     experts: bool = False
     agent: bool = False
     without: tuple[str, ...] = ()
-    """What this run does not log of its framework's numbers."""
+    """The framework's numbers that this run does not log."""
     config: Mapping[str, Any] = field(default_factory=dict)
     told_temperature: bool = True
     """Whether its settings name the temperature."""
@@ -134,7 +134,7 @@ def _log_softmax(logits: Array) -> Array:
 
 class Policy:
     """Tables of logits that move: the weights of step t are the logits of step t. An update moves few contexts far and
-    most of them little, as the rewards of a batch are about few of them.
+    most of them little, because the rewards of a batch concern few of them.
     """
 
     def __init__(self, rng: np.random.Generator, points: int, drift: float, uneven: float) -> None:
@@ -144,7 +144,7 @@ class Policy:
         self.ways = rng.normal(0, 1, (3, CONTEXTS, WORDS)) * touched
         pace = drift * wobble(rng, points + 1, 0.2)
         self.path = np.concatenate([[0.0], np.cumsum(pace)])
-        """How far it has gone along its direction after each step."""
+        """The distance along the main direction after each step."""
         self.side = 0.5 * drift * np.cumsum(rng.normal(0, 1, (points + 2, 2)), axis=0)
         self._tables: dict[int, Array] = {}
 
@@ -155,7 +155,7 @@ class Policy:
         return self._tables[step]
 
     def logits(self, step: Any, contexts: Array) -> Array:
-        """Of the weights of these steps, or of one step, in these contexts."""
+        """The logits in these contexts, with the weights of one step or of one step per context."""
         if np.ndim(step) == 0:
             return np.asarray(self.table(int(step))[contexts])
         found = np.empty((len(contexts), WORDS))
@@ -165,7 +165,7 @@ class Policy:
 
 
 class Tokens(NamedTuple):
-    """The tokens of one step, rollout after rollout: what the trainer and the engine say of them, and their ages."""
+    """The tokens of one step, rollout after rollout: the log-probs of trainer and engine, and the ages."""
 
     train: Array
     rollout: Array
@@ -195,7 +195,7 @@ class Pair:
         if trouble.synced < 1 and is_off:
             stuck = policy.logits(max(at - 1, 0), contexts)
             theirs = stuck + trouble.synced * (theirs - stuck)
-        rough = np.exp(rng.normal(0, 0.6, (TOKENS, 1)))  # some tokens come out of longer sums
+        rough = np.exp(rng.normal(0, 0.6, (TOKENS, 1)))  # rounding differs from token to token
         theirs = theirs + self.floor * rough * rng.standard_t(4, theirs.shape) / 1.7
         if self.noise and is_off:
             grown = 0.12 + 0.88 * ((step - at) / max(self.points - at, 1)) ** 1.5 if trouble.creeping else 1.0
@@ -205,7 +205,7 @@ class Pair:
             other = rng.random(TOKENS) < share
             theirs = theirs + np.where(other[:, None], rng.normal(0, 1.2, theirs.shape), 0.0)
         if self.torn and is_off:
-            is_first = np.arange(TOKENS) % TURN == 0  # most of it where texts were put together
+            is_first = np.arange(TOKENS) % TURN == 0  # mostly at the first token of a turn, where texts are joined
             wrong = rng.random(TOKENS) < self.torn * np.where(is_first, 0.73 * TURN, 0.27)
             mine = np.where(wrong[:, None], policy.logits(step, rng.permutation(contexts)), mine)
         sampled = _log_softmax(theirs / self.heat)
@@ -239,8 +239,8 @@ def simulate(trouble: Trouble, rng: np.random.Generator, points: int, at: int, h
 
 
 def traced(trouble: Trouble, seed: int, points: int = 60, every: int = 4) -> Iterator[list[Group]]:
-    """The rollouts of every few steps, token by token, as a trainer would record them. Versions are recorded by those
-    whose samples have ages.
+    """The rollouts of every few steps, token by token, as a trainer would record them. Versions are recorded where
+    samples have ages.
     """
     rng = generator(seed, f"traced {trouble.name} {trouble.framework}")
     heat = heat_of(trouble, rng)
@@ -265,7 +265,7 @@ def traced(trouble: Trouble, seed: int, points: int = 60, every: int = 4) -> Ite
 
 
 def age_course(trouble: Trouble, rng: np.random.Generator, points: int, at: int) -> Array:
-    """The mean age of the samples at each point: it takes a few steps to build up, and wanders."""
+    """The mean age of the samples at each point: it builds up over a few steps and fluctuates."""
     before, after = trouble.ages
     steps = np.arange(points)
     level = before * (1 - np.exp(-(steps + 0.5) / 3)) + (after - before) * np.clip(
@@ -293,7 +293,7 @@ def numbers(train: Array, rollout: Array, age: Array) -> dict[str, float]:
 
 
 def make_gap(trouble: Trouble, seed: int) -> LabelledRun:
-    """The run of this trouble and seed."""
+    """The run with this trouble and seed."""
     rng = generator(seed, f"gap {trouble.name} {trouble.framework}")
     framework = None if trouble.framework == "None" else trouble.framework
     where = family(framework, "grpo")
@@ -330,13 +330,13 @@ def make_gap(trouble: Trouble, seed: int) -> LabelledRun:
 
 
 def heat_of(trouble: Trouble, rng: np.random.Generator) -> float:
-    """The temperature that a run samples with: a third of all runs have another than 1, rightly."""
+    """The temperature that a run samples with. A third of the runs with other causes use one below 1."""
     is_other = trouble.cause != "temperature" and rng.random() < 0.35
     return float(draw(rng, (0.6, 1.0) if is_other else trouble.temperature, ""))
 
 
 def is_logged(name: str, trouble: Trouble) -> bool:
-    """Whether this run logs a number of its framework's."""
+    """Whether this run logs the number with this canonical name."""
     if name in trouble.without or (name in EXPERT_KEYS and not trouble.experts):
         return False
     return not (
@@ -427,7 +427,7 @@ TROUBLES: tuple[Trouble, ...] = (
     replace(_HEAT, framework="None", name="raw-temperature", raw=True, told_temperature=False),
     replace(_HEAT, framework="trl", name="raw-temperature", raw=True),
 )
-"""Runs whose cause can be told from what they log."""
+"""Runs whose cause can be inferred from what they log."""
 
 UNTELLABLE: tuple[Trouble, ...] = (
     replace(_FP8, framework="openrlhf", name="untold-numerics"),
@@ -436,14 +436,14 @@ UNTELLABLE: tuple[Trouble, ...] = (
     replace(_STALE, framework="slime", name="untold-age"),
     replace(_STALE, framework="openrlhf", name="untold-age"),
 )
-"""Runs that log too little: one KL that is high and level has several explanations, and so has a gap that grows where
-nothing tells how old the samples are."""
+"""Runs that log too little to name a cause: a single KL that is high and constant has several explanations, and so has
+a growing gap where the age of the samples is not logged."""
 
 EARLY: tuple[Trouble, ...] = tuple(
     replace(one, name=f"early-{one.name}", onset=(2, 3), points=(20, 30))
     for one in TROUBLES if one.name in ("dead-sync", "dead-sync-seen", "lagging-sync")
 )  # fmt: skip
-"""A sync that dies at step 3: the rollouts of step 3 are written by the weights of step 2."""
+"""A sync that dies at step 3: the rollouts of step 3 are sampled with the weights of step 2."""
 
 _FINE = T("fine", "", "trl")
 HEALTHY: tuple[Trouble, ...] = (

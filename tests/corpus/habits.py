@@ -1,4 +1,4 @@
-"""What the users of each framework usually run with; pairs are drawn from."""
+"""The usual settings of runs in each framework. A pair is a range from which a value is drawn."""
 
 from __future__ import annotations
 

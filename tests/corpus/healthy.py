@@ -1,4 +1,4 @@
-"""Healthy runs that look odd: everything that has made a naive monitor cry wolf on a real log."""
+"""Healthy runs that look odd: each has caused a false alarm of a naive monitor on a real log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def curriculum(scene: Scene) -> None:
 
 
 def data_stage(scene: Scene) -> None:
-    """Another data set half-way: level of reward, length and entropy shift once, learning goes on."""
+    """Another data set half-way: the levels of reward, length and entropy shift once, learning continues."""
     c, n = scene.curves, scene.n
     new = ramp(n, n // 2, 2)
     c.skill, c.length, c.entropy = c.skill - 0.35 * new, c.length * (1 + 0.35 * new), c.entropy * (1 + 0.2 * new)
@@ -49,7 +49,7 @@ def one_outlier(scene: Scene, series: Series) -> None:
 
 
 def falling_truncation(scene: Scene) -> None:
-    """Two thirds are cut off at first, fewer and fewer later."""
+    """Two thirds of the answers are truncated at first, later only one third."""
     scene.curves.endless = 0.67 * (1 - 0.5 * scene.curves.progress)
 
 
@@ -64,7 +64,7 @@ def zero_loss(scene: Scene, series: Series) -> None:
 
 
 def small_gain(scene: Scene) -> None:
-    """A steady gain that no window shows: 0.345 to 0.383 in the mean."""
+    """A steady gain that is too small to show in a window: the mean rises from 0.345 to 0.383."""
     c, n = scene.curves, scene.n
     c.skill = np.linspace(-0.95, -0.72, n)
     c.entropy = np.linspace(0.5, 0.46, n)
@@ -80,14 +80,14 @@ def flat(scene: Scene) -> None:
 
 
 def growing_scale(scene: Scene) -> None:
-    """Returns grow, and the value loss with their square."""
+    """Returns grow, and the value loss grows with them."""
     c, n = scene.curves, scene.n
     c.skill = c.skill + 1.5 * c.progress
     c.extra["value_loss"] = c.extra["value_loss"] * (1 + 1.6 * ramp(n, 0, n))
 
 
 def repeat_from(scene: Scene, at: int, back: int) -> None:
-    """From point `at` on the run is what it was `back` points before."""
+    """From point `at` on, the run repeats its course from `back` points before."""
     for item in fields(scene.curves):
         values = getattr(scene.curves, item.name)
         if isinstance(values, np.ndarray):
@@ -99,7 +99,7 @@ def resume(scene: Scene) -> None:
 
 
 def resume_steps(scene: Scene, rows: Rows) -> None:
-    """Killed and resumed from a checkpoint: the step number goes back once, some steps are there twice."""
+    """Killed and resumed from a checkpoint: the step goes back once, and some steps appear twice."""
     for row in rows[int(0.55 * scene.n) :]:
         row["step"] -= 12 * scene.world.every
 
@@ -115,7 +115,7 @@ def begin_again_steps(scene: Scene, rows: Rows) -> None:
 
 
 def rate_ends(scene: Scene) -> None:
-    """The rate reaches zero a little before the end; the last rows stand still."""
+    """The learning rate reaches zero a little before the end; nothing moves in the last rows."""
     c, at = scene.curves, int(0.88 * scene.n)
     c.lr = scene.world.lr * np.clip(1 - np.arange(scene.n) / at, 0, None)
     for name in ("skill", "truth", "entropy", "kl", "length"):
@@ -123,7 +123,7 @@ def rate_ends(scene: Scene) -> None:
 
 
 def gaps(scene: Scene, rows: Rows) -> None:
-    """Console lines are cut at rows with an evaluation, others lose a few keys, some values are None."""
+    """Console lines are cut at rows with an evaluation, other rows lose a few keys, some values are None."""
     for row in rows:
         if any(key.startswith("val-core") for key in row) and row["step"] > 1:
             for key in ("critic/score/mean", "response_length/mean", "response_length/clip_ratio", "num_turns/mean"):
@@ -133,7 +133,7 @@ def gaps(scene: Scene, rows: Rows) -> None:
 
 
 def inner_iterations(scene: Scene, rows: Rows) -> None:
-    """Four updates on each batch: what belongs to the batch is logged with the first of them only."""
+    """Four updates on each batch: metrics of the batch are logged only with the first of them."""
     for i, row in enumerate(rows):
         if i % 4:
             for key in [key for key in row if key.startswith(("reward", "completions", "frac"))]:
@@ -141,7 +141,7 @@ def inner_iterations(scene: Scene, rows: Rows) -> None:
 
 
 def eval_pauses(scene: Scene, rows: Rows) -> None:
-    """Checkpoints and evaluations take ten minutes now and then; rows carry their time."""
+    """A checkpoint with an evaluation takes seven minutes every 25 rows; rows have timestamps."""
     now = 1_763_190_000.0
     for i, row in enumerate(rows):
         now += 40 * float(np.exp(0.15 * scene.rng.normal())) + (420 if i % 25 == 24 else 0)
@@ -149,14 +149,14 @@ def eval_pauses(scene: Scene, rows: Rows) -> None:
 
 
 def memory_settles(scene: Scene) -> None:
-    """Memory rises while longer and longer batches are met for the first time, then stays."""
+    """Memory rises at first, as longer batches come, and then stays constant."""
     extra, n = scene.curves.extra, scene.n
     used = 50 + 16 * rise(n, 0, 0.1 * n)
     extra["gpu_memory"], extra["gpu_memory_percent"] = used.round(2), (used / 0.8).round(1)
 
 
 def larger_batch(scene: Scene, series: Series) -> None:
-    """The batch is quadrupled two thirds in: the noise halves, gradients shrink, steps take longer."""
+    """The batch is four times as large in the last third: noise halves, gradients shrink, steps take longer."""
     at = int(0.66 * scene.n)
     for name in ("reward", "kl", "entropy"):
         tail = series[name][at:]
@@ -167,7 +167,7 @@ def larger_batch(scene: Scene, series: Series) -> None:
 
 
 def spiky(scene: Scene, series: Series) -> None:
-    """The k3 estimator's outliers: a few enormous KL values, each gone at once."""
+    """Outliers of the k3 estimator: a few very large KL values, each in a single row."""
     series["kl"] = series["kl"] * spikes(scene.rng, scene.n, 0.02, 20, 400)
 
 

@@ -1,6 +1,6 @@
-"""Series of special instruments in health: a critic, rollout correction, staleness, tools, searches, the machine.
+"""Healthy series of special metrics: a critic, rollout correction, staleness, tools, searches, the machine.
 
-Each function adds to `curves.extra` what its instrument would read in a healthy run; failures bend it there.
+Each function adds the series of a healthy run to `curves.extra`; failures bend them there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def tools(world: World, curves: Curves, rng: np.random.Generator) -> None:
 
 
 def searches(world: World, curves: Curves, rng: np.random.Generator) -> None:
-    """What the e-mail agent's trainer counts, in rollouts and in evaluations of 100 questions."""
+    """The counts of the e-mail agent's trainer, in rollouts and in evaluations of 100 questions."""
     n, rollouts = world.points, world.prompts * world.group
     curves.extra["early_exit"] = rng.binomial(rollouts, np.clip(0.38 + 0.25 * curves.progress, 0, 1), n).astype(float)
     share = 0.08 * (1 - 0.3 * curves.progress)

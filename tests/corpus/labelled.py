@@ -1,4 +1,4 @@
-"""What the corpus hands out: one simulated run with the truth about it."""
+"""The record of the corpus: one simulated run with its label."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class LabelledRun:
     kind: str | None
     """The failure's kind; None for a healthy run."""
     accept: frozenset[str]
-    """The kinds that name the cause rightly; empty for a run that cannot be scored."""
+    """The kinds that count as a correct answer; empty for a run that is not scored."""
     onset: int | None
-    """The index in `rows` at which the failure starts; 0 for a run that is dead from the start."""
+    """The index in `rows` at which the failure starts; 0 for a run that fails from the first row."""
     algorithm: str | None
     framework: str | None
     total_steps: int | None
     config: dict[str, Any]
     rows: list[dict[str, Any]]
     ticks: list[float] = field(default_factory=list)
-    """Times at which nothing had come yet, after the last row; rows then carry "timestamp"."""
+    """Clock times after the last row at which no new row had arrived. Rows then have a "timestamp"."""
     marker: str = ""
-    """The key that shows the failure first: for checking the label and for plots, not for a monitor."""
+    """The key that shows the failure first. It is for checks of the label and for plots, not for a monitor."""
     cause: str = ""
-    """What lies behind it, one of `records.CAUSES`, where the simulation says so."""
+    """The cause of the failure, one of `records.CAUSES`, where the simulation has one."""

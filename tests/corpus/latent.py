@@ -1,8 +1,8 @@
 """A small model of policy-gradient training: smooth latent curves first, sampled and noisy observations second.
 
-A `World` says what the run is like, `curves_of` gives the trajectories of a healthy run, a failure bends them, and
-`observe` samples what a trainer would have logged. Rewards, lengths and truncation come from sampled completions, so
-that the mean, its spread, the dead groups and the truncated share agree with one another as they do in real logs.
+A `World` describes the run, `curves_of` gives the trajectories of a healthy run, a failure bends them, and `observe`
+samples the rows that a trainer would have logged. Rewards, lengths and truncation come from sampled completions. So the
+mean, its spread, the dead groups and the truncated share are consistent, as in real logs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Series = dict[str, Array]
 
 @dataclass
 class World:
-    """The knobs of one run. Defaults are those of a middling GRPO run on a verifiable task."""
+    """The parameters of one run. The defaults describe an average GRPO run on a verifiable task."""
 
     points: int = 150
     every: int = 1
     prompts: int = 24
-    """Groups behind one logged point (the batch, times the steps between rows where rows are averages)."""
+    """Groups per logged point (the batch, times the steps between rows where rows are averages)."""
     group: int = 8
     start: float = 0.3
     end: float = 0.65
@@ -38,14 +38,14 @@ class World:
     reward_low: float = 0.0
     reward_high: float = 1.0
     format_weight: float = 0.0
-    """Above 0 a second component pays this much for a well-formed answer."""
+    """If above 0, a second reward component gives this much for a well-formed answer."""
     score_noise: float = 0.0
-    """Above 0 the reward is a model's score: continuous, with this spread within a group."""
+    """If above 0, the reward is a model's score: continuous, with this spread within a group."""
     entropy: float = 0.45
     entropy_drop: float = 0.4
     kl: float = 0.15
     kl_start: float = 0.0
-    """Above 0 where the reference is another model, a teacher."""
+    """Above 0 if the reference is another model, such as a teacher."""
     kl_noise: float = 0.25
     length: float = 350.0
     growth: float = 1.15
@@ -85,15 +85,15 @@ class Curves:
     clip: Array
     turns: Array
     overhead: Array
-    """Factor on the time of a step that has nothing to do with length."""
+    """Factor on the time of a step, independent of the length."""
     endless: Array
     """The share of completions that do not stop by themselves."""
     truth: Array
-    """Skill as a held-out evaluation sees it."""
+    """Skill as a held-out evaluation measures it."""
     jitter: Array
     """Factor on the row-to-row noise of loss, KL, reward and gradient."""
     extra: Series = field(default_factory=dict)
-    """Series of special instruments, by canonical name, as they will be logged."""
+    """Series of `instruments`, by canonical name, as they will be logged."""
 
 
 def ramp(points: int, start: int, length: float) -> Array:
@@ -109,12 +109,12 @@ def rise(points: int, start: int, tau: float) -> Array:
 
 
 def wander(rng: np.random.Generator, points: int, size: float) -> Array:
-    """Slow drift around 1 that no batch explains: real curves are never the textbook's."""
+    """Slow drift around 1 that does not depend on the batch, because real curves are never smooth."""
     return np.exp(size * np.cumsum(rng.normal(0, 1, points)) / np.sqrt(points))
 
 
 def schedule(world: World) -> Array:
-    """Warm-up, then the decay; the first logged rate is already above 0 when rows are averages of steps."""
+    """The learning rate: warm-up, then decay. The first logged rate is above 0, as in rows that average steps."""
     u = (np.arange(world.points) + 0.5) / world.points
     factor = np.minimum(1, u / world.warmup) if world.warmup else np.ones_like(u)
     past = np.clip((u - world.warmup) / (1 - world.warmup), 0, 1)
@@ -126,7 +126,7 @@ def schedule(world: World) -> Array:
 
 
 def curves_of(world: World, rng: np.random.Generator) -> Curves:
-    """How a healthy run with these knobs would go."""
+    """The trajectories of a healthy run with these parameters."""
     n = world.points
     u = np.arange(n) / max(n - 1, 1)
     v = np.clip((u - world.delay) / (1 - world.delay), 0, 1)
@@ -155,14 +155,14 @@ def curves_of(world: World, rng: np.random.Generator) -> Curves:
 
 
 def observe(world: World, curves: Curves, rng: np.random.Generator) -> Series:
-    """What a trainer would have logged."""
+    """The series that a trainer would have logged."""
     n = world.points
     hardness = ar1(rng, n, 0.1)  # a batch of harder prompts: lower reward, longer answers, more entropy
     out = completions(world, curves, rng, hardness)
     calm = 1 - out["zero_std"]
     alive = np.sqrt(np.clip(calm / max(calm[: max(n // 8, 1)].mean(), 0.05), 0, 4))
     out["entropy"] = curves.entropy * wobble(rng, n, 0.045) * np.exp(0.02 * hardness)
-    if world.prompts <= SMALL_BATCH:  # one odd prompt is seen in the mean
+    if world.prompts <= SMALL_BATCH:  # one odd prompt shows in the mean
         out["entropy"] = out["entropy"] * wobble(rng, n, 0.12) * spikes(rng, n, 2 * world.spike_rate, 1.5, 5)
     kl_spikes = spikes(rng, n, world.spike_rate, 8, 60)
     grad_spikes = spikes(rng, n, world.spike_rate, 6, 100)
@@ -208,7 +208,7 @@ def completions(world: World, curves: Curves, rng: np.random.Generator, hardness
     luck = np.where(copied[..., None], luck[..., :1], luck)
     shake = 0.25 * (curves.jitter - 1) * ar1(rng, n, 0.0)
     correct = luck < sigmoid(curves.skill[:, None] - prompt + shake[:, None])[..., None]
-    correct &= ~truncated  # an answer that was cut off has not been given
+    correct &= ~truncated  # a truncated answer earns nothing
     reward = world.reward_low + (world.reward_high - world.reward_low) * correct.astype(float)
     out: Series = {}
     if world.score_noise:
@@ -222,7 +222,7 @@ def completions(world: World, curves: Curves, rng: np.random.Generator, hardness
         out["part_format"], out["part_format_std"] = well_formed.mean((1, 2)), well_formed.reshape(n, -1).std(1)
         reward = reward + well_formed
     within = reward.std(2, ddof=1) if world.group > 1 else np.zeros(size[:2])
-    dead = (within < 1e-8) & (world.group > 1)  # one sample has no group to be dead in
+    dead = (within < 1e-8) & (world.group > 1)  # a group of one sample cannot be dead
     out["reward"] = reward.mean((1, 2))
     out["reward_min"], out["reward_max"] = reward.min((1, 2)), reward.max((1, 2))
     out["reward_std"] = within.mean(1)

@@ -1,4 +1,4 @@
-"""What each framework calls the corpus' canonical series, and how its rows look."""
+"""Each framework's names for the canonical series of the corpus, and the form of its rows."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ KEYS["None/ppo"] = KEYS["None/grpo"]
 KEYS["unsloth/dpo"] = KEYS["trl/dpo"]
 
 SEPARATE_EVALS = ("trl/", "unsloth/")
-"""Hugging Face trainers write a row of its own for an evaluation."""
+"""Hugging Face trainers write a separate row for an evaluation."""
 
 
 def family(framework: str | None, algorithm: str | None) -> str:

@@ -1,7 +1,7 @@
-"""What makes real series noisy: heavy tails, little memory, rare spikes, quantised and missing values.
+"""The noise of real series: heavy tails, little memory, rare spikes, quantised and missing values.
 
-Measured on public logs: what is left of a metric after its trend is nearly independent from row to row (lag-1
-correlation within +-0.2), has a kurtosis of 3 to 20, and single spikes that are gone on the next row.
+Measured on public logs: without its trend, a metric is nearly independent from row to row (lag-1 correlation within
++-0.2), has a kurtosis of 3 to 20, and has spikes of a single row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """The random numbers of one run: the same for the same seed and name, whatever other runs there are."""
+    """The random numbers of one run. They depend only on the seed and the name, not on other runs."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
@@ -45,7 +45,7 @@ def wobble(rng: np.random.Generator, n: int, sigma: float, rho: float = 0.1, df:
 
 
 def spikes(rng: np.random.Generator, n: int, rate: float, low: float, high: float) -> Array:
-    """Factors that are 1 but for rare single points of low..high times; the first rows are left alone."""
+    """Factors that are 1 except at rare single points, which get a factor from low to high; never at the first rows."""
     factors = np.ones(n)
     hit = rng.random(n) < rate
     hit[:3] = False
@@ -55,7 +55,7 @@ def spikes(rng: np.random.Generator, n: int, rate: float, low: float, high: floa
 
 
 def drop_some(rng: np.random.Generator, rows: list[dict[str, Any]], keys: tuple[str, ...], share: float) -> None:
-    """Take keys out of a share of the rows, as cut console lines and skipped statistics do."""
+    """Remove keys from a share of the rows, as in cut console lines and skipped statistics."""
     for row in rows[1:]:
         if rng.random() < share:
             for key in keys:
@@ -63,7 +63,7 @@ def drop_some(rng: np.random.Generator, rows: list[dict[str, Any]], keys: tuple[
 
 
 def punch_holes(rng: np.random.Generator, rows: list[dict[str, Any]], share: float) -> None:
-    """Take single keys out of single rows at random."""
+    """Remove single keys from rows at random."""
     for row in rows[1:]:
         for key in list(row):
             if key not in ("step", "timestamp") and rng.random() < share:
@@ -71,7 +71,7 @@ def punch_holes(rng: np.random.Generator, rows: list[dict[str, Any]], share: flo
 
 
 def null_some(rng: np.random.Generator, rows: list[dict[str, Any]], key: str, share: float) -> None:
-    """Turn values into None, as loggers write what they could not compute."""
+    """Replace values by None, as loggers do when they cannot compute a value."""
     for row in rows[1:]:
         if key in row and rng.random() < share:
             row[key] = None

@@ -1,9 +1,8 @@
-"""Falls of the reward that are not the policy's: rollouts fail by a sandbox, a tool, a time-out, the context limit, the
-verifier or the parser, and each is scored as a wrong answer. And their doubles: a policy that collapses and therefore
-fails more, failures that cost nothing because they are masked, failures that come and go.
+"""Reward falls that the policy does not cause: rollouts fail because of a sandbox, a tool, a time-out, the context
+limit, the verifier or the parser, and each counts as a wrong answer. Also runs that look similar: a policy that
+collapses and therefore fails more, failures that cost nothing because they are masked, short bursts of failures.
 
-The runs come from the same model as the others; the failures are laid over what it logs, under the names that the
-frameworks have for them.
+The runs come from the same model as the others. The failures are added to its log under the frameworks' own names.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Counted(NamedTuple):
     cause: str
     name: str
     form: str = "share"
-    """share, success (1 - share), total (a number since the start), or sometimes (a share, only where above 0)."""
+    """share, success (1 - share), total (a count since the start), or sometimes (a share, logged only if above 0)."""
 
 
 COUNTED: tuple[Counted, ...] = (
@@ -64,13 +63,13 @@ COUNTED: tuple[Counted, ...] = (
 )
 
 WRITTEN = ("tool", "parsing", "context_limit")
-"""What a policy can bring about by itself."""
+"""Failures that a policy can cause by itself."""
 
 Shares = Callable[[Scene], Array]
 
 
 def failing_run(seed: int, counted: Counted) -> LabelledRun:
-    """The machinery breaks: `onset` is where. The cause is `counted.cause`."""
+    """The infrastructure breaks at `onset`. The cause is `counted.cause`."""
 
     def shares(scene: Scene) -> Array:
         rng, n = scene.rng, scene.n
@@ -79,7 +78,7 @@ def failing_run(seed: int, counted: Counted) -> LabelledRun:
         return np.clip(_usual(scene) + level * ramp(n, scene.at, over), 0, 0.98)
 
     def later(scene: Scene) -> None:
-        """Punished for what it did not do, the policy slowly gets worse."""
+        """In some runs the policy slowly gets worse, because it is penalised for failures that are not its own."""
         if scene.rng.random() < 0.4:
             fall = 1.2 * ramp(scene.n, scene.at + 20, 0.5 * scene.n)
             scene.curves.skill = scene.curves.skill - fall
@@ -89,7 +88,7 @@ def failing_run(seed: int, counted: Counted) -> LabelledRun:
 
 
 def consequence_run(seed: int, counted: Counted) -> LabelledRun:
-    """The policy collapses, and rollouts fail because of it: the failures are no cause."""
+    """The policy collapses, and rollouts fail because of it: the failures are not the cause."""
     bends = {
         "tool": explode_entropy, "parsing": explode_entropy, "context_limit": grow_length(3.0, 0.25),
         "time_out": grow_length(3.0, 0.25), "sandbox": collapse_reward(3.0, 12), "verifier": shrink_length(0.1, 15),
@@ -108,7 +107,7 @@ def consequence_run(seed: int, counted: Counted) -> LabelledRun:
 
 
 def harmless_run(seed: int, counted: Counted) -> LabelledRun:
-    """Healthy: a few failures all along, single bad rows, or many that are masked and cost nothing."""
+    """Healthy: a few failures throughout, short bursts of them, or many that are masked and cost nothing."""
 
     def shares(scene: Scene) -> Array:
         rng, n = scene.rng, scene.n

@@ -1,4 +1,4 @@
-"""A small model of preference optimisation (DPO, KTO): margins of single pairs, from which everything else follows.
+"""A small model of preference optimisation (DPO, KTO). All series are computed from the margins of single pairs.
 
 As in `latent`: a `PairWorld` gives healthy `PairCurves`, a failure bends them, `observe_pairs` samples the log.
 """
@@ -15,7 +15,7 @@ from corpus.noise import Array, ar1, sigmoid, spikes, wobble
 
 @dataclass
 class PairWorld:
-    """The knobs of one preference run; rewards are beta times log-ratios, as trainers log them."""
+    """The parameters of one preference run; rewards are beta times log-ratios, as trainers log them."""
 
     points: int = 120
     every: int = 1
@@ -24,7 +24,7 @@ class PairWorld:
     margin: float = 1.8
     """The mean margin at the end of a healthy run."""
     chosen_share: float = 0.35
-    """How much of the margin is the chosen answers getting likelier (negative: they get less likely)."""
+    """The share of the margin that comes from chosen answers getting more likely; negative if they get less likely."""
     pace: float = 3.0
     spread: float = 0.6
     """How much pairs differ, as a share of the mean margin."""
@@ -42,13 +42,13 @@ class PairWorld:
     desirable: float = 0.5
     """The share of desirable examples (KTO)."""
     kl_end: float = 0.0
-    """KTO: what the KL estimate reads at the end; at 0 it is cut off nearly everywhere."""
+    """KTO: the KL estimate at the end; with 0 it is cut off at zero nearly everywhere."""
     spike_rate: float = 0.004
 
 
 @dataclass
 class PairCurves:
-    """Latent trajectories: mean rewards of chosen and rejected, their spread, and what evaluation sees."""
+    """Latent trajectories: mean rewards of chosen and rejected answers, their spread, and the same in evaluations."""
 
     chosen: Array
     rejected: Array
@@ -57,7 +57,7 @@ class PairCurves:
     lr: Array
     kl: Array
     shock: Array
-    """Nats that all answers lose, good or bad: a destroyed model."""
+    """Nats that all answers lose, good or bad, when the model is destroyed."""
     entropy: Array
     eval_chosen: Array
     eval_rejected: Array
@@ -67,7 +67,7 @@ class PairCurves:
 
 
 def pair_curves_of(world: PairWorld, rng: np.random.Generator) -> PairCurves:
-    """How a healthy run with these knobs would go: nothing moves before the rate has warmed up."""
+    """The trajectories of a healthy run with these parameters: nothing moves before the warm-up of the rate."""
     n = world.points
     lr = schedule(World(points=n, lr=world.lr, warmup=world.warmup, decay=world.decay))
     applied = np.concatenate([[0.0], np.cumsum(lr)[:-1]])
@@ -87,7 +87,7 @@ def pair_curves_of(world: PairWorld, rng: np.random.Generator) -> PairCurves:
 
 
 def observe_pairs(world: PairWorld, curves: PairCurves, rng: np.random.Generator) -> Series:
-    """What a trainer would have logged."""
+    """The series that a trainer would have logged."""
     n, size = world.points, (world.points, world.pairs)
     batch = 0.10 * ar1(rng, n) * curves.jitter
     good = curves.chosen[:, None] + (curves.spread[:, None] * rng.standard_t(6, size) * 0.5)
@@ -108,7 +108,7 @@ def observe_pairs(world: PairWorld, curves: PairCurves, rng: np.random.Generator
     out["logits_chosen"] = -2.6 + 0.1 * curves.chosen + 0.12 * ar1(rng, n)
     out["logits_rejected"] = -2.5 + 0.1 * curves.rejected + 0.12 * ar1(rng, n)
     if world.kto:
-        # The estimate comes from mismatched pairs and is cut at 0, where it sits while the policy moves away from them.
+        # The estimate comes from mismatched pairs and is cut at 0. It stays at 0 while the policy moves away from them.
         out["kl"] = np.maximum(
             0,
             curves.kl
@@ -132,7 +132,7 @@ def observe_pairs(world: PairWorld, curves: PairCurves, rng: np.random.Generator
 
 
 def unpaired(world: PairWorld, values: Array, rng: np.random.Generator, desirable: bool = True) -> Array:
-    """KTO sees single answers: only a share of the batch is of each class, and a class may be missing from a batch."""
+    """KTO trains on single answers: each class has only a share of the batch, and at least one value."""
     share = world.desirable if desirable else 1 - world.desirable
     kept = rng.random(values.shape) < share
     kept[:, 0] |= ~kept.any(1)

@@ -1,8 +1,8 @@
-"""Runs over several environments: one of them collapses while the mean of all stays where it is, or none does.
+"""Runs over several environments: one of them collapses while the overall mean hardly moves, or none does.
 
-Every environment learns in its own way, with its own number of samples a row, and some are odd in health: never
-learnt, solved, missing from some rows, dipping and coming back, slowly losing a little. Values are shares of sampled
-answers or a model's scores. The same seed gives the same rows.
+Every environment has its own learning curve and its own number of samples per row. Some are healthy but odd: never
+learnt, solved, missing from some rows, dipping and recovering, slowly losing a little. Values are shares of right
+answers, in some runs scaled to -1..1 or smoothed. The same seed gives the same rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = (
 )  # fmt: skip
 
 LEAST_KEPT = 0.7
-"""What a healthy environment keeps of its best level for good: one that loses a third is not healthy."""
+"""The share of its best level that a healthy environment always keeps; one that loses a third is not healthy."""
 
 SPELLINGS: dict[str, tuple[str, str, str, bool]] = {
     "rlvitals": ("reward/env={}", "reward", "env", False),
@@ -34,7 +34,7 @@ SPELLINGS: dict[str, tuple[str, str, str, bool]] = {
     "verl": ("val-core/{}/acc/mean@8", "critic/score/mean", "source", True),
     "skyrl": ("eval/{}/avg_score", "reward/avg_raw_reward", "source", True),
 }
-"""By framework: the name of a slice, that of the whole, the label's key, and whether evaluations log the slices."""
+"""By framework: the names of a slice and of the whole, the label's key, and whether only evaluations have slices."""
 
 BESIDE: dict[str, dict[str, str]] = {
     "rlvitals": {"loss": "loss", "entropy": "entropy", "grad": "grad_norm"},
@@ -50,19 +50,19 @@ BESIDE: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class SlicedRun:
-    """The rows of a run over several environments, and which of them collapses, where one does."""
+    """The rows of a run over several environments, and which of them collapses, if any."""
 
     name: str
     framework: str
     label: str | None
     """The label of the slice that collapses; None for a healthy run."""
     onset: int | None
-    """The index of the row at which it begins to."""
+    """The index of the row at which the collapse starts."""
     rows: list[dict[str, Any]]
 
     @property
     def deadline(self) -> float:
-        """The last index at which naming it is in time: onset and 15 rows or a fifth of the run."""
+        """The last index at which a finding is in time: 15 rows or a fifth of the run after the onset."""
         return -1.0 if self.onset is None else self.onset + max(15.0, 0.2 * len(self.rows))
 
 
@@ -72,7 +72,7 @@ def collapsing_run(seed: int, framework: str, count: int = 8) -> SlicedRun:
 
 
 def healthy_run(seed: int, framework: str, count: int = 20) -> SlicedRun:
-    """None does."""
+    """None of `count` environments collapses."""
     return _run(seed, framework, count, "healthy")
 
 
@@ -114,7 +114,7 @@ def _run(seed: int, framework: str, count: int, how: str) -> SlicedRun:
 
 
 def _level(rng: np.random.Generator, points: int, hardness: Array, *, is_odd: bool) -> Array:
-    """The share of right answers of one environment in health."""
+    """The share of right answers of one healthy environment."""
     kind = rng.choice(["learns", "flat", "solved", "hopeless", "dips", "forgets"], p=[0.5, 0.15, 0.1, 0.1, 0.1, 0.05])
     kind = kind if is_odd else str(rng.choice(["learns", "flat"]))
     start = logit(float(rng.uniform(0.2, 0.6)))
@@ -135,7 +135,7 @@ def _level(rng: np.random.Generator, points: int, hardness: Array, *, is_odd: bo
 
 
 def _collapsed(rng: np.random.Generator, level: Array, onset: int) -> Array:
-    """The same, and from the onset on most of it is gone within 1 to 20 points."""
+    """The level, of which most is lost within 1 to 20 points after the onset."""
     depth, over = float(rng.uniform(0.7, 1.0)), float(rng.uniform(1, 20))
     return level * (1 - depth * ramp(len(level), onset, over))
 

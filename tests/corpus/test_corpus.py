@@ -1,4 +1,4 @@
-"""The corpus is a judge: its labels must be true, its numbers believable, its runs repeatable."""
+"""The corpus tests the rules, so its labels must be true, its numbers realistic and its runs reproducible."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ KINDS = frozenset(
 
 @functools.cache
 def failed():
-    """Made by the process that runs the tests, not by all that list them."""
+    """Built by the process that runs the tests, not by every process that collects them."""
     return failing_runs(1)
 
 
@@ -107,7 +107,7 @@ def distance(a, b):
 
 
 def gain(values):
-    """The last third against the first, in standard errors."""
+    """The difference between the last and the first third, in standard errors."""
     first, last = np.array_split(values, 3)[0], np.array_split(values, 3)[-1]
     error = math.sqrt(first.var() / len(first) + last.var() / len(last)) + 1e-12
     return (last.mean() - first.mean()) / error
@@ -182,7 +182,7 @@ def test_a_failing_run_says_when_and_by_which_names(run):
     assert run.accept <= KINDS
 
 
-# What proves the label of a run that fails from its first rows: there is no before to compare with.
+# Checks for runs that fail from their first rows: there are no earlier rows to compare with.
 FROM_START = {
     "nonfinite": lambda values: np.isnan(values).all(),
     "dead_gradient": lambda values: (values == 0).all(),
@@ -195,14 +195,14 @@ FROM_START = {
     "margin_inversion": lambda values: np.median(values[len(values) // 2 :]) < -0.3,
     "gpu_idle": lambda values: np.median(values) < 40,
 }  # fmt: skip
-# What proves that a trend turned.
+# Checks for trends that turned.
 TURNS = {
     "plateau": lambda before, after: gain(before) > 4 and abs(gain(after)) < 3.5,
     "overfit": lambda before, after: after[-1] > 1.1 * min(before.min(), after.min()),
     "reward_hacking": lambda before, after: gain(after) < -1 or gain(after) > 4,
 }
 EARLY = 8
-"""A failure that starts before this row has hardly a before: its first rows have to do."""
+"""A failure that starts before this row has too few rows before it: the first rows are compared instead."""
 
 
 @every_failing
@@ -237,7 +237,7 @@ def test_the_marker_shows_the_failure_at_the_onset(run):
         else:
             if run.onset < EARLY:
                 before = values[: run.onset + 1]
-            late = after[len(after) // 3 :]  # failures take their time to develop
+            late = after[len(after) // 3 :]  # failures take time to develop
             jumps = distance(np.abs(np.diff(before)), np.abs(np.diff(late))) if len(before) > 8 else 0
             assert max(distance(before, late), jumps) > 0.45
 
@@ -272,7 +272,7 @@ def test_dead_groups_are_as_many_as_chance_gives(chance, group):
     curves.skill[:] = logit(chance)
     dead = observe(world, curves, rng)["zero_std"].mean()
     expected = chance**group + (1 - chance) ** group
-    # Batches are a little harder or easier than one another, so the share is not exactly the formula's.
+    # Some batches are a little harder than others, so the share is not exactly that of the formula.
     assert dead == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 10_000) + 0.01)
 
 
