@@ -1,4 +1,4 @@
-"""Shared by all tests: no network but loopback, no run and no metric of its own left behind by a test."""
+"""Shared by all tests: only loopback connections are allowed, and no test leaves an open run or a metric behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from warm_python import Warm
 
-# CI draws the same examples every time: a new one that fails should be met by a person, not by a release.
+# CI draws the same examples every time: a new failing example should appear on a developer's machine, not in a release.
 settings.register_profile(
     "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
@@ -34,8 +34,8 @@ SHARED = REPO.parent / "shared"
 
 
 def until(condition, seconds=30.0, pause=0.01):
-    """Wait for something another thread or process does; returns what `condition` last gave. Where to ask takes
-    processor time, `pause` is longer.
+    """Wait for another thread or process; returns the last value of `condition`. Use a longer `pause` if calling
+    `condition` takes processor time.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
@@ -44,8 +44,8 @@ def until(condition, seconds=30.0, pause=0.01):
 
 
 def unexplained(folder):
-    """The names in a run's rows and in its samples of the machine that the catalogue does not know, read as the
-    framework's whose names the run says it has.
+    """The names in a run's rows and in its system samples that the catalogue does not know. They are read as names of
+    the framework that the run is set to.
     """
     import rlvitals
     from rlvitals import catalog
@@ -68,7 +68,7 @@ STARTING_HEAVY_PROGRAMS = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Programs that import torch, a tracker or matplotlib are forked from one that has; see warm_python.py."""
+    """Fork programs that import torch, a tracker or matplotlib from a process that has done so; see warm_python.py."""
     is_cold = sys.platform != "linux" or item.get_closest_marker("cold") or "OMP_NUM_THREADS" not in os.environ
     if is_cold or not item.nodeid.startswith(STARTING_HEAVY_PROGRAMS):
         return (yield)
@@ -78,7 +78,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionstart(session):
-    """The processes of xdist are forked from that interpreter. While it imports, what all of them read is compiled."""
+    """Fork the processes of xdist from that interpreter. While it imports, compile the files that all of them read."""
     config = session.config
     is_one_process = config.getoption("dist", "no") == "no" or hasattr(config, "workerinput")
     if is_one_process or sys.platform != "linux" or "OMP_NUM_THREADS" not in os.environ:
@@ -91,7 +91,7 @@ def pytest_sessionstart(session):
 
 
 def compile_for_all(config):
-    """Each process would rewrite the asserts of all test files, and compile the package, for itself."""
+    """Rewrite the asserts of all test files and compile the package once; otherwise each process would do it."""
     for folder, _, names in os.walk(REPO / "tests"):
         for file in (Path(folder, name) for name in names if name.endswith(".py")):
             if not file.name.startswith("test_"):
@@ -105,27 +105,27 @@ def compile_for_all(config):
 
 
 LONGEST = Path(__file__).with_name("longest.txt")
-"""Seconds of processor time of the longest pieces of work, measured; what is not named there is short."""
+"""Measured seconds of processor time of the longest pieces of work. Work that is not listed is short."""
 EXAMPLES = "_hypothesis_internal_use_settings"
-"""Where hypothesis keeps what a test says itself of the number of its examples."""
+"""The attribute in which hypothesis keeps the settings of a test, such as its number of examples."""
 LONG = 0.1
-"""Seconds from which on a test that stands alone is slow, marked or not."""
+"""A test without shared fixtures that takes this many seconds or more counts as slow, marked or not."""
 
 
 def pytest_ignore_collect(collection_path, config):
-    """A file of slow tests alone is not even imported where they are left out."""
+    """Do not import files that hold only slow tests when slow tests are deselected."""
     if config.option.markexpr == "not slow" and collection_path.match("test_*.py"):
         return bool(re.search(r"^pytestmark = .*\bmark\.slow\b", collection_path.read_text(), re.MULTILINE)) or None
     return None
 
 
 class Examples:
-    """A plug-in rather than a function of this file, which pytest would ask about tests/ alone."""
+    """A plug-in, because pytest calls a function of this file for tests/ only."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(self, file_path):
-        """Examples stand in the docstrings of the package and of helpers; tests have none. A module without any is not
-        imported to look for them.
+        """Examples are in the docstrings of the package and of helpers; tests have none. Modules without examples are
+        not imported.
         """
         found = yield
         has_examples = not file_path.name.startswith("test_") and b">>> " in file_path.read_bytes()
@@ -134,7 +134,7 @@ class Examples:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """What takes long is slow, before pytest leaves out what is. Afterwards, under xdist, the longest come first."""
+    """Mark long tests as slow before pytest deselects slow tests. Under xdist, then put the longest first."""
     most = settings.get_profile("quick").max_examples
     for test in {item.obj for item in items if config.option.markexpr == "not slow" and hasattr(item, "obj")}:
         if (own := getattr(test, EXAMPLES, None)) and own.max_examples > most:
@@ -156,8 +156,8 @@ def is_long_alone(item, seconds):
 
 
 def put_in_order(items, seconds):
-    """A process gets a piece of work at a time, the longest first, so that all are busy to the end: one long test, the
-    tests that share a fixture of their module, or all short tests of a file.
+    """Order the work from longest to shortest, so that all processes are busy to the end. A process gets one piece at a
+    time: one long test, the tests that share a fixture of their module, or all short tests of a file.
     """
     groups = {}
     for item in items:
@@ -178,7 +178,7 @@ def put_in_order(items, seconds):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Ten thousand tests that stay are looked through for garbage again and again while they are made."""
+    """Collect no garbage meanwhile: the collector would scan ten thousand live tests again and again."""
     gc.disable()
     try:
         return (yield)
@@ -187,8 +187,8 @@ def pytest_collection():
 
 
 def pytest_runtest_logstart():
-    """What is imported stays: accelerate collects garbage with each training, which takes two seconds where the million
-    objects of torch and transformers are looked at again.
+    """Freeze imported objects: accelerate collects garbage in each training, and scanning the million objects of torch
+    and transformers takes two seconds.
     """
     if len(sys.modules) > Frozen.modules + 100:
         Frozen.modules = len(sys.modules)
@@ -196,14 +196,14 @@ def pytest_runtest_logstart():
 
 
 class Frozen:
-    """How much was imported when the garbage collector was last told that it stays."""
+    """The number of modules that were imported at the last `gc.freeze`."""
 
     modules = 0
 
 
 def put_into(item, group):
-    """Have xdist send the test to the process of its group, by the end of its id. xdist 3.8 writes that end into an
-    attribute that pytest 9.2 no longer reads.
+    """Append the group to the test's id: xdist reads the group there. xdist 3.8 writes it into an attribute that pytest
+    9.2 no longer reads.
     """
     named = f"{item.nodeid}@{group}"
     if hasattr(item, "_id"):
@@ -213,7 +213,7 @@ def put_into(item, group):
 
 
 def work_of(item):
-    """The name of what one process has to do at a stretch, and whether other tests belong to it."""
+    """The name of the piece of work that one process does without a break, and whether several tests belong to it."""
     if group := item.get_closest_marker("xdist_group"):
         return group.args[0], True
     info = getattr(item, "_fixtureinfo", None)
@@ -225,9 +225,9 @@ def work_of(item):
 
 
 MEMORY = Path("/dev/shm")
-"""A file system in memory, where Linux has one: a run waits a dozen times for a disk."""
+"""A file system in memory, if Linux has one: a run waits for the disk a dozen times."""
 ROOM = 4 << 30
-"""Bytes that must be free in it: a whole run of the suite writes a third of that."""
+"""Bytes that must be free in it. A complete run of the suite writes a third of that."""
 DRAFTS = pytest.StashKey[Path]()
 
 
@@ -237,7 +237,7 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput") and "TMPDIR" not in os.environ and has_room(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
         config.stash[DRAFTS] = Path(tempfile.mkdtemp(prefix="rlv", dir=MEMORY))
-        config.stash[DRAFTS].chmod(0o1777)  # as /tmp is: some tests change the user
+        config.stash[DRAFTS].chmod(0o1777)  # like /tmp: some tests change the user
         os.environ["TMPDIR"] = tempfile.tempdir = str(config.stash[DRAFTS])
 
 
@@ -253,7 +253,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_surroundings(tmp_path_factory):
-    """A test that reaches beyond this machine fails, and tables of dumps do not go to the cache of whoever runs it."""
+    """A test that connects to another machine fails, and tables of dumps are not written to the user's cache."""
     real_connect = socket.socket.connect
 
     def connect(self: socket.socket, address: object) -> object:
@@ -270,7 +270,7 @@ def _own_surroundings(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _no_open_runs():
-    """Tests are no ranks of whatever launched them. Runs a test left open are closed, and the test is told."""
+    """Tests are not ranks of the job that started them. Runs that a test left open are closed, and the test fails."""
     from rlvitals.capture import endings
 
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
@@ -298,7 +298,7 @@ def child_environment() -> dict[str, str]:
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A real file system of 256 KiB of our own; only root may mount one."""
+    """A real file system of 256 KiB. Only root may mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
@@ -313,7 +313,7 @@ def small_disk(tmp_path):
 
 
 def fill(disk):
-    """Use up the last byte; returns the file to delete for room."""
+    """Use up the last byte; returns the file to delete to make room."""
     filler = disk / "filler"
     with pytest.raises(OSError, match="No space left"):
         filler.write_bytes(b"x" * 2**20)
@@ -322,8 +322,8 @@ def fill(disk):
 
 @pytest.fixture
 def shipped_catalogue():
-    """The catalogue without what others have registered, a docstring's example among them; what the test registers is
-    gone after it.
+    """The catalogue as shipped, without earlier registrations, such as those of a docstring's example. What the test
+    registers is removed after it.
     """
     from rlvitals import catalog
 

@@ -1,8 +1,8 @@
-"""Damaged runs, by seed: a run with everything in it, what may happen to its files, and who reads it afterwards.
+"""Damaged runs, by seed: a run with everything in it, the kinds of damage to its files, and the readers of the result.
 
-`Bench` puts a damaged run beside a good one and has every verb and every address of the dashboard look at the two. What
-must not happen comes back as a sentence: an exception that is none of ours, an exit code that nobody documented, a
-question that takes too long, a good run that is hidden by its neighbour.
+`Bench` puts a damaged run beside a good one and calls every verb and every address of the dashboard on the two. It
+returns a sentence for each failure: an exception that is not one of ours, an undocumented exit code, a request that
+takes too long, a good run that is hidden by its neighbour.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
 
 EVERY = 4
-"""Steps from one row of the first attempt to the next: each is judged a thousand times."""
+"""Steps between two rows of the first attempt. Few rows, because each is judged a thousand times."""
 ROWS = 92
-"""Of the first attempt up to where the second goes on, and of the second."""
+"""Rows of the first attempt up to where the second resumes, plus those of the second."""
 LAST_STEP = 310
 
 SECONDS = 20
-"""A question that takes longer hangs."""
+"""A request that takes longer counts as hanging."""
 
 STRANGER = 65534
 """A user who owns nothing."""
 
 EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}, "gate": {0, 1, 2}}
-"""By verb; of every other 0, 1 and 64."""
+"""The documented exit codes by verb; all other verbs have 0, 1 and 64."""
 
 
 # A run with everything in it
@@ -55,7 +55,7 @@ EXIT_CODES = {"check": {0, 1, 2, 3, 64}, "backtest": {0, 1, 64}, "gate": {0, 1, 
 
 @contextlib.contextmanager
 def small_indices() -> Iterator[None]:
-    """A short log has an index too."""
+    """Give short logs an index too."""
     kept, index.SMALLEST_INDEXED = index.SMALLEST_INDEXED, 50
     try:
         yield
@@ -142,7 +142,7 @@ def _samples(run_dir: RunDir) -> None:
     run_dir.log("system").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-# What may happen to a file
+# Kinds of damage to a file
 
 
 Damage = Callable[[Path, random.Random], None]
@@ -203,7 +203,7 @@ def _deep(path: Path, chance: random.Random) -> None:
 
 
 def _closed_deep(path: Path, chance: random.Random) -> None:
-    """Nested as deeply as a strict parser still takes it."""
+    """Nested as deeply as a strict parser accepts."""
     depth = chance.choice([500, 900, 1000])
     nest = b"[" * depth + b"]" * depth
     _replace_value(path, chance, lambda _: "@@").write_bytes(path.read_bytes().replace(b'"@@"', nest))
@@ -236,7 +236,7 @@ def _huge_text(path: Path, chance: random.Random) -> None:
 
 
 def _lines_again(path: Path, chance: random.Random) -> None:
-    """Lines doubled, out of order, and one glued to the next."""
+    """Duplicate lines, lines out of order, and two lines joined into one."""
     lines = path.read_bytes().split(b"\n")
     picked = [chance.choice(lines) for _ in range(5)]
     path.write_bytes(b"\n".join([*lines[-3:], b"".join(picked), *lines, *picked]))
@@ -246,7 +246,7 @@ _GONE = object()
 
 
 def _replace_value(path: Path, chance: random.Random, make: Callable[[Any], Any]) -> Path:
-    """Put something else in a value's place, anywhere in a JSON file or in one line of it."""
+    """Replace one value, anywhere in a JSON file or in one line of it."""
     text = path.read_bytes().decode("utf-8", "replace")
     lines = [text] if path.suffix == ".json" or path.name == "run.lock" else text.splitlines()
     for number in chance.sample(range(len(lines)), len(lines)):
@@ -287,10 +287,10 @@ JSON: dict[str, Damage] = {
     "another type": _other_type, "other types": _other_types, "another whole": _other_whole, "a key lost": _lost_key,
     "a text of 10 MB": _huge_text, "lines again": _lines_again,
 }  # fmt: skip
-"""For those that hold JSON."""
+"""For files that hold JSON."""
 
 VALUES = ["an odd number", "another type", "other types", "a key lost", "nested 1,000 deep"]
-"""Those of them that leave a file mostly as it is."""
+"""The kinds of damage that leave most of a file unchanged."""
 
 
 def _fifo(path: Path, chance: random.Random) -> None:
@@ -323,7 +323,7 @@ def _dangling(path: Path, chance: random.Random) -> None:
 def _socket(path: Path, chance: random.Random) -> None:
     _away(path)
     here = os.getcwd()
-    os.chdir(path.parent)  # the name of a socket has a hundred letters at most
+    os.chdir(path.parent)  # the path of a socket has a hundred characters at most
     try:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(path.name)
@@ -364,7 +364,7 @@ def _away(path: Path) -> None:
 
 
 def damage(run: Path, chance: random.Random) -> list[str]:
-    """Damage one file of a run, or a few, or values here and there in most of them; says which and how."""
+    """Damage one file of a run, or a few, or single values in most of them. Returns which files, and how."""
     said = []
     if chance.random() < 0.4:
         files = [path for path in sorted(run.rglob("*")) if path.suffix in (".json", ".jsonl", ".lock")]
@@ -393,7 +393,7 @@ def damage(run: Path, chance: random.Random) -> list[str]:
     return said
 
 
-# Who reads it
+# The readers
 
 
 class Trouble(NamedTuple):
@@ -413,12 +413,12 @@ class Trouble(NamedTuple):
 
 
 class Hang(BaseException):
-    """A question took too long."""
+    """A request took too long."""
 
 
 @contextlib.contextmanager
 def alarm(seconds: int = SECONDS) -> Iterator[None]:
-    """Raise Hang in the middle of whatever waits."""
+    """Raise Hang if the block takes longer."""
 
     def ring(*_: object) -> None:
         raise Hang
@@ -507,27 +507,27 @@ class Bench:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
     def ask_whole(self) -> list[Trouble]:
-        """The same of a run that is not damaged. It also imports all there is: a stranger may not read the packages."""
+        """The same for an undamaged run. This also imports all modules: another user may not be able to read them."""
         self.clear()
         shutil.copytree(self.good, self.bad, symlinks=True)
         return self.ask_questions() + self.ask_verbs()
 
     def put(self, seed: int) -> str:
-        """Put a freshly damaged run in place; says what was done to it."""
+        """Put a newly damaged run in place; returns a description of the damage."""
         self.clear()
         chance = random.Random(seed)
         shutil.copytree(self._packed if chance.random() < 0.3 else self.good, self.bad, symlinks=True)
         return f"seed {seed}: {'; '.join(damage(self.bad, chance))}"
 
     def clear(self) -> None:
-        """Take the damaged run away."""
+        """Delete the damaged run."""
         _open_up(self.bad)
         shutil.rmtree(self.bad, ignore_errors=True)
         for path in self.scratch.iterdir():
             _away(path)
 
     def ask_verbs(self, chosen: Callable[[list[str]], bool] = lambda words: True) -> list[Trouble]:
-        """Every verb, and whether the good run is still listed and judged."""
+        """Run every verb, and check that the good run is still listed and judged."""
         found = []
         for words in verbs(self.bad, self.runs / "good", self.scratch):
             if not chosen(words):
@@ -545,7 +545,7 @@ class Bench:
         return found
 
     def ask_questions(self) -> list[Trouble]:
-        """Every address of the dashboard's API, as its server answers them."""
+        """Request every address of the dashboard's API, as its server does."""
         from starlette.requests import Request
 
         from rlvitals.views.run_tail import RunTail
@@ -594,7 +594,7 @@ class Bench:
         return found
 
     def resume(self) -> list[Trouble]:
-        """Go on with the damaged run: it works or says why not, and no good row is lost."""
+        """Resume the damaged run: it works or the error gives the reason, and no good row is lost."""
         self.calls["resumes"] += 1
         before = _good_lines(self.bad)
         try:
@@ -642,7 +642,7 @@ class Bench:
 
 @contextlib.contextmanager
 def as_stranger() -> Iterator[None]:
-    """Read as a user who owns nothing, where we are root, who reads everything."""
+    """Read as a user who owns nothing, if the tests run as root, who may read everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -654,17 +654,17 @@ def as_stranger() -> Iterator[None]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether anybody can see that a run is there."""
+    """Whether the folder is recognisable as a run."""
     return os.path.exists(path / "run.json") or os.path.exists(path / "logs" / "training_metrics.jsonl")
 
 
 def _leads_outside(run: Path) -> bool:
-    """Whether a link in it leaves the run: the dashboard follows none, and does not list the run."""
+    """Whether a link in the run points outside it. The dashboard follows no such link and does not list the run."""
     return any(path.is_symlink() and not os.path.realpath(path).startswith(str(run)) for path in run.rglob("*"))
 
 
 def _good_lines(run: Path) -> set[bytes]:
-    """The whole rows in the training log, plain or packed, with the newline that acknowledged them."""
+    """The complete rows in the training log, plain or packed: those that end with a newline."""
     from rlvitals.store.lines import BadLine, decode
 
     log = RunDir(run).train_log
@@ -689,7 +689,7 @@ def _good_lines(run: Path) -> set[bytes]:
 def _run(words: list[str]) -> tuple[int, str, str, str | None]:
     out, error = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     code, trouble = 0, None
-    sync.LINGER_SECONDS = 2.0  # a tracker that fails is reported soon; one that is slow is not left alone
+    sync.LINGER_SECONDS = 2.0  # a failing tracker is reported soon, and a slow one is still waited for
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
             with alarm():

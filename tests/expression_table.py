@@ -1,4 +1,4 @@
-"""What a filter's expression finds, for both implementations: (expression, text, whether it is found)."""
+"""Cases for both implementations of the filter's expressions. The last list holds (expression, text, is found)."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ ENDLESS = [
     ("(.*)*(.*)*(.*)*x", "y" * 900, False), ("a*a*a*a*a*a*a*b", "a" * 900, False), ("(a?){100}a{100}", "a" * 100, True),
     ("(x+x+)+y", "x" * 900, False), ("(.*.*.*)*$", "z" * 900 + "\n", True),
 ]  # fmt: skip
-"""What takes longer than anyone waits where one way is tried after the other."""
+"""Expressions that take practically forever with backtracking."""

@@ -1,4 +1,4 @@
-"""What a reader of `LogTail` knows after each poll."""
+"""The rows that a reader of `LogTail` knows after each poll."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from rlvitals.importers import Growth
 
 
 def with_growth(rows: list[dict[str, Any]], growth: Growth) -> list[dict[str, Any]]:
-    """The rows known so far, with what one more poll says of them."""
+    """The rows known so far, updated with the result of one more poll."""
     return [*(rows if growth.before is None else growth.before), *growth.rows]

@@ -1,4 +1,4 @@
-"""Small logs whose verdict is beyond doubt, for the tests of what is said about logs."""
+"""Small logs with an unambiguous verdict, for tests of the reports about logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def healthy_rows(count: int = 60, seed: int = 1) -> list[dict]:
 
 
 def dying_rows(healthy: int = 40, dead: int = 30) -> list[dict]:
-    """The same run, until its gradient is exactly zero: a certain critical."""
+    """The same run, until its gradient is exactly zero, which is always critical."""
     rows = healthy_rows(healthy + dead)
     for row in rows[healthy:]:
         row["grad_norm"] = 0.0

@@ -1,12 +1,13 @@
-"""What a power cut may leave of a piece of work: every file operation below a folder is recorded, and the states that a
-disk may be in after any number of them are put on the real disk, one after the other, to be looked at.
+"""The states that a power cut may leave. Every file operation below a folder is recorded, and the states that a disk
+may be in after any number of them are written to the real disk, one after the other, and checked.
 
-The disk is as bad as POSIX lets it be. What is in a file is safe once the file was synced, what a folder holds once the
-folder was: its own name is in the folder above. Until then bytes may be lost, be zeros or be there in part, and each
-change of a name (made, deleted, renamed, which is one change) may have happened or not, whatever came after it.
+The disk is as bad as POSIX allows. The content of a file is safe after the file is synced; the names in a folder are
+safe after that folder is synced. Until then bytes may be lost, zero or partly written, and each change of a name
+(created, deleted, or renamed, which is one change) may have happened or not, independent of later changes.
 
-Works within one process and one thread at a time: the functions of `os` that change files are wrapped, and `open` is
-Python's own, which calls them. What SQLite writes goes past it, and only derived files are its.
+This works within one process and one thread at a time: the functions of `os` that change files are wrapped, and `open`
+is replaced by Python's own implementation, which calls them. Writes of SQLite are not recorded; it holds only derived
+files.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Number = int
-"""A file or folder, told apart from every other there ever was."""
+"""A file or folder. Numbers are never used again."""
 
 
 class Named(NamedTuple):
-    """A name in a folder came to mean something; an `old` one in the same folder no longer does."""
+    """A name in a folder now refers to a node; an `old` name in the same folder no longer does."""
 
     folder: Number
     name: str
@@ -64,20 +65,20 @@ Operation = Named | Unnamed | Written | Cut | Synced
 NAMING, FILLING = (Named, Unnamed), (Written, Cut)
 
 State = dict[str, bytes | None]
-"""What is below the folder: the bytes of each file by its path, None for a folder."""
+"""The content of the folder: the bytes of each file by its path, None for a folder."""
 
 
 class CutState(NamedTuple):
-    """What a disk may hold after a power cut."""
+    """A possible content of the disk after a power cut."""
 
     state: State
     promised: frozenset[Any]
-    """What had been promised by then."""
+    """The facts that had been promised by then."""
     after: int
     """The number of operations before the cut."""
 
     def put_in(self, folder: Path) -> Path:
-        """Make it real; returns the folder."""
+        """Write the state to a real folder; returns the folder."""
         folder.mkdir()
         for name, data in sorted(self.state.items()):
             if data is None:
@@ -114,7 +115,7 @@ class Disk:
                 pass
 
     def find(self, path: str) -> Number | None:
-        """What a path means; None where it means nothing."""
+        """The node of a path; None if there is none."""
         node: Number | None = 0
         for part in [part for part in path.split("/") if part not in ("", ".")]:
             node = self.folders.get(node, {}).get(part) if node is not None else None
@@ -135,7 +136,7 @@ class Disk:
 
 
 class Recording:
-    """The operations below one folder, and what was promised in between."""
+    """The operations below one folder, and the facts that were promised in between."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -149,7 +150,7 @@ class Recording:
         self.lock = threading.RLock()
 
     def promise(self, *facts: Any) -> None:
-        """These must outlive every later power cut."""
+        """These facts must survive every later power cut."""
         self._promises.append((len(self.done), frozenset(facts)))
 
     def add(self, done: Operation) -> None:
@@ -163,7 +164,7 @@ class Recording:
         return number
 
     def place(self, path: Any, folder: int | None = None) -> tuple[Number, str] | None:
-        """The folder and name of a path, whatever is or is not there; None where it is not below the root."""
+        """The folder and name of a path, which need not exist; None if it is not below the root."""
         text = os.fsdecode(path) if not isinstance(path, int) else None
         if text is None:
             return None
@@ -176,8 +177,8 @@ class Recording:
         return None if above is None else (above, os.path.basename(text))
 
     def states(self, *, most: int | None = None) -> list[CutState]:
-        """Every different state that a power cut may leave; where that is more than `most`, those after the last
-        operation and those that a change of a name alone makes come first, and others are drawn.
+        """Every different state that a power cut may leave. With more than `most` of them, a random sample: two thirds
+        are states after the last operation or ones with simple losses, one third are others.
         """
         likely, others = [], []
         for moment in self._moments():
@@ -198,7 +199,7 @@ class Recording:
         return list(found.values())
 
     def _moments(self) -> Iterator[Moment]:
-        """The disk before each operation and after the last: what is safe on it, and what waits."""
+        """The disk before each operation and after the last one: what is safe, and which operations are not yet."""
         safe, waiting = self._first.copy(), []
         for number in range(len(self.done) + 1):
             promised = frozenset().union(*(facts for when, facts in self._promises if when <= number))
@@ -229,7 +230,7 @@ class Recording:
 
 
 def _owner(done: Operation) -> Number:
-    """What must be synced for it to be safe."""
+    """The node that must be synced to make the operation safe."""
     return done.folder if isinstance(done, NAMING) else done.node
 
 
@@ -240,13 +241,13 @@ class Moment(NamedTuple):
     promised: frozenset[Any]
     safe: Disk
     names: list[list[Operation]]
-    """Which changes of names the disk may have made."""
+    """The sets of name changes that the disk may have made."""
     fillings: list[Operation]
-    """What was written and is not safe."""
+    """Writes that are not safe yet."""
 
     def cut(self, names: int, fill: int) -> CutState:
-        """One of the states: those names, and the bytes written lost (0), there (1), zeros (2), the first half there
-        (3), or lost in one file alone.
+        """One of the states. `names` selects the set of name changes, `fill` the fate of the written bytes: lost (0), all
+        there (1), zeros (2), the first half there (3), or lost in one file only (4 and more).
         """
         disk = self.safe.copy()
         touched = sorted({done.node for done in self.fillings})
@@ -261,7 +262,7 @@ class Moment(NamedTuple):
 
 
 def _some_of(names: list[Operation]) -> list[list[Operation]]:
-    """None, all, all but one, the first half, the second half, one alone with the newest at the end."""
+    """Subsets: none, all, all but one, the first half, the second half, and each one alone, the newest last."""
     one_less = [[other for other in names if other is not each] for each in names]
     half = len(names) // 2
     return [[], names, *one_less, names[:half], names[half:], *([each] for each in names)]
@@ -273,7 +274,7 @@ def _fills(fillings: list[Operation]) -> int:
 
 
 def _in_turn(*lists: list[Any]) -> Iterator[Any]:
-    """Two of the first for each of the second."""
+    """Two items of the first list for each item of the second."""
     first, second = map(iter, lists)
     for one in first:
         yield one
@@ -312,7 +313,7 @@ def recorded(root: Path) -> Iterator[Recording]:
     for name in wrapped.names:
         real, ours = getattr(os, name), partial(getattr(wrapped, name), getattr(os, name))
         put(os, name, ours)
-        for module in modules:  # a function that was bound once
+        for module in modules:  # modules that have imported the function by its name
             for bound in [key for key, value in vars(module).items() if value is real]:
                 put(module, bound, ours)
     for owner in (builtins, io):
@@ -326,7 +327,7 @@ def recorded(root: Path) -> Iterator[Recording]:
 
 
 class _Wrapped:
-    """The functions of `os`, each doing what it does and telling the recording. `real` comes first."""
+    """The functions of `os`: each does its work and records it. The real function is the first argument."""
 
     names = (
         "open", "close", "write", "fsync", "fdatasync", "ftruncate", "truncate", "rename", "replace", "link", "unlink",
@@ -374,7 +375,7 @@ class _Wrapped:
             if number in self._told.open:
                 self._told.add(Synced(self._told.open[number]))
             else:
-                real(number)  # of the disk below nothing is asked: it does not fail here
+                real(number)  # not below the folder; a sync below it is only recorded
 
     fdatasync = fsync
 

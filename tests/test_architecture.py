@@ -1,4 +1,4 @@
-"""The house as its plan says: `docs/design/architecture.md` names every room, what it imports and its modules."""
+"""The package matches `docs/design/architecture.md`, which lists every room, its imports and its modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE = REPO / "src" / "rlvitals"
 PLAN = REPO / "docs" / "design" / "architecture.md"
 
 MOST_BLANKET_HANDLERS = 25
-"""Handlers of Exception or BaseException. Use `rlvitals.guard`: it is the one place that keeps the promise."""
+"""Handlers of Exception or BaseException. Use `rlvitals.guard` instead of adding one."""
 
 ONLY_FOR_TYPES = "TYPE_CHECKING"
 
@@ -32,12 +32,12 @@ def modules() -> dict[str, Path]:
 
 
 class Facts(NamedTuple):
-    """What is asked of a module's syntax tree; the trees of all modules would be a million objects."""
+    """The facts kept from a module's syntax tree; the trees of all modules would be a million objects."""
 
     imports: frozenset[str]
-    """The modules of ours that it imports: at its top, inside functions, and for types."""
+    """The modules of rlvitals that it imports: at its top, inside functions, and for types."""
     blanket_handlers: list[int]
-    """Their lines."""
+    """Their line numbers."""
     types: list[str]
     """The classes at its top that other modules may import."""
 
@@ -117,7 +117,7 @@ def test_blanket_handlers_are_few():
 
 
 SAME_FOR_EVERY_FRAMEWORK = {"VitalsCallback", "VitalsLogger", "VitalsMonitor", "VitalsTracker"}
-"""Of an adapter's names only the module says whose it is, so that a user changes one word for another framework."""
+"""Adapters use the same class names for every framework: a user changes only the module to switch frameworks."""
 
 
 def test_no_two_types_have_one_name():
@@ -137,7 +137,7 @@ def test_no_two_modules_of_a_room_differ_by_an_s():
 
 @cache
 def plan() -> dict[str, tuple[set[str], set[str]]]:
-    """By room: the rooms it imports and the modules in it, as the plan names them."""
+    """By room: the rooms it imports and its modules, as the document lists them."""
     rooms = {}
     for section in re.split(r"^### ", PLAN.read_text(), flags=re.MULTILINE)[1:]:
         heading = re.match(r"`([\w/.]+?)/?`", section)
@@ -158,7 +158,7 @@ def rooms() -> list[str]:
 
 @cache
 def built() -> dict[str, tuple[set[str], set[str]]]:
-    """The same, as it is."""
+    """The same, from the source."""
     rooms: dict[str, tuple[set[str], set[str]]] = {}
     for module in modules():
         room = room_of(module)

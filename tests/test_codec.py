@@ -32,7 +32,7 @@ ROWS = st.dictionaries(TEXTS, TREES, max_size=6)
 
 
 def strictly(text: bytes):
-    """What a strict reader of somebody else's makes of it."""
+    """The value that a strict reader outside rlvitals gets."""
 
     def refuse(name: str):
         raise AssertionError(f"{name} is not JSON")
@@ -41,7 +41,7 @@ def strictly(text: bytes):
 
 
 def outcome(parser, text: bytes):
-    """What came of parsing; any error but a ValueError goes through and fails the test."""
+    """The result of parsing. Any error other than a ValueError is raised and fails the test."""
     try:
         return parser(text)
     except ValueError:
@@ -131,7 +131,7 @@ def test_random_bytes_parse_or_raise_a_value_error(parser, text):
     ids=["1e999", "-1e999", "int of 401 digits", "half a surrogate", "half a surrogate as key", "2**64"],
 )
 def test_both_parsers_agree_about_numbers_and_texts_beyond_the_range(text):
-    """A log may not read differently on the machine where orjson could not be installed."""
+    """A log must read the same on a machine without orjson."""
     assert outcome(parse_with_json, text) == outcome(parse_json, text)
 
 
@@ -161,13 +161,13 @@ def test_odd_objects_become_their_text_in_indented_json():
 
 
 def test_a_text_that_is_not_unicode_does_not_stop_indented_json():
-    """Command lines and directory names may hold bytes that are no UTF-8; Python shows them as lone surrogates."""
+    """Command lines and directory names may contain invalid UTF-8; Python represents it as lone surrogates."""
     tree = strictly(to_json({"command": "train \udcff.py", "\udcff": 1}))
     assert tree["command"].startswith("train ")
     assert len(tree) == 2
 
 
-# Read by a child that cannot import orjson; prints what it made of the log.
+# A child process that cannot import orjson reads the log and prints the result.
 _READ_WITHOUT_ORJSON = """
     import json, sys
     from pathlib import Path

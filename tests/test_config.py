@@ -1,4 +1,4 @@
-"""Settings: what is ours is checked, what is the trainer's is kept, and no secret is."""
+"""Settings: our own are checked, the trainer's are kept, and secrets are masked."""
 
 from __future__ import annotations
 

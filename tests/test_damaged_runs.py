@@ -1,6 +1,6 @@
-"""Damaged runs: whatever happens to a run's files, readers say so in a sentence and show the runs beside it.
+"""Damaged runs: whatever happens to a run's files, readers report it in a sentence and show the runs beside it.
 
-`damage` makes them by seed; `benchmarks/damaged_runs.py` asks thousands of questions, this is a sample of them.
+`damage` makes them by seed. `benchmarks/damaged_runs.py` makes thousands of requests; this is a sample of them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from rlvitals.web.folder import Folder
 pytestmark = pytest.mark.slow
 
 SEEDS = range(1, 5)
-"""Each asks every address, and a share of the verbs."""
+"""Each requests every address, and runs a part of the verbs."""
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 @pytest.fixture(scope="module")
 def bench():
-    # not pytest's own folders, which a stranger may not enter
+    # not pytest's own folders, which other users cannot enter
     with damage.small_indices(), tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         made = Bench(Path(folder) / "bench")
@@ -51,7 +51,7 @@ def bench():
 
 @pytest.fixture
 def bad(bench):
-    """A whole run beside a good one, to be damaged."""
+    """An undamaged run beside a good one, for the test to damage."""
     bench.clear()
     shutil.copytree(bench.good, bench.bad, symlinks=True)
     yield bench.bad
@@ -59,7 +59,7 @@ def bad(bench):
 
 
 def listed(folder, capsys):
-    """What `runs` says: its lines by name, and its remarks."""
+    """What `runs` prints: its lines by name, and its remarks."""
     capsys.readouterr()
     assert main(["runs", str(folder), "--json"]) == 0
     out, error = capsys.readouterr()
@@ -67,7 +67,7 @@ def listed(folder, capsys):
 
 
 def judged(folder, capsys):
-    """What `check` says of a folder: verdicts and their reasons, by name."""
+    """What `check` reports for a folder: verdicts and their reasons, by name."""
     capsys.readouterr()
     assert main(["check", str(folder), "--json"]) in (0, 1, 2, 3)
     told = json.loads(capsys.readouterr().out)
@@ -76,11 +76,11 @@ def judged(folder, capsys):
 
 
 def on_page(folder):
-    """What `/api/runs` says, by name."""
+    """What `/api/runs` returns, by name."""
     return {line["run"]: line for line in Folder(folder).runs()["runs"]}
 
 
-# The whole of it, by seed
+# Random damage, by seed
 
 
 def test_a_run_that_is_not_damaged_is_no_trouble(bench, bad):
@@ -97,7 +97,7 @@ def test_every_verb_and_every_address_bears_a_damaged_run(bench, seed):
     assert (said, troubles + bench.resume()) == (said, [])
 
 
-# A damaged card
+# A damaged run card
 
 
 WRONG = {
@@ -219,7 +219,7 @@ def test_a_fifo_in_the_place_of_a_folder_keeps_nobody_waiting(bench, bad, name):
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_the_index_is_done_without_where_it_is_no_file(bad, kind, name):
     UNREADABLE[kind](bad / name, random.Random(1))
-    with damage.alarm(), as_stranger():  # who may not even replace it
+    with damage.alarm(), as_stranger():  # who may not replace it either
         view = rlvitals.open_run(bad)
         assert view.rows == damage.ROWS
         assert [line["step"] for line in view.rollout_log.overview()] == [100, 200]
@@ -227,7 +227,7 @@ def test_the_index_is_done_without_where_it_is_no_file(bad, kind, name):
 
 @pytest.mark.parametrize("kind", UNREADABLE)
 @pytest.mark.parametrize("words", [["check"], ["plot"], ["report"], ["rollouts"], ["show", "--epochs"]])
-def test_a_foreign_log_that_is_no_file_is_said_to_be_none(tmp_path, kind, words, capsys):
+def test_a_foreign_log_that_is_not_a_file_is_reported(tmp_path, kind, words, capsys):
     log = tmp_path / "trainer.jsonl"
     log.write_text("")
     UNREADABLE[kind](log, random.Random(1))
@@ -256,8 +256,8 @@ def test_a_tracker_does_not_wait_for_a_fifo_under_its_file_s_name(tmp_path):
 
 @pytest.mark.skipif(not IS_ROOT, reason="another user's files need root")
 @pytest.mark.parametrize("name", ["logs/training_metrics.jsonl", "run.json", "logs", "."])
-def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
-    listed(bench.runs, capsys), judged(bench.runs, capsys), on_page(bench.runs)  # imports what a stranger cannot read
+def test_another_users_files_are_reported_as_unreadable(bench, bad, name, capsys):
+    listed(bench.runs, capsys), judged(bench.runs, capsys), on_page(bench.runs)  # imports what others cannot read
     (bad / name).chmod(0)
     with as_stranger():
         lines, remarks = listed(bench.runs, capsys)
@@ -267,7 +267,7 @@ def test_another_user_s_files_are_said_to_be_so(bench, bad, name, capsys):
             _ = rlvitals.open_run(bad).rows
     assert verdicts["good"]
     assert lines["good"]["rows"] == told["good"]["rows"]
-    if name != ".":  # who may not enter a folder does not know that a run is in it
+    if name != ".":  # a user who cannot enter the folder cannot see that it is a run
         assert lines["bad"]["status"] == told["bad"]["status"] == "unreadable"
         assert "ask its owner" in remarks
 
@@ -282,7 +282,7 @@ def test_what_is_met_while_rows_are_read_does_not_hide_the_others(bench, bad, na
     assert f"{bad / name} cannot be read: not a regular file" in reasons["bad"]
 
 
-def test_what_is_new_in_a_run_is_told_beside_a_log_that_cannot_be_read(bad):
+def test_new_facts_of_a_run_are_reported_beside_a_log_that_cannot_be_read(bad):
     damage._folder(RunDir(bad).train_log, random.Random(1))
     added = RunTail(bad, "0-0-0").look()
     assert (added.rows, added.step) == (3, None)  # the evaluations
@@ -296,7 +296,7 @@ def test_what_is_new_in_a_run_is_told_beside_a_log_that_cannot_be_read(bad):
         [[0, 9, 8, 1, 1]],
     ],
 )  # fmt: skip
-def test_a_forged_archive_is_said_to_be_damaged(tmp_path, blocks):
+def test_a_forged_archive_is_reported_as_damaged(tmp_path, blocks):
     log = tmp_path / "log.jsonl"
     footer = json.dumps({"blocks": blocks}).encode()
     archive_of(log).write_bytes(b"RLVARCH1" + b"x" * 8 + footer + struct.pack("<Q", len(footer)) + b"RLVARCH1")
@@ -304,7 +304,7 @@ def test_a_forged_archive_is_said_to_be_damaged(tmp_path, blocks):
         file.read()
 
 
-def test_a_damaged_archive_is_said_to_be_one(bench, bad):
+def test_a_damaged_archive_is_reported(bench, bad):
     assert main(["compact", str(bad)]) == 0
     archive = bad / "logs" / "training_metrics.jsonl.archive"
     whole = archive.read_bytes()
@@ -335,11 +335,11 @@ def test_a_cell_of_a_wrong_type_in_the_table_of_rollouts_is_not_believed(bad):
     assert rlvitals.open_run(bad).rollout_log.find(worst=True) == hits
 
 
-# Going on with it
+# Resuming a damaged run
 
 
 @pytest.mark.parametrize("text", ['{"global_step":1e300}', '{"global_step":"x"}', "[]", "[" * 100_000, None])
-def test_a_checkpoint_whose_state_is_damaged_is_told_by_its_name(bad, text):
+def test_a_checkpoint_whose_state_is_damaged_gets_its_step_from_its_name(bad, text):
     state = bad / "checkpoint-100" / "trainer_state.json"
     damage._fifo(state, random.Random(1)) if text is None else state.write_text(text)
     with damage.alarm(), rlvitals.start(bad, resume="checkpoint-100", monitor=False, hardware=False) as run:

@@ -1,4 +1,4 @@
-"""Findings and explanations lead to the pages of the documentation, wherever they are shown."""
+"""Findings and explanations link to the pages of the documentation, wherever they are shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE = "https://docs.example/rlvitals/latest"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run with a finding of ours and one of a user's rule."""
+    """A run with a finding of a shipped rule and one of a user's rule."""
     folder = tmp_path_factory.mktemp("runs") / "sick"
     with rlvitals.start(
         folder, algorithm="grpo", display="none", hardware=False, rules=["reward > 5 for 3: critical"]

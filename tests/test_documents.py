@@ -1,4 +1,4 @@
-"""The commands and scripts printed in the KTO guide work on a run's directory as they stand there."""
+"""The commands and scripts in the KTO guide work unchanged on a run's directory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shell(command: str, folder) -> str:
 
 
 def command_with(guide: str, word: str) -> str:
-    """The guide's own line that holds a word."""
+    """The line of the guide that contains a word."""
     blocks = re.findall(r"```bash\n(.*?)```", guide, re.DOTALL)
     return next(line for block in blocks for line in block.splitlines() if word in line and not line.startswith("#"))
 

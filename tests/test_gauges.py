@@ -1,4 +1,4 @@
-"""What the monitoring of a fleet is told of a run, against what every other reader says of the same files."""
+"""The gauges for monitoring a fleet, compared with what every other reader reports for the same files."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_findings_of_abandoned_steps_do_not_count(tmp_path):
     for step in range(11, 40):
         again.log(values(step), step=step)
     add(folder, monitor_line(attempt=2))
-    for told in (known.look(), look(folder)):  # one that has looked before, and one that has not
+    for told in (known.look(), look(folder)):  # a reader that has looked before, and a new one
         assert (told.verdict, told.attempt, told.step, told.rows) == ("healthy", 2, 39, 59)
         assert told.open_findings["critical"] == 0
         assert told.raised_findings["critical"] == 1  # a counter does not fall
@@ -187,14 +187,14 @@ def test_only_concepts_of_the_catalogue_are_signs_in_their_own_scale(tmp_path):
     run.finish()
 
 
-def test_slices_without_a_whole_are_told_as_their_mean(tmp_path):
+def test_slices_without_a_whole_are_reported_as_their_mean(tmp_path):
     run = rlvitals.start(tmp_path / "run", algorithm="grpo", monitor=False, **QUIET)
     run.log({"reward/env=math": 0.2, "reward/env=code": 0.6, "kl": 0.1}, step=1)
     assert look(tmp_path / "run").vitals["reward.total.mean"] == pytest.approx(0.4)
     run.finish()
 
 
-def test_tokens_per_second_are_told_by_the_catalogue(tmp_path):
+def test_tokens_per_second_are_found_with_the_catalogue(tmp_path):
     run = rlvitals.start(tmp_path / "run", algorithm="grpo", monitor=False, **QUIET)
     run.log({"reward": 0.2, "perf.tokens_per_s": 1234.5}, step=1)
     told = look(tmp_path / "run")

@@ -1,5 +1,4 @@
-"""What is masked and what is not, by name, by form and on a command line; and no file,
-page or message has a secret."""
+"""What is masked and what is not, by name, by form and on a command line; no file, page or message holds a secret."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.masking import MASK, Masking, mask_text, masked
 
 PLAIN = "Zq8kLm2Xw9Rt4"
-"""A secret without any form of its own: only the name tells."""
+"""A secret without a recognisable form: only its name identifies it."""
 
 SECRET_NAMES = [
     "api_key",
@@ -274,7 +273,7 @@ def test_the_user_says_what_else_is_secret_and_what_is_not():
     assert kept["license_code"] == kept["internal"]["host"] == kept["api_key"] == MASK
     assert kept["session_key"] == "column_7"
     assert kept["rlvitals"]["mask"] == ["license_code", "internal.*"]
-    # Whoever masks it again, a report or a tracker, knows it from the settings themselves.
+    # A report or a tracker that masks them again reads the names to mask from the settings themselves.
     assert masked({**given, "rlvitals": kept["rlvitals"]}) == kept
     in_file = {**given, "rlvitals": {"mask": "license_code"}}
     assert resolved(resolve(in_file, {}))["license_code"] == MASK
@@ -293,7 +292,7 @@ SECRETS = {name: f"{PLAIN}{place}x" for place, name in enumerate(SECRET_NAMES)}
 
 @pytest.fixture
 def recorded(tmp_path, monkeypatch, caplog):
-    """A run with every secret in its settings, its command line, its trackers' settings and its error."""
+    """A run with each secret in its settings, its command line, its trackers' settings and its error."""
     caplog.set_level(logging.DEBUG)
     flags = [word.format(f"{PLAIN}flag7a7b7c7d7e") for words in COMMANDS for word in words]
     monkeypatch.setattr("sys.argv", ["train.py", *flags])
@@ -349,7 +348,7 @@ def test_nothing_that_is_made_of_a_run_holds_a_secret(recorded, tmp_path, capsys
 
 
 def test_a_report_masks_what_another_recorder_left_in_clear(recorded, tmp_path, capsys):
-    """An older run's settings are masked by the rules of today, its own `mask` included."""
+    """The settings of an older run are masked by the current rules and by the run's `mask`."""
     config = {**SECRETS, "license_code": f"{PLAIN}license", "rlvitals": {"mask": ["license_code"]}}
     (recorded / "config.json").write_text(json.dumps(config))
     main(["report", str(recorded), "--output", str(tmp_path / "old.html")])

@@ -1,4 +1,4 @@
-"""What must not reach a training loop does not, and what must pass does."""
+"""Exceptions that must not reach a training loop are caught, and those that must pass are raised."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_value_that_raises_has_its_default_and_its_error():
     assert isinstance(met[0], ValueError)
 
 
-def test_an_error_that_cannot_be_told_has_its_name():
+def test_an_error_that_cannot_be_printed_is_described_by_its_name():
     class Mute(Exception):
         def __str__(self):
             raise RuntimeError

@@ -1,4 +1,4 @@
-"""The shape of the package: what stays light, what is public, what the docs promise. Its rooms: test_architecture."""
+"""The package: what imports quickly, what is public, what the docs promise. For its rooms see test_architecture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAVY = {"torch", "numpy", "pandas", "pyarrow", "yaml", "rich", "matplotlib", "i
 
 
 def imports_of(tree: ast.AST, *, at_import: bool = False) -> set[str]:
-    """The names a module imports, or those it imports as soon as it is imported: no function body runs then."""
+    """The names that a module imports, or only those imported with it, not inside functions."""
     found, open_nodes = set(), [tree]
     while open_nodes:
         node = open_nodes.pop()
@@ -36,13 +36,13 @@ def imports_of(tree: ast.AST, *, at_import: bool = False) -> set[str]:
 
 
 def tree_of(path: str) -> ast.Module:
-    """A module's, by its path in the package."""
+    """The syntax tree of a module, by its path in the package."""
     return ast.parse((SOURCE / path).read_text())
 
 
 def numbers_in_functions(tree: ast.Module) -> list[tuple[int, float]]:
-    """Line and value of every number in a function that may be a judgement. Allowed are positions in a window, 0, 1
-    and 2 where they multiply nothing, and 100 in a conversion to percent, which is no comparison.
+    """Line and value of every number in a function that may be a threshold. Allowed are positions in a window; 0, 1
+    and 2 if they are not factors; and 100 in a conversion to percent, which is not a comparison.
     """
     found = []
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
@@ -148,7 +148,7 @@ def test_every_path_and_link_in_the_docs_exists(page):
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not re.match(r"[a-z]+:", link)]
     missing = [link for link in links if not (page.parent / link).exists()]
     named = re.findall(r"`((?:src|docs|tests|benchmarks|examples|\.ci)/[\w./-]+)`", text)
-    patterns = [re.sub("NAME|FAMILY", "*", path) for path in named]  # what a recipe leaves open fits some file
+    patterns = [re.sub("NAME|FAMILY", "*", path) for path in named]  # the open part of a recipe's path matches any text
     missing += [path for path in patterns if not any(REPO.glob(path))]
     assert not missing
     assert text.strip()
@@ -185,18 +185,18 @@ def test_extras_named_in_error_messages_exist():
 
 @pytest.fixture(scope="module")
 def dear():
-    """Stands for what takes long to make."""
+    """Represents a fixture that takes long to make."""
     return object()
 
 
 def test_tests_that_share_a_fixture_of_their_module_share_a_process(request, dear):
     if "PYTEST_XDIST_WORKER" not in os.environ:
         pytest.skip("this process has no others beside it")
-    assert request.node.nodeid.endswith("@test_shape.py dear")  # by which xdist keeps a group together
+    assert request.node.nodeid.endswith("@test_shape.py dear")  # xdist keeps a group together by this suffix
 
 
 def test_the_processes_of_xdist_are_forked_from_one_that_has_imported_torch():
-    """One that cannot start in this way is started anew by xdist, which nobody would notice but by the clock."""
+    """If a process cannot start in this way, xdist starts a new one: nothing fails, the suite is only slower."""
     if "PYTEST_XDIST_WORKER" not in os.environ or sys.platform != "linux" or "OMP_NUM_THREADS" not in os.environ:
         pytest.skip("this process was started by itself")
     assert Warm.inherited is not None

@@ -1,4 +1,4 @@
-"""The door to the terminal: what passes it is harmless, and there is no other way out."""
+"""Output to the terminal: everything printed is harmless, and nothing is printed in another way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_harmless(text: str) -> bool:
 
 
 @given(ANY_TEXT)
-def test_whatever_is_said_is_printable_and_begins_no_line_of_its_own(text):
+def test_every_message_is_printable_and_indents_its_further_lines(text):
     stream = io.StringIO()
     terminal.say(f"rlvitals: {text}", stream)
     said = stream.getvalue()
@@ -170,10 +170,10 @@ def test_a_bars_numbers_and_unit_move_no_cursor():
     assert not [line for line in stream.getvalue().split("\n") if line.startswith("FORGED")]
 
 
-# No other way out
+# Nothing is printed in another way
 
 DEVELOPERS = {"catalog/build.py", "catalog/pages.py", "health/build.py", "health/pages.py", "web/typescript.py"}
-"""Programs of the project's own build."""
+"""Build scripts of the project."""
 OWN_MOVES = {"terminal.py", "capture/progress.py", "render/screen.py"}
 
 
@@ -184,7 +184,7 @@ def modules():
 
 
 def prints(tree: ast.AST) -> list[int]:
-    """Lines that write to a standard stream, or make a console, by themselves."""
+    """Lines that write to a standard stream or make a console directly."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -219,7 +219,7 @@ def test_the_guard_sees_what_it_forbids():
 
 
 def imported_by(name: str, seen: set[str]) -> set[str]:
-    """The modules of ours that importing one imports, its package's included."""
+    """The modules of rlvitals that are imported with a module, those of its packages included."""
     if name in seen or (imported := imported_at_its_top(name)) is None:
         return seen
     seen.add(name)
@@ -230,7 +230,7 @@ def imported_by(name: str, seen: set[str]) -> set[str]:
 
 @cache
 def imported_at_its_top(name: str) -> list[str] | None:
-    """What may be modules of ours, in the order in which it is imported; None for what is no module."""
+    """Names that may be modules of rlvitals, in the order of their import; None if `name` is not a module."""
     path = SOURCE.parent / Path(*name.split("."))
     file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
     if not file.exists():

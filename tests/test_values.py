@@ -1,4 +1,4 @@
-"""Mergeable numbers: any split and any order of merges is one pass over all the data."""
+"""Mergeable numbers: any split and any order of merges gives the result of one pass over all the data."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rlvitals import values
 from rlvitals.values import KINDS, Derived, Value, last, mean, merge, of
 
-# Bounded so that sums of squares stay inside the range of a float; the ends of the range have tests of their own.
-# No subnormal ones: halving the smallest number there is gives nothing, in any order.
+# Bounded so that sums of squares stay inside the range of a float; other tests cover the ends of the range.
+# No subnormal numbers: half of the smallest one is zero, in any order.
 NUMBERS = st.floats(min_value=-1e100, max_value=1e100, allow_nan=False, allow_infinity=False, allow_subnormal=False)
 ORDINARY = st.one_of(
     NUMBERS, st.floats(min_value=-1e3, max_value=1e3, allow_subnormal=False), st.integers(-5, 5).map(float)
@@ -28,7 +28,7 @@ MOMENT_KINDS = [kind for kind in KINDS if kind != "last"]
 
 @st.composite
 def split_data(draw):
-    """Weighted numbers, cut into pieces anywhere (empty pieces too), and a seed for the order of merging."""
+    """Weighted numbers, split anywhere (empty pieces too), and a seed for the order of merging."""
     pairs = draw(st.lists(st.tuples(ORDINARY, WEIGHTS), max_size=40))
     cuts = sorted(draw(st.lists(st.integers(0, len(pairs)), max_size=6)))
     edges = [0, *cuts, len(pairs)]
@@ -41,7 +41,7 @@ def gathered(pairs, kind="mean"):
 
 
 def merged_in_random_order(pieces: list[Value], seed: int) -> Value:
-    """Merge random pairs until one is left: every tree of merges can come out, not only a chain."""
+    """Merge random pairs until one is left: this can give every tree of merges, not only a chain."""
     chance = random.Random(seed)
     left = list(pieces)
     while len(left) > 1:
@@ -69,8 +69,8 @@ def assert_is_one_pass(found: Value, pairs) -> None:
     scale = max(map(abs, counted))
     assert found.count == pytest.approx(float(count), rel=1e-12)
     assert found.mean == pytest.approx(float(average), rel=1e-12, abs=1e-13 * scale)
-    # A mean is known to rounding only, so a spread far below the numbers' own size is too.
-    slack = max(float(count) * (1e-13 * scale) ** 2, 1e-300)  # what is smaller than a normal number has few digits
+    # A mean is exact only up to rounding, and so is a spread far below the size of the numbers.
+    slack = max(float(count) * (1e-13 * scale) ** 2, 1e-300)  # subnormal numbers have few digits
     assert found.m2 == pytest.approx(float(m2), rel=1e-9, abs=slack)
     assert found.min == min(counted)
     assert found.max == max(counted)
@@ -98,7 +98,7 @@ def test_the_finished_number_of_every_kind_does_not_depend_on_the_split(kind, da
     whole = gathered(pairs, kind).number
     merged = merged_in_random_order([gathered(piece, kind) for piece in pieces], seed).number
     if kind == "sample_std" and abs(sum(weight for _, weight in pairs) - 1) < 1e-9:
-        return  # a count of one but for rounding: defined or undefined are both right
+        return  # the count is one up to rounding: defined or undefined are both right
     if whole is None:
         assert merged is None
         return
@@ -140,7 +140,7 @@ def test_finished_numbers_are_those_of_numpy(numbers):
 
 @given(st.permutations([last(10.0, 1), last(20.0, 5), last(30.0, 5), last(-1.0, 3)]))
 def test_the_last_value_wins_in_any_order_of_merging(shuffled):
-    # Two have the greatest order; which one is shown may not depend on who came first.
+    # Two have the greatest order; the order of merging must not decide which one is shown.
     assert merge(shuffled).number == 30.0
 
 
@@ -241,7 +241,7 @@ def test_a_number_of_weight_zero_leaves_no_trace():
 
 @pytest.mark.parametrize("numbers", [[1e200, -1e200], [1.7e308, -1.7e308], [1.7e308, 1.7e308], [math.inf, 1e200]])
 def test_numbers_at_the_end_of_the_range_do_not_raise(numbers):
-    """A diverged loss is exactly when a training loop may not be stopped by its recorder."""
+    """The recorder must not stop a training loop, least of all when the loss diverges."""
     assert of(numbers).count == 2
     assert (of(numbers[:1]) + of(numbers[1:])).count == 2
     assert of(numbers).max == max(numbers)
@@ -327,6 +327,6 @@ def test_the_last_value_and_a_derived_one_are_numbers_too():
 
 @pytest.mark.parametrize("nothing", [mean([]), of([1.0], "sample_std"), Derived((mean([]),), lambda part: part.mean)])
 def test_what_is_undefined_is_no_number(nothing):
-    """Neither 0.0 nor a NaN that nobody logged."""
+    """The result is neither 0.0 nor a NaN that was never logged."""
     with pytest.raises(ValueError, match="undefined"):
         float(nothing)

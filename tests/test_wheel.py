@@ -1,4 +1,4 @@
-"""A built wheel, installed into an empty environment: everything is inside, and plug-ins are found."""
+"""A built wheel, installed into an empty environment: it is complete, and plug-ins are found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def run(*command: object, **options) -> str:
-    # Without the variables a launcher or an editable install may have set.
+    # Without variables that a launcher or an editable install may have set.
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, env=environment, check=False, **options
@@ -37,7 +37,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory) -> Path:
-    """The Python of an environment that holds the wheel and its dependencies alone."""
+    """The Python of an environment that holds only the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder)
     found = folder / "bin" / "python"
@@ -46,7 +46,7 @@ def python(wheel, tmp_path_factory) -> Path:
 
 
 def install(python: Path, *what: object) -> None:
-    """By the pip outside; what is imported is compiled then, and the rest is not."""
+    """With the pip outside the environment. Modules are compiled only when they are imported."""
     run(*PIP, "--python", python, "install", "--quiet", "--no-compile", *what)
 
 

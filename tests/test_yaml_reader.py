@@ -1,4 +1,4 @@
-"""Files that are small on the disk and endless in memory are refused with a sentence, for settings and rules alike."""
+"""Files that are small on disk and huge in memory are refused with a message, for settings and rules alike."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Updates of a tiny model, computed by plain torch operations and without `rlvitals.compute`: what a trainer would log
-of them, right or with a fault planted, and the tokens it would record.
+"""Updates of a tiny model, computed by plain torch operations without `rlvitals.compute`: the metrics that a trainer
+would log, correct or with a planted fault, and the tokens that it would record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Update:
         self.ids = torch.randint(0, VOCABULARY, (rows, width + 1), generator=draw)
         inside = torch.arange(width) < self.lengths[:, None]
         self.inside = inside
-        tool = (torch.arange(width) % 11 >= 8) & (self.lengths[:, None] > 15)  # what a tool gave back
+        tool = (torch.arange(width) % 11 >= 8) & (self.lengths[:, None] > 15)  # output of a tool
         self.mask = (inside & ~tool).double()
         start = torch.randn(VOCABULARY, VOCABULARY, generator=draw)
 
@@ -53,7 +53,7 @@ class Update:
         return (sums / HORIZON).mean()
 
     def cut(self, x, mask):
-        """Over micro-batches, as a trainer accumulates them."""
+        """The average of `x`. With the fault "microbatch" it is the mean of the averages of micro-batches."""
         if self.fault != "microbatch":
             return self.averaged(x, mask)
         parts = zip(x.split(SIZE), mask.split(SIZE), strict=True)
@@ -89,7 +89,7 @@ class Update:
         return {name: float(number.to(self.dtype)) for name, number in row.items()}
 
     def groups(self, kept=None):
-        """The record, rounded as it is written; of the first so many rollouts where not all are kept."""
+        """The record, rounded as it is written; only the first `kept` rollouts if that is given."""
         rollouts = []
         for row, length in enumerate(self.lengths.tolist()):
             column = lambda x, row=row, length=length: tuple(x[row, :length].tolist())  # noqa: E731

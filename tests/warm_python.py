@@ -1,14 +1,14 @@
-"""A Python that has imported torch, TRL, MLflow and the like already: it forks for each program the tests start.
+"""An interpreter that has already imported torch, TRL, MLflow and others, and forks for each program the tests start.
 
-Those of torch and TRL take eight seconds of each child process, MLflow two and a half and
-matplotlib nearly one, and some tests start three at a time. `Warm` starts one such interpreter; while
-`Warm.taking_over()` lasts, `subprocess.Popen` asks it for a process instead of starting a new interpreter, wherever the
-program would import one of them. The process is a real child of the caller with its own pid, that can be waited for
-and killed. torchrun and MLflow's server, started in this way, start their processes in the same way. So are the
-processes of xdist, each with an interpreter like this one of its own: what six processes would import is imported once.
+Importing torch and TRL takes eight seconds in each child process, MLflow two and a half and matplotlib nearly one, and
+some tests start three at a time. `Warm` starts one such interpreter. Inside `Warm.taking_over()`, `subprocess.Popen`
+asks it for a process instead of starting a new interpreter if the program would import one of these packages. The
+process is a real child of the caller with its own pid, and can be waited for and killed. torchrun and MLflow's server,
+started in this way, start their processes in the same way. The processes of xdist are forked too, each with its own
+copy of this interpreter, so the packages are imported once and not once per process.
 
-What the programs have not imported themselves is there nevertheless. So one trainer is also started without this
-(`cold` in conftest.py), and tests/train/test_imports.py looks at what all of them reach by dots.
+A forked program can use modules that it has not imported itself. So one trainer is also started without this (`cold` in
+conftest.py), and tests/train/test_imports.py checks the imports behind every dotted name that the trainers use.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ import types
 from pathlib import Path
 
 TESTS_IMPORT = ("pandas", "scipy.stats")
-"""What the tests themselves import, a second of each process that runs them."""
+"""Packages that the tests themselves import. They would take a second in each process that runs tests."""
 IMPORTS = ("torch.distributed.fsdp", "transformers", "accelerate", "datasets", "peft", "trl", "mlflow",
            "matplotlib.figure", "matplotlib.backends.backend_agg", "mcp.server")  # fmt: skip
 NAMES = (("transformers", ("AutoModelForCausalLM", "AutoTokenizer", "Trainer", "LlamaForCausalLM", "GPT2LMHeadModel")),
          ("trl", ("KTOTrainer", "GRPOTrainer")))  # fmt: skip
-"""Both libraries import these when they are first asked for."""
+"""Both libraries import these lazily, at the first use."""
 
 READ_AT_IMPORT = ("PYTHON", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "CUDA_", "MPL")
 WRITES_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 IS_DONE_HERE = frozenset({WRITES_NO_BYTECODE, "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING"})
-"""Read at the start of an interpreter too, and `run` does what it asks for."""
+"""Variables read at the start of an interpreter whose effect `run` reproduces."""
 HEAVY = ("torch", "transformers", "trl", "rlvitals.train", "mlflow", "matplotlib")
-"""What a program names that takes long to import."""
+"""Packages that take long to import, by the names in a program."""
 NEVER_FORKED = "wandb"
-"""Its client takes a forked process for a part of the one it was imported in."""
+"""Its client treats a forked process as part of the process it was imported in."""
 HEAVY_VERBS = ("train", "import", "plot", "mcp")
 STARTING_OTHERS = ("torch.distributed.run", "mlflow")
 PR_SET_CHILD_SUBREAPER = 36
 XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
-"""What execnet lets `python` run, for a process that runs tests."""
+"""The arguments with which execnet starts `python` for a process that runs tests."""
 start_cold = subprocess.Popen._execute_child
 OWN_PATH = frozenset(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 PLUG_INS = ("anyio",)
-"""Of pytest, imported by those libraries: in a process that runs tests it would complain that it came too late to
-rewrite their asserts."""
+"""Plug-ins of pytest that those libraries import. In a process that runs tests, pytest would warn that it is too late
+to rewrite their asserts."""
 
 
 class Warm:
-    """The end of the caller. `serve` is the other end, in a process of its own."""
+    """The caller's end. `serve` is the other end, in a separate process."""
 
     inherited: Warm | None = None
-    """The one a process of xdist was given when it was forked."""
+    """The one that a process of xdist got when it was forked."""
 
     def __init__(self, near: socket.socket | None = None, *, is_light: bool = False) -> None:
         self._near, self._is_light = near, is_light
-        """None until a program is started that needs it. A light one has not imported transformers and TRL."""
+        """The socket is None until a program needs it. A light interpreter has imported torch, but not IMPORTS."""
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     @classmethod
     def fork(cls) -> Warm:
-        """Another one, from a process that has run nothing yet."""
+        """Fork another one from a process that has not run a program yet."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             near.close()
-            with open(os.devnull, "r+b") as nothing:  # whoever listens to this process shall see it end
+            with open(os.devnull, "r+b") as nothing:  # a reader of this process's output must see it end
                 os.dup2(nothing.fileno(), 0)
                 os.dup2(nothing.fileno(), 1)
             run_and_leave(serve(far))
@@ -86,7 +86,7 @@ class Warm:
         return cls(near)
 
     def start(self) -> None:
-        """Let it import while the caller does something else."""
+        """Start the imports while the caller does something else."""
         self._near = self._near or self._start()
 
     def _start(self) -> socket.socket:
@@ -117,7 +117,7 @@ class Warm:
             subprocess.Popen._execute_child = start_cold
 
     def _execute_child(self, process, *given) -> None:
-        """Takes what `Popen.__init__` gives to the method of this name."""
+        """Replaces the method of `Popen` with the same arguments."""
         args, executable, preexec_fn, _close, pass_fds, cwd, env, _info, _flags, shell, *others = given
         into, own_in, own_out, out, own_err, err, _restore, gid, gids, uid, umask, is_new_session, group = others
         words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
@@ -134,7 +134,7 @@ class Warm:
         streams = [stream if stream != -1 else own for own, stream in ((0, into), (1, out), (2, err))]
         with self._lock:
             self.start()
-            # The process that forked it ends, and so the nearest ancestor that takes orphans becomes its parent.
+            # The process that forked it exits, so the nearest ancestor that adopts orphans becomes its parent.
             prctl(PR_SET_CHILD_SUBREAPER, 1)
             try:
                 socket.send_fds(self._near, [json.dumps(asked).encode()], streams)
@@ -148,13 +148,13 @@ class Warm:
         process._close_pipe_fds(into, own_in, own_out, out, own_err, err)
 
     def _is_like(self, environment: dict[str, str]) -> bool:
-        """Whether nothing was set that is read when a library is imported."""
+        """Whether no variable differs that libraries read when they are imported."""
         names = {name for name in environment | self._environment if name.startswith(READ_AT_IMPORT)}
         return all(environment.get(name) == self._environment.get(name) for name in names - IS_DONE_HERE)
 
 
 def is_heavy(words: list[str], cwd) -> bool:
-    """Whether what follows `python` is a program that imports something large."""
+    """Whether the words after `python` name a program that imports a large package."""
     if words == XDIST:
         return True
     first = words[1:] if words[:1] == ["-u"] else words
@@ -176,8 +176,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def serve(asked: socket.socket) -> dict:
-    """Answer until nobody asks any more. Returns in the new processes alone."""
-    gc.freeze()  # what is here stays in pages that all of them share
+    """Answer requests until the socket is closed. Returns only in the new processes."""
+    gc.freeze()  # these objects stay in memory pages that all processes share
     while True:
         message, streams, _, _ = socket.recv_fds(asked, 2**20, 3)
         if not message:
@@ -204,7 +204,7 @@ def serve(asked: socket.socket) -> dict:
 
 
 def open_streams(*, is_unbuffered: bool) -> None:
-    """The old ones remember what they were opened on."""
+    """Open the standard streams again: the old ones keep the properties of the files they were opened on."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         encoding = os.environ.get("PYTHONIOENCODING", old.encoding)
@@ -216,13 +216,13 @@ def open_streams(*, is_unbuffered: bool) -> None:
 
 
 def put_on_path(folders: str) -> None:
-    """`sys.path` as this PYTHONPATH makes it."""
+    """Set `sys.path` as this PYTHONPATH would."""
     asked = [folder for folder in folders.split(os.pathsep) if folder]
     sys.path[1:] = [*asked, *(folder for folder in sys.path[1:] if folder not in {*asked, *OWN_PATH})]
 
 
 def run(request: dict) -> None:
-    """What `python` does with these words."""
+    """Run the program as `python` would with these arguments."""
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -258,8 +258,8 @@ def run(request: dict) -> None:
 
 
 def run_and_leave(request: dict) -> None:
-    """What an interpreter does at its end but for one thing: what was imported is not taken apart, object by object.
-    Each would be copied first, out of the pages all processes share.
+    """Run a program and exit as an interpreter does, but without destroying the imported modules: that would first copy
+    each object out of the memory pages that all processes share.
     """
     status = 0
     try:
@@ -271,7 +271,7 @@ def run_and_leave(request: dict) -> None:
     threading._shutdown()
     atexit._run_exitfuncs()
     if (left := sys.modules["__main__"].__dict__) is not globals():
-        left.clear()  # what the program left open hears that it is not needed any more
+        left.clear()  # closes what the program left open
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Compacting a log loses no byte, every reader still reads it, and damage is told."""
+"""Compacting a log loses no byte, every reader still reads it, and damage is reported."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_path(tmp_path):
 
 
 def outputs(path, capsys):
-    """What the verbs say of a run."""
+    """What the verbs print about a run."""
     answers = []
     for words in (["show", str(path), "--json"], ["export", str(path), "--to", "csv", "--output", "-"]):
         assert main(words) == 0
@@ -153,7 +153,7 @@ def measurements(path):
 
 def test_phases_and_samples_are_packed_read_and_brought_back(measured_run, capsys):
     before = {path.name: path.read_bytes() for path in (measured_run / "logs").rglob("*.jsonl")}
-    health = {"findings.jsonl"}  # few lines, and others append to it
+    health = {"findings.jsonl"}  # few lines, and other programs append to it
     assert {"phases.jsonl", "system.jsonl", "rank-3-phases.jsonl", "rank-3-system.jsonl"} < before.keys()
     read = measurements(measured_run)
     assert len(read[1][1]) == 40

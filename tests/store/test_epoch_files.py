@@ -1,4 +1,4 @@
-"""The epochs' record and the files made from it: one row an epoch, whatever happens."""
+"""The record of epochs and the files made from it: one row per epoch, whatever happens."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_history_another_tracker_left_is_taken_over(folder):
     old = [{"epoch": 1, "timestamp": "2025-01-01T10:00:00", "loss": 2.0, "reward": 0.1}, {"epoch": 2, "loss": 1.5}]
     (folder / "training_metrics.json").write_text(json.dumps(old))
     store = opened(folder)
-    assert not store.is_stale  # who only reads changes nothing
+    assert not store.is_stale  # reading changes nothing
     append(store, 3, loss=1.0)
     store.save()
     assert list(table(folder)["loss"]) == [2.0, 1.5, 1.0]
@@ -210,7 +210,7 @@ def test_a_full_disk_costs_no_epoch(small_disk):
     append(store, 1, loss=2.0)
     store.save()
     filler = fill(small_disk)
-    for epoch in range(2, 120):  # the page already begun takes a few more
+    for epoch in range(2, 120):  # the page that is already started holds a few more
         try:
             append(store, epoch, loss=1.0, reward=0.123456789)
         except OSError:

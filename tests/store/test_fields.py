@@ -1,4 +1,4 @@
-"""The door between files and records: whatever a file says, a record holds what its types declare, or is refused."""
+"""Reading records from files: whatever a file contains, a record holds values of its declared types or is refused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_many_wrong_fields_are_one_sentence():
 
 
 def is_declared(value, name):
-    """Whether a value of RunInfo, Attempt, Finding or Cursor is of a kind that its readers rely on."""
+    """Whether a value of RunInfo, Attempt, Finding or Cursor has the type that its readers rely on."""
     if isinstance(value, float):
         return math.isfinite(value) or name == "timestamp"
     return not isinstance(value, int) or isinstance(value, bool) or abs(value) <= 2**53

@@ -1,4 +1,4 @@
-"""How files are read from the end, and how folders are made and replaced."""
+"""Reading files from the end, and making and replacing folders."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_lines_from_the_end_are_the_lines_from_the_beginning_turned_round(data, 
 
 @pytest.fixture
 def log_in_crumbs(tmp_path, monkeypatch):
-    """A long line between two short ones, read a few bytes at a time: copying what is known of it at every read, which
-    takes a time that grows with its square, would take minutes here and an hour for a real one of a gigabyte.
+    """A long line between two short ones, read a few bytes at a time. Copying the bytes read so far at every read takes
+    time that grows with the square of the length: minutes here, an hour for a real line of a gigabyte.
     """
     for module, name in ((files, "_STEP_BYTES"), (reader, "BLOCK_BYTES"), (tail, "READ_BYTES")):
         monkeypatch.setattr(module, name, 4)
@@ -106,5 +106,5 @@ def test_a_replacement_that_was_cut_short_gives_the_old_folder_back(tmp_path, mo
     assert not place.exists()
     bring_back(place)
     assert (place / "deep" / "weights").read_text() == "old"
-    bring_back(place)  # once more changes nothing
+    bring_back(place)  # a second call changes nothing
     assert (place / "deep" / "weights").read_text() == "old"

@@ -1,4 +1,4 @@
-"""Columns from the index are those of a parse from scratch, whatever happened to the log and to the index."""
+"""Columns from the index equal those of a parse from scratch, whatever happened to the log and to the index."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_log(path: Path, lines: list[bytes], end: bytes = b"\n") -> None:
 
 
 def assert_from_scratch(columns: Columns, log: Path) -> None:
-    """Every cell, text, moment and complaint is what reading the log row by row gives."""
+    """Every cell, text, moment and problem equals the result of reading the log row by row."""
     problems = Problems()
     rows = list(read_rows(log, problems))
     assert len(columns) == len(rows)
@@ -104,7 +104,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def small_chunks(monkeypatch) -> None:
-    """Chunks of 50 rows, so that a short log has many; the real size has tests of its own."""
+    """Chunks of 50 rows, so that a short log has many; other tests use the real size."""
     monkeypatch.setattr(index, "CHUNK_ROWS", 50)
     monkeypatch.setattr(index, "SMALLEST_INDEXED", 5)
 
@@ -142,7 +142,7 @@ def test_a_long_log_of_rows_of_every_sort_reads_the_same_from_the_index(log, fol
 
 @pytest.mark.slow
 def test_a_log_grows_past_the_end_of_chunks_of_the_real_size(log, folder):
-    """The last chunk is written anew as it fills; bad lines shift where it ends."""
+    """The last chunk is rewritten as it fills; bad lines shift its end."""
     lines = [rich(step) for step in range(2 * CHUNK_ROWS + 900)]
     for end in (300, 5000, CHUNK_ROWS, CHUNK_ROWS + 5, CHUNK_ROWS + 2000, 2 * CHUNK_ROWS + 500, len(lines)):
         write_log(log, lines[:end])
@@ -247,7 +247,7 @@ def test_metrics_come_in_the_order_they_first_appeared(log, folder):
     ],
 )
 def test_a_hostile_row_is_the_same_in_columns_and_breaks_nothing(log, folder, hostile):
-    # Twice, because numbers that fit once need not fit when they are added up.
+    # Twice, because the sum of two numbers may overflow.
     write_log(log, [*(plain(step) for step in range(300)), hostile, hostile])
     assert_from_scratch(open_columns(log, folder), log)
     assert_from_scratch(open_columns(log, folder), log)
@@ -270,7 +270,7 @@ ROWS = st.builds(
         st.sampled_from([{"_m": {"loss": [1, 2.0, 0.5, 1.0, 3.0]}, "loss": 2.0}, {"_gap": {"rows": 3}}]),
     ),
 )
-# Of a drawn length: lists alone are mostly too short to fill several chunks.
+# The length is drawn first: lists without a given length are mostly too short to fill several chunks.
 LINES = st.integers(0, 30).flatmap(
     lambda count: st.lists(st.one_of(ROWS, ROWS, ROWS, st.binary(max_size=6)), min_size=count, max_size=count)
 )
@@ -300,7 +300,7 @@ def test_any_log_growing_at_any_byte_reads_the_same_from_the_index(tmp_path_fact
 
 @pytest.fixture
 def indexed(log, folder, small_chunks) -> Path:
-    """A log of four chunks, the last one half full, with its index; gives the index's folder."""
+    """A log of four chunks, the last one half full, with its index; returns the index's folder."""
     write_log(log, [rich(step) for step in range(180)])
     open_columns(log, folder)
     assert len(index_files(folder)) == 4
@@ -322,7 +322,7 @@ def test_one_file_of_an_index_that_was_deleted_is_made_again(log, indexed, numbe
 
 
 def test_an_index_that_is_deleted_while_a_view_is_open_takes_nothing_from_it(log, indexed):
-    """It is safe to delete, at any moment."""
+    """The index may be deleted at any moment."""
     columns = open_columns(log, indexed)
     shutil.rmtree(indexed)
     assert_from_scratch(columns, log)
@@ -333,7 +333,7 @@ def test_a_view_that_is_open_stays_true_while_another_reader_brings_the_index_up
     before = log.read_bytes()
     log.write_bytes(before + b"".join(plain(step, brand_new=1.0) + b"\n" for step in range(180, 195)))
     assert_from_scratch(open_columns(log, indexed), log)
-    log.write_bytes(before)  # what the first view was opened on
+    log.write_bytes(before)  # the log that the first view was opened on
     assert_from_scratch(columns, log)
 
 
@@ -357,7 +357,7 @@ def test_bytes_after_the_end_of_an_index_file_are_not_believed(log, indexed):
 
 @pytest.mark.parametrize("part", ["first bytes", "first quarter", "second half"])
 def test_a_damaged_byte_in_an_index_file_is_noticed(log, indexed, part):
-    """A disk may hand back a wrong bit; it may not pass as data."""
+    """A disk may return a wrong bit, which must not be read as data."""
     victim = sorted(indexed.iterdir())[1]
     whole = victim.read_bytes()
     size = len(whole)
@@ -370,7 +370,7 @@ def test_a_damaged_byte_in_an_index_file_is_noticed(log, indexed, part):
 
 
 def test_a_block_of_zeros_in_an_index_file_is_no_data(log, indexed):
-    """What a disk that lost power may hand back for bytes it had promised to write."""
+    """A disk that lost power may return zeros for bytes that it had accepted."""
     victim = sorted(indexed.iterdir())[1]
     whole = victim.read_bytes()
     victim.write_bytes(whole[: len(whole) - 400] + b"\0" * 400)
@@ -423,7 +423,7 @@ def test_chunks_of_an_index_in_the_wrong_places_are_not_believed(log, indexed):
 
 
 def constant_tail(step: int, loss: float) -> bytes:
-    """Rows that all end alike, as those with a constant learning rate and settings do, and are all equally long."""
+    """Rows of equal length that all end alike, as with a constant learning rate."""
     cells = {"loss": loss, "lr": 1e-6, "clip": 0.2, "beta": 0.1, "temperature": 1.0, "batch": 256, "accumulation": 8}
     return json.dumps({"step": step, "timestamp": 1763190000.5, "attempt": 1, **cells}).encode()
 
@@ -507,8 +507,8 @@ def test_an_index_beside_no_run_does_not_stop_reading(log, tmp_path):
 
 
 def test_an_index_of_someone_elses_does_not_stop_reading(small_chunks):
-    """A folder that may not be written, half way through filling the index."""
-    with tempfile.TemporaryDirectory() as place:  # not pytest's own, which a stranger may not even enter
+    """The folder becomes read-only while the index is half filled."""
+    with tempfile.TemporaryDirectory() as place:  # not pytest's own folder, which other users cannot enter
         log, folder = Path(place, "log.jsonl"), Path(place, "index")
         folder.mkdir()
         write_log(log, [rich(step) for step in range(120)])
@@ -598,7 +598,7 @@ def test_several_processes_bring_the_index_up_to_date_at_once_while_the_log_grow
             for step in range(100, rows):
                 file.write(shared_row(step))
                 if step % 20 == 0:
-                    time.sleep(0.002)  # paces the writer so that the readers meet many states; nothing waits on it
+                    time.sleep(0.002)  # slows the writer so that the readers see many states; nothing depends on it
         rounds = 0
         for reader in readers:
             out, errors = reader.communicate(timeout=60)
@@ -645,6 +645,6 @@ def test_the_columns_asked_for_last_are_kept_and_the_others_read_again(log, fold
     assert columns.column("kl") is not kl
     np.testing.assert_array_equal(columns.column("kl"), kl)
     monkeypatch.setattr(index, "MOST_BYTES", 1)
-    for name in ("reward", "kl", "loss", "reward"):  # one that is larger than all that may be kept is kept alone
+    for name in ("reward", "kl", "loss", "reward"):  # a column above the limit is kept, but only one
         columns.column(name)
         assert columns.held_bytes == 8 * 1000

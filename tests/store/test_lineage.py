@@ -1,4 +1,4 @@
-"""Resumed runs: the newest attempt is the story, what it superseded is a ghost, and the two are never mixed."""
+"""Resumed runs: the newest attempt replaces the rows after its start, which become ghosts and are never mixed in."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlvitals.views.run import RunView, open_run
 
 
 def mark(attempt: int, step: int) -> float:
-    """A loss that tells which attempt logged it."""
+    """A loss that identifies its attempt and step."""
     return attempt + step / 1000
 
 
 def record(path: Path, steps, *, resume=False, evals=()) -> int:
-    """Run once: log these steps, then these evaluations; gives the attempt's number."""
+    """Run once: log these steps, then these evaluations; returns the attempt's number."""
     with rlvitals.start(path, resume=resume) as run:
         for step in steps:
             run.log({"loss": mark(run.attempt, step)}, step=step)
@@ -95,7 +95,7 @@ def test_a_resume_from_a_checkpoint_believes_the_trainers_state_over_its_name(tm
 
 
 def test_rows_every_ten_steps_between_the_checkpoint_and_the_first_row_are_abandoned(tmp_path):
-    """Resumed from step 45 and logged next at 60: the old row of step 50 is not of these weights."""
+    """Resumed from step 45 and next logged at 60: the old row of step 50 belongs to other weights."""
     record(tmp_path, range(10, 101, 10))
     record(tmp_path, [60, 70], resume=45)
     view = open_run(tmp_path)
@@ -177,7 +177,7 @@ def test_every_stored_row_is_either_on_the_line_or_a_ghost(tmp_path):
 
 
 def test_late_rows_belong_to_their_attempt(tmp_path):
-    """A metric that arrives late, for a step the attempt is past already, is no going back."""
+    """A metric that arrives late, for an earlier step of the attempt, is not a new resume."""
     record(tmp_path, [1, 2, 3, 4, 5])
     record(tmp_path, [6, 7, 8, 6, 7], resume=5)
     view = open_run(tmp_path)
@@ -203,7 +203,7 @@ def test_a_late_row_for_a_step_before_the_resume_abandons_nothing_more(tmp_path)
 
 
 def test_resume_true_after_a_late_row_counts_on_from_the_highest_step(tmp_path):
-    """Steps that are not given go on where the run was, not after a straggler that came last."""
+    """Steps that are not given continue after the highest step, not after a late row that came last."""
     record(tmp_path, [*range(1, 11), 4])
     with rlvitals.start(tmp_path, resume=True) as run:
         run.log({"loss": mark(2, 11)})
@@ -255,7 +255,7 @@ def test_an_attempt_that_has_only_evaluated_and_recorded_no_step_is_placed_by_it
 
 
 def test_a_resume_only_to_evaluate_the_last_step_abandons_no_training_row(tmp_path):
-    """The evaluation is of the weights that row led to."""
+    """The evaluation belongs to the weights after that row."""
     record(tmp_path, range(1, 11))
     record(tmp_path, [], resume=True, evals=[10])
     view = open_run(tmp_path)
@@ -274,7 +274,7 @@ def test_ghosts_of_an_overtaken_attempt_have_their_own_values(tmp_path):
 
 
 def test_the_lineage_survives_the_loss_of_the_list_of_attempts(tmp_path):
-    """The rows alone tell it, as well as they can."""
+    """It is then inferred from the rows."""
     record(tmp_path, range(1, 11))
     record(tmp_path, range(6, 9), resume=5)
     (tmp_path / "attempts.jsonl").write_bytes(b'\xff\n{"number":2\n[]\n')
@@ -308,7 +308,7 @@ def test_the_first_row_of_an_attempt_is_the_first_in_the_file():
 
 @st.composite
 def histories(draw):
-    """Attempts that each resume somewhere on the line so far, and log every so many steps from there."""
+    """Attempts that each resume at some earlier step and log at a fixed interval from there."""
     every = draw(st.sampled_from([1, 1, 3, 10]))
     plan = []
     end = 0
@@ -323,11 +323,11 @@ def histories(draw):
 
 @given(histories())
 def test_the_living_line_matches_a_step_by_step_model(plan):
-    """Against a story told the plain way: each attempt rubs out what lies beyond and goes on writing."""
+    """The model: each attempt deletes the rows from its first step on and appends its own."""
     line: list[tuple[int, int]] = []
     for number, from_step, _, logged in plan:
         if not logged:
-            continue  # it never came to a row, so it took nothing over
+            continue  # without a row it replaces nothing
         first = logged[0] if from_step is None else min(logged[0], from_step + 1)
         line = [(attempt, step) for attempt, step in line if step < first]
         line += [(number, step) for step in logged]

@@ -1,4 +1,4 @@
-"""One line, one row: what is taken, what is left out of a good row, and what is not a row."""
+"""One line, one row: which values are read, which are left out of a good row, and which lines are not rows."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_row_that_is_encoded_is_read_back_whole():
         gap=4,
     )
     read = decode(encode(stored_row(row)))
-    assert repr(read) == repr(replace(row, numbers=read.numbers))  # NaN is equal to nothing
+    assert repr(read) == repr(replace(row, numbers=read.numbers))  # NaN does not equal itself
     assert {name: str(number) for name, number in read.numbers.items()} == {
         "loss": "0.5", "kl": "inf", "grad norm%": "nan", "epoch": "3.0",
     }  # fmt: skip
@@ -233,6 +233,6 @@ def test_a_row_that_is_encoded_is_read_back_whole():
 
 
 def test_a_time_that_is_on_record_is_not_cut_again():
-    """Cutting to milliseconds twice would lose one where a product rounds down."""
-    times = [thousandth / 1000 for thousandth in range(1, 2000)]  # a log that counts from its own beginning
+    """Truncating to milliseconds twice would lose a millisecond if a product rounds down."""
+    times = [thousandth / 1000 for thousandth in range(1, 2000)]  # times that count from the start of the log
     assert [decode(encode(stored_row(Row(1, time, 1, {})))).timestamp for time in times] == times

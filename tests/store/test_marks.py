@@ -1,4 +1,4 @@
-"""The marks of a folder: what is kept, what is refused, and that no writer loses another's."""
+"""The marks of a folder: what is kept, what is refused, and that no writer loses the marks of another."""
 
 from __future__ import annotations
 

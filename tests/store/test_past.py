@@ -1,4 +1,4 @@
-"""A run's past, found by halving the log, against the same past read line by line."""
+"""A run's past, found by binary search in the log, compared with the past read line by line."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_of_a_chain_of_attempts_only_the_living_line_is_read(run_dir):
 
 @st.composite
 def pasts(draw):
-    """The training rows and evaluations of several attempts, each resumed somewhere on the line so far."""
+    """The training rows and evaluations of several attempts, each resumed at some earlier step."""
     train, evals, known, when, end = [], [], [], 0.0, 0
     count = draw(st.integers(1, 5))
     for number in range(1, count + 1):
@@ -114,7 +114,7 @@ def pasts(draw):
 
 
 def read_plainly(train, evals, known, step, attempt):
-    """Each attempt rubs out what lies beyond its first row, and the new one does so too."""
+    """Each attempt, the new one included, deletes the earlier attempts' rows from its first step on."""
     from_steps = {item.number: item.from_step for item in known}
     cuts = {}
     for number in {row[0] for row in [*train, *evals]} - {1}:
@@ -138,7 +138,7 @@ def test_the_past_is_the_one_read_line_by_line(tmp_path_factory, past, noise):
     for item in known:
         append_attempt(run_dir, item)
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(past_module, "SCAN_BYTES", 100)  # so that these short logs are halved too
+        small.setattr(past_module, "SCAN_BYTES", 100)  # so that these short logs are searched in the same way
         small.setattr(past_module, "LATE_BYTES", 200)
         small.setattr(past_module, "_BLOCK_BYTES", 300)
         assert past_rows(run_dir, attempt, step) == read_plainly(train, evals, known, step, attempt)
@@ -179,7 +179,7 @@ def test_how_much_is_read_does_not_grow_with_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(past_module, "LATE_BYTES", 1000)
     counts = []
     for length in (5_000, 80_000):
-        # Two attempts; the second goes back to the first tenth of the run, so most of the first is abandoned.
+        # Two attempts; the second resumes after a tenth of the run, so most of the first is abandoned.
         rows = [(1, step, 1.0 * step) for step in range(length)]
         rows += [(2, step, 1.0 * length + step) for step in range(length // 10, length)]
         write_log(run_dir.train_log, rows)

@@ -1,8 +1,8 @@
-"""Nothing that was once on the disk is lost to a power cut, whichever two file operations it falls between.
+"""Nothing that was once on the disk is lost in a power cut, whichever two file operations it falls between.
 
-Each verb's operations are recorded; of every state that a disk may be left in (see `power_cuts`) the run must still be
-readable, hold what was promised by then and nothing that nobody wrote, and go on. Rows that were logged without asking
-the disk may be lost.
+The operations of each verb are recorded. In every state that the disk may be left in (see `power_cuts`) the run must be
+readable, hold everything that was promised by then and nothing that was never written, and be resumable. Rows that were
+logged without a sync may be lost.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ pytestmark = pytest.mark.slow
 
 ALL = "RLVITALS_ALL_POWER_CUTS" in os.environ
 MOST = None if ALL else 60
-"""States looked at of each verb; the variable has all of them looked at."""
+"""States checked for each verb. With the environment variable, all states are checked."""
 MOST_RESUMED = 300 if ALL else 3
-"""Of those, how many are shown, judged, resumed and logged to as well, which takes longer."""
+"""Of those, how many are also shown, judged, resumed and logged to, which takes longer."""
 
 QUIET = {"monitor": False, "hardware": False}
 
@@ -76,7 +76,7 @@ def step_of(row):
 
 @pytest.fixture
 def disk(tmp_path):
-    """What is recorded; the operations count, not the disk below it."""
+    """The folder whose operations are recorded."""
     folder = tmp_path / "disk"
     folder.mkdir()
     return folder
@@ -84,7 +84,7 @@ def disk(tmp_path):
 
 @pytest.fixture
 def outlived(tmp_path):
-    """Look at the states that a recording may have ended in; `look` is called with each, made real."""
+    """Check the states that a recording may have ended in: `look` is called with a real folder for each."""
     numbers = count()
 
     def check(recording, look, *, most=MOST):
@@ -105,7 +105,7 @@ def outlived(tmp_path):
 
 
 def die(folder):
-    """The processes that held locks are gone, as after a power cut; here it is the one that runs the tests."""
+    """Make the locks those of a dead process, as after a power cut. Here the test process holds them."""
     for lock in folder.rglob("*.lock"):
         with contextlib.suppress(ValueError):
             lock.write_text(json.dumps({**json.loads(lock.read_bytes()), "started": "long ago"}))
@@ -113,7 +113,7 @@ def die(folder):
 
 
 def goes_on(folder, promised, capsys):
-    """Every verb reads it, and a resume goes on with it."""
+    """`show` and `check` read the run, and it can be resumed."""
     die(folder)
     if RunDir(folder).holds_run:
         assert rlvitals.open_run(folder).problems is not None
@@ -129,7 +129,7 @@ def goes_on(folder, promised, capsys):
 
 @pytest.fixture
 def run_outlived(outlived, capsys):
-    """Each state of a run holds what was promised, nothing that nobody wrote, and can be gone on with."""
+    """Each state of a run holds everything promised and nothing that was never written, and can be resumed."""
 
     def check(recording, known, root="run", *, strangers=()):
         def look(folder, state):
@@ -234,7 +234,7 @@ def test_overwriting_leaves_no_row_of_the_old_run_in_the_new_one(disk, run_outli
     run_outlived(recording, old | new, strangers=[(rows, {("run", run.id)})])
 
 
-# Packing, bringing back, pruning
+# Packing, restoring, pruning
 
 
 def test_packing_loses_nothing(disk, run_outlived):
@@ -294,7 +294,7 @@ def test_an_evaluation_goes_only_when_a_newer_one_is_on_the_disk(disk, outlived)
     outlived(recording, look)
 
 
-# What others add
+# What other components add
 
 
 def test_epochs_outlive_a_cut_and_so_does_a_history_of_somebody_else_s(disk, outlived):
@@ -336,7 +336,7 @@ def test_findings_outlive_a_cut_where_the_disk_is_asked(disk, outlived):
 
 
 def forward(folder, tracker, **settings):
-    """Hand a tracker everything that it does not have."""
+    """Send a tracker everything that it does not have."""
     feed = Forwarder(RunDir(folder), tracker, settings)
     while not feed.is_over:
         feed.advance()
@@ -426,7 +426,7 @@ def test_a_damaged_index_is_never_read_as_rows(disk, outlived):
 
 
 def test_a_checkpoint_goes_only_when_a_newer_one_is_on_the_disk(disk, outlived):
-    """`keep_last=1` leaves one at any time; so does replacing one by another of the same step."""
+    """With `keep_last=1` one checkpoint exists at any time, also while it is replaced by one of the same step."""
     folder = disk / "out"
     (folder / "checkpoint-1").mkdir(parents=True)
     (folder / "checkpoint-1" / "weights").write_bytes(b"1" * 100)
@@ -447,11 +447,11 @@ def test_a_checkpoint_goes_only_when_a_newer_one_is_on_the_disk(disk, outlived):
     outlived(recording, look)
 
 
-# The model itself, and the real thing
+# The model itself, and a real disk
 
 
 def test_the_model_finds_what_an_unsynced_replacement_loses(disk):
-    """A recording of the mistakes that the tests above are to find."""
+    """A recording with the mistakes that the tests above must find."""
     (disk / "log").write_bytes(b"rows")
     with recorded(disk) as recording:
         draft = disk / "draft"
@@ -471,7 +471,7 @@ def test_the_model_finds_what_an_unsynced_replacement_loses(disk):
     assert {} in states  # the log is deleted, and the rename is not there
     assert {"log": b"rows"} in states
     final = [cut.state for cut in recording.states() if cut.promised]
-    assert {"log": b"rows"} in final  # nothing was asked of any folder
+    assert {"log": b"rows"} in final  # no folder was synced
     assert all(state.get("folder/row") in (None, b"row") for state in final)
 
 
@@ -502,7 +502,7 @@ SHUTDOWN = 0x8004587D
 
 @pytest.fixture
 def disk_with_a_switch(tmp_path):
-    """A real ext4 disk whose power can be cut; with its journal written or not."""
+    """A real ext4 disk whose power can be cut, with or without writing its journal."""
     folder, image = tmp_path / "mounted", tmp_path / "image"
     folder.mkdir()
     if not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("mkfs.ext4"):

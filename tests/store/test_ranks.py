@@ -1,4 +1,4 @@
-"""Several ranks' rows merge as if one process had seen all samples; judged by numpy over all of them at once."""
+"""Rows of several ranks merge as if one process had seen all samples; checked against numpy over all of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SAMPLES = st.lists(st.floats(-1e6, 1e6).map(lambda number: round(number, 3)), ma
 @settings(max_examples=60)
 @given(table=st.lists(st.lists(SAMPLES, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_ranks_merge_to_one_pass_over_all_samples(tmp_path_factory, kind, table):
-    """`table[rank][step]` is what that rank saw in that step; nothing at all is logged as a value of nothing."""
+    """`table[rank][step]` holds that rank's samples in that step; no samples are logged as an empty value."""
     place = tmp_path_factory.getbasetemp()
     steps = max(map(len, table))
     everything = {step: [x for rows in table if step < len(rows) for x in rows[step]] for step in range(steps)}
@@ -77,7 +77,7 @@ def test_ranks_merge_to_one_pass_over_all_samples(tmp_path_factory, kind, table)
     )
     found = merge_metric(logs, "x")
     numbers = {} if found is None else dict(zip(found.steps.tolist(), found.numbers.tolist(), strict=True))
-    if kind == "sample_std":  # one sample has no spread: undefined may be shown as NaN or not at all
+    if kind == "sample_std":  # one sample has no standard deviation: NaN or no value are both right
         numbers = {step: number for step, number in numbers.items() if len(everything[step]) >= 2}
     assert numbers.keys() == expected.keys()
     for step, samples in expected.items():
@@ -97,7 +97,7 @@ def test_weights_are_merged_too(tmp_path):
 
 
 def test_a_spread_far_below_the_size_of_the_numbers_survives_the_merge(tmp_path):
-    """The naive sum of squares loses it all."""
+    """A naive sum of squares would lose it completely."""
     chance = np.random.default_rng(1)
     parts = [1e8 + chance.normal(size=200) for _ in range(4)]
     found = merged(tmp_path, [[(1, {"x": of(part, "std")})] for part in parts])
@@ -126,7 +126,7 @@ def test_the_last_value_over_ranks_of_one_age_is_that_of_merging_the_values(tmp_
     assert merged(tmp_path, [[(1, {"x": one})], [(1, {"x": two})]]) == {1: (one + two).number}
 
 
-# ---- What a rank does not have. ----
+# ---- Ranks with missing values. ----
 
 
 def test_a_rank_with_fewer_rows_is_missing_from_those_steps_only(tmp_path):
@@ -190,7 +190,7 @@ def test_an_infinity_on_one_rank_is_not_merged_away(tmp_path):
     ],
 )
 def test_a_rank_whose_samples_are_not_all_finite_is_never_left_out_silently(tmp_path, kind, here, there):
-    """Its finished number may be finite though its moments are not. Exact, or NaN for unknown; nothing in between."""
+    """Its final number may be finite though its moments are not. The merged value is exact, or NaN for unknown."""
     found = merged(tmp_path, [[(1, {"x": of(here, kind)})], [(1, {"x": of(there, kind)})]])
     expected = ONE_PASS[kind](np.array(here + there))
     assert math.isnan(found[1]) or found[1] == pytest.approx(expected)
@@ -202,7 +202,7 @@ def test_a_step_is_not_lost_when_only_a_rank_with_infinite_moments_has_it(tmp_pa
 
 
 def test_single_samples_of_two_ranks_have_a_spread_together(tmp_path):
-    """Each alone has none, so neither may be dropped where it is logged."""
+    """A single sample has none, but must not be dropped when it is logged."""
     ranks = [
         [(1, {"x": of([1.0, 2.0, 6.0], "sample_std")}), (2, {"x": of([1.0], "sample_std")})],
         [(1, {"x": of([9.0], "sample_std")}), (2, {"x": of([3.0], "sample_std")})],
@@ -230,12 +230,12 @@ def test_merged_numbers_lie_beside_the_rows_of_one_rank(tmp_path):
     assert cells[:3].tolist() == [2.0, 1.0, 9.0]
 
 
-# ---- Through the door: recorded by several ranks, read as a run. ----
+# ---- The whole way: recorded by several ranks, read as a run. ----
 
 
 @pytest.fixture
 def run_of_three(tmp_path) -> tuple[Path, dict[int, list[list[float]]]]:
-    """A run of three ranks of unequal batches, the last of which stopped early; and all samples by step and rank."""
+    """A run of three ranks with unequal batches, of which the last stopped early; and all samples by step and rank."""
     chance = np.random.default_rng(5)
     samples = {step: [chance.normal(size=2 + 3 * rank).tolist() for rank in range(3)] for step in range(1, 7)}
     runs = [rlvitals.start(tmp_path, rank=rank) for rank in range(3)]

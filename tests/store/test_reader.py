@@ -1,4 +1,4 @@
-"""The reader against hostile logs, judged by an oracle that shares no code with it (the json module and the spec)."""
+"""The reader on hostile logs, checked against an oracle that shares no code with it (the json module and the spec)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlvitals.records import Row
 from rlvitals.store import reader
 from rlvitals.store.reader import Problems, last_row, last_rows, read_blocks, read_rows, read_tail
 
-# ---- The oracle: the row format, written down a second time. ----
+# ---- The oracle: a second implementation of the row format. ----
 
 
 def strict_json(line: bytes):
@@ -175,7 +175,7 @@ SENSIBLE = st.fixed_dictionaries(
 
 @st.composite
 def damaged(draw):
-    """A sensible line with a few bytes changed, cut out or put in."""
+    """A valid line with a few bytes changed, deleted or inserted."""
     text = bytearray(json.dumps(draw(SENSIBLE)).encode())
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(text)))
@@ -298,7 +298,7 @@ def test_a_log_torn_at_any_byte_keeps_every_whole_row(tmp_path):
         assert (problems.torn_bytes > 0) == (not data[:end].endswith((b"\n", b"}")) and end > 0)
 
 
-# ---- The rest of the reader's surface. ----
+# ---- The other functions of the reader. ----
 
 
 def test_a_log_that_is_not_there_has_no_rows(tmp_path):
@@ -344,7 +344,7 @@ def test_a_whole_last_row_without_newline_is_the_last_row(tmp_path):
 
 
 def test_the_last_rows_of_a_long_log_with_wide_rows_are_found(tmp_path):
-    """Rows wider than what is read from the end at once, and many narrow ones."""
+    """Rows longer than one read from the end, and many short ones."""
     log = tmp_path / "log.jsonl"
     wide = [json.dumps({"step": step, "phase": "x" * 150_000, "loss": step}).encode() for step in range(5)]
     narrow = [b'{"step":%d}' % step for step in range(5, 20_000)]

@@ -1,4 +1,4 @@
-"""Runs behind URLs: fsspec's own memory and file systems stand for object storage."""
+"""Runs behind URLs. The memory and local file systems of fsspec replace object storage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_path(tmp_path):
 
 @pytest.fixture(params=["memory", "file"])
 def url(request, tmp_path):
-    """A place that is empty before and after."""
+    """A URL that is empty before and after the test."""
     if request.param == "file":
         yield f"file://{tmp_path}/bucket/kto"
         return
@@ -44,7 +44,7 @@ def url(request, tmp_path):
 
 
 class Counted:
-    """Counts the files that a real file system hands out, whole or from some byte on."""
+    """Counts the files that are opened on a real file system, and from which byte on they are read."""
 
     def __init__(self, monkeypatch, url):
         self.names, self.starts = [], []

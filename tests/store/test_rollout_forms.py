@@ -1,4 +1,4 @@
-"""Whatever is handed over as rollouts is read or noted, never raised, and what is stored reads back the same."""
+"""Any value passed as rollouts is read or reported without an exception, and what is stored reads back the same."""
 
 from __future__ import annotations
 

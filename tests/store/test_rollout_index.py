@@ -1,4 +1,4 @@
-"""The table of rollouts: right after every way the files can change, and safe to lose."""
+"""The table of rollouts: it is correct after any change of the files, and may be deleted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_worst_come_first_and_those_without_a_reward_not_at_all(run_dir):
         ("a says", 4),
         ("question", 4),  # a prompt counts for the first rollout of its group
         ("step 2", 4),
-        ("rollouts", 0),  # a word of the files themselves is no text
+        ("rollouts", 0),  # keys of the files are not searched
         ("reward", 0),
         ('"; DROP TABLE', 0),
         ("", 0),

@@ -1,4 +1,4 @@
-"""No cell of a CSV file of ours is a formula, numbers stay numbers, and what was written comes back."""
+"""No cell of our CSV files is a formula, numbers stay numbers, and what was written reads back the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERTScore against the bert-score package on small encoders, and what may not happen when one is loaded."""
+"""BERTScore against the bert-score package on small encoders, and safe loading of encoders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _fresh_encoders():
     import torch
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine several threads wait for each other
+    torch.set_num_threads(1)  # on a busy machine several threads would wait for each other
     load_encoder.cache_clear()
     yield
     load_encoder.cache_clear()
@@ -68,7 +68,7 @@ def small_model(kind: str):
 
 @pytest.fixture
 def make_encoder(tmp_path, packaged):
-    """A folder with a small encoder of random weights and the packaged one's words."""
+    """A folder with a small encoder of random weights and the vocabulary of the packaged one."""
 
     def make(kind: str) -> str:
         folder = tmp_path / kind
@@ -126,13 +126,13 @@ def test_a_byte_level_tokenizer_sees_a_space_before_the_first_word(tmp_path):
 
     save(prefix=False)
     ours = bertscore(predictions, references, model=str(tmp_path), layer=2)
-    save(prefix=True)  # what bert-score asks of the tokenizer, which transformers 5 no longer hears
+    save(prefix=True)  # bert-score sets this on the tokenizer, but transformers 5 ignores it
     f1 = by_bert_score(predictions, references, str(tmp_path), 2)[2]
     assert [score.score for score in ours.scores] == pytest.approx(f1, abs=1e-6)
 
 
 def test_the_score_is_that_of_the_definition():
-    """Cosines from the hidden states, by numpy alone."""
+    """Cosines from the hidden states, computed with numpy only."""
     import numpy as np
 
     encoder = load_encoder(OFFLINE, None, "cpu")
@@ -207,7 +207,7 @@ def test_the_table_of_layers_is_that_of_bert_score():
 
 
 class MakesAFolder:
-    """What is unpickled as a call."""
+    """Unpickling it calls a function."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

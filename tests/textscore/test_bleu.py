@@ -17,7 +17,7 @@ texts = st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join)
 
 
 def by_nltk(prediction: str, references: list[str]) -> float:
-    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu  # two seconds, which only these tests take
+    from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu  # takes two seconds, only needed here
 
     return sentence_bleu(
         [reference.split() for reference in references],

@@ -1,4 +1,4 @@
-"""CodeBLEU by hand, against the codebleu package where that is right, and each place where it is not."""
+"""CodeBLEU by hand, against the codebleu package where that is right, and each case where it is wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARTS = {
 
 
 class OrderedSet(dict):
-    """A set that keeps its order: the package's own changes with the hash seed."""
+    """A set that keeps its order: the order of the package's sets depends on the hash seed."""
 
     def __init__(self, items=()):
         super().__init__(dict.fromkeys(items))
@@ -47,7 +47,7 @@ class OrderedSet(dict):
 
 @pytest.fixture
 def theirs(monkeypatch):
-    """The package's parts of one pair, or of a corpus, with its sets in a fixed order."""
+    """The package's parts for one pair or for a corpus, with its sets in a fixed order."""
     dataflow_match = pytest.importorskip("codebleu.dataflow_match")
     from codebleu.parser import DFG
 
@@ -144,7 +144,7 @@ def test_the_parts_of_a_small_pair_by_hand():
     # `return` weighs 1 and the others 0.2: 1.4 of 1.6.
     assert score.parts["weighted_ngram"] == pytest.approx((1.4 / 1.6 * 1 / 3 * 0.1 / 2 * 0.1) ** 0.25)
     assert score.parts["syntax"] == 1  # operators have no name in the grammar
-    assert score.parts["dataflow"] == 0  # nothing is set, so nothing flows
+    assert score.parts["dataflow"] == 0  # nothing is assigned, so there is no data flow
     assert score.score == pytest.approx(sum(score.parts.values()) / 4)
     assert score.note == "the reference has no data flow, so that part is 0"
 
@@ -157,7 +157,7 @@ def test_a_short_prediction_pays_in_both_ngram_parts():
 
 
 def test_syntax_is_the_share_of_the_references_subtrees_by_hand():
-    # Reference: module, expression_statement, assignment and a call with its argument_list; the statement with the
+    # Reference: module, expression_statement, assignment and a call with its argument_list. The statement with the
     # assignment of a name to a name has other shapes, from the assignment up to the module.
     assert codebleu("x = y", "x = f(y)").parts["syntax"] == 0
     assert codebleu("g(f(y))", "x = f(y)").parts["syntax"] == pytest.approx(2 / 5)  # the call and its arguments
@@ -417,7 +417,7 @@ def test_a_program_that_is_too_large_is_refused():
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
-    start = time.process_time()  # its own time: a clock on the wall runs on while others have the processor
+    start = time.process_time()  # processor time: wall time also counts other processes
     assert codebleu(program, program).parts["syntax"] == 1
     assert time.process_time() - start < 30
 

@@ -1,4 +1,4 @@
-"""Program dependence graphs of Python: which statement decides over, or gives a value to, which."""
+"""Program dependence graphs of Python: which statement controls another, or gives it a value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def graph_of(code):
 
 
 def data_edges(code):
-    """The data edges between statements, numbered as they are written."""
+    """The data edges between statements, which are numbered in source order."""
     found = graph_of(code).edges
     return {pair for pair, labels in found.items() if any(label.startswith("reads") for label in labels)}
 
@@ -141,7 +141,7 @@ def test_other_languages_and_deep_or_long_programs_have_no_graph():
 
 
 def exact_distance(one, other):
-    """Every way to match the vertices, with its price computed from the definition."""
+    """The lowest cost over all ways to match the vertices, computed from the definition."""
     best = one.size + other.size
     spots = [*range(len(other.labels)), *[None] * len(one.labels)]
     for chosen in set(itertools.permutations(spots, len(one.labels))):

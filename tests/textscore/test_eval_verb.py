@@ -244,7 +244,7 @@ def test_on_a_terminal_progress_is_a_bar_and_the_output_stays_clean(pairs_file, 
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment)
     os.close(theirs)
     drawn = b""
-    with contextlib.suppress(OSError):  # what a terminal gives at its end; it gives a few kilobytes at a time
+    with contextlib.suppress(OSError):  # raised at the end of a terminal's output; a read returns a few kilobytes
         while part := os.read(ours, 100_000):
             drawn += part
     os.close(ours)

@@ -17,7 +17,7 @@ texts = st.lists(st.sampled_from([*WORDS, "his", "hi"]), max_size=20).map(" ".jo
 
 @functools.cache
 def theirs(stem):
-    from rouge_score.rouge_scorer import RougeScorer  # and all of nltk
+    from rouge_score.rouge_scorer import RougeScorer  # imports all of nltk too
 
     return RougeScorer(["rougeL"], use_stemmer=stem)
 
@@ -42,7 +42,7 @@ def test_stems_make_forms_of_a_word_equal():
 
 @pytest.mark.parametrize(
     ("word", "other", "score"),
-    [("his", "hi", 0.0), ("gas", "ga", 0.0), ("dogs", "dog", 1.0), ("ties", "tie", 1.0)],  # four letters are the fewest
+    [("his", "hi", 0.0), ("gas", "ga", 0.0), ("dogs", "dog", 1.0), ("ties", "tie", 1.0)],  # stems need four letters
 )
 def test_words_of_three_letters_are_left_as_they_are(word, other, score):
     assert rouge_l(word, other, stem=True).score == score

@@ -154,7 +154,7 @@ def test_trees_that_are_too_large_are_compared_as_strings():
     ids=["brackets", "one long sum", "many branches"],
 )
 def test_huge_and_deep_programs_come_to_an_end(program):
-    start = time.process_time()  # its own time, whoever else has the processor
+    start = time.process_time()  # processor time: other processes do not count
     assert ruby(program, program).score == 1
     assert 0 <= ruby(program[: len(program) // 2], program).score < 1
     assert time.process_time() - start < 30

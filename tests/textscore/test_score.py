@@ -1,4 +1,4 @@
-"""The result of every score, and the errors for what is not a pair."""
+"""The result of every score, and the errors for invalid pairs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from rlvitals.textscore.tree_distance import Tree, distance
 
 
 class Nested:
-    """A node as apted wants it."""
+    """A node in the form that apted expects."""
 
     def __init__(self, name, children):
         self.name = name
