@@ -2,16 +2,16 @@
 
     python tests/docs/path_pages.py docs/paths/*.md     # runs the pages, and writes the outputs and pictures they show
 
-A block with a title is a file that is written. A `bash` block is run, line by line, and has to end with exit code 0.
-The `text` block after it is what it printed. A comment right before a block says what differs:
+A block with a title is written to a file of that name. A `bash` block is run line by line, and each command must exit
+with code 0. The `text` block after it shows its output. A comment right before a block changes this:
 
     <!-- test: exit 2 -->                  the exit code of its last command
-    <!-- test: not run: REASON -->         it is not run, and why
-    <!-- test: instead: COMMAND -->        what is run in its place
-    <!-- test: until WORDS -->             a server: it is started, and stopped at the end of the page
-    <!-- test: first 9 lines -->           an output that is not shown to its end
-    <!-- test: numbers vary -->            an output whose numbers depend on the machine
-    <!-- test: words vary -->              an output with what a model wrote: its first word is compared
+    <!-- test: not run: REASON -->         the block is not run
+    <!-- test: instead: COMMAND -->        this command is run instead
+    <!-- test: until WORDS -->             a server: the page continues once it prints WORDS, and stops it at the end
+    <!-- test: first 9 lines -->           only the first lines of the output are shown
+    <!-- test: numbers vary -->            the numbers in the output depend on the machine
+    <!-- test: words vary -->              the output holds a model's text: only its first word is compared
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 SHELL = re.compile(r"[|&;<>$*`]|^\w+=")
-"""A line with one of these is for a shell."""
+"""A line with one of these needs a shell."""
 INTO_FILE = re.compile(r"(?P<line>[^|&;<>]+) > (?P<file>[\w.-]+) 2>&1")
-"""A line whose output and errors go to a file, which needs none."""
+"""A line that writes its output and errors to a file. It needs no shell."""
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 CHART = re.compile(r"[⠀-⣿]")
 PORT = re.compile(r"\b(?:8642|8655|8656|8765)\b")
-"""Ports that pages name. Free ones are used in their place: several tests may run on one machine."""
+"""Ports that pages name. Free ports replace them, because several tests may run on one machine."""
 LONGEST_WAIT = 60.0
 
 
 @dataclass
 class Page:
-    """One page while it is run: the folder, the environment that its lines export, and its servers."""
+    """One page while it runs: its folder, the environment that its lines export, and its servers."""
 
     path: Path
     folder: Path
@@ -54,10 +54,10 @@ class Page:
     printed: str = ""
     """What the last block printed."""
     ports: dict[str, str] = field(default_factory=dict)
-    """By the port that the page names, the one that is used."""
+    """Port named by the page -> port in use."""
 
     def run(self) -> Iterator[tuple[re.Match[str], str]]:
-        """Runs the blocks. Gives each `text` block with what it should say."""
+        """Runs the blocks. Yields each `text` block with the text that it should contain."""
         scripts = Path(sys.executable).parent
         self.environment = {
             **os.environ, "PYTHONIOENCODING": "utf-8", "TRL_EXPERIMENTAL_SILENCE": "1",
@@ -144,13 +144,13 @@ class Page:
 
 
 def as_python(words: list[str]) -> list[str]:
-    """The same command by this interpreter, so that one which has imported torch can take it over."""
+    """The same command as a module of this interpreter, which a process with torch already imported can run."""
     known = {"rlvitals": [sys.executable, "-m", "rlvitals.cli.main"], "python": [sys.executable]}
     return [*known[words[0]], *words[1:]] if words[0] in known else words
 
 
 def check_installed(words: list[str]) -> None:
-    """What a page installs exists here: the package, and the extras it names."""
+    """Checks that a package which a page installs exists here and has the extras that the page names."""
     from importlib.metadata import distribution
 
     from packaging.requirements import Requirement
@@ -171,7 +171,7 @@ def shown(printed: str, note: str) -> str:
 
 
 def same(page: str, real: str, note: str) -> bool:
-    """Whether a page shows what was printed; where numbers vary, all but the numbers and what is drawn of them."""
+    """Whether a page shows the real output. Where numbers vary, numbers and charts are not compared."""
     if "words vary" in note:
         return page.split()[:1] == real.split()[:1] != []
     if "numbers vary" in note:
@@ -180,7 +180,7 @@ def same(page: str, real: str, note: str) -> bool:
 
 
 def main() -> None:
-    """Write what the pages show, and draw their pictures."""
+    """Update the outputs and pictures that the pages show."""
     for path in map(Path, sys.argv[1:]):
         with tempfile.TemporaryDirectory() as folder:
             text = path.read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ def main() -> None:
 
 
 def save(picture: Path, target: Path) -> None:
-    """The picture that a page's command drew, small enough for a repository."""
+    """Save the picture of a page's command, small enough for a repository."""
     from PIL import Image
 
     image = Image.open(picture).convert("RGB")

@@ -1,5 +1,5 @@
-"""The documentation as a site: every link leads somewhere, nothing is fetched from elsewhere, and the search finds
-rules when the pages are opened from a folder.
+"""The documentation site: every link has a target, pages load nothing from other hosts, and the search finds rules when
+the pages are opened from a folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # built once
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Built as `make docs` does; MkDocs is strict, so a link or an anchor that leads nowhere fails it."""
+    """Built as by `make docs`. MkDocs is strict, so a link or an anchor without a target fails the build."""
     pytest.importorskip("material", reason="needs mkdocs-material: pip install --group docs")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
@@ -74,7 +74,7 @@ def test_a_notebook_is_a_page_with_what_it_shows(site):
     page = (site / "notebooks" / "quick_start.html").read_text(encoding="utf-8")
     assert "✔ Healthy" in page
     assert "✖ Act" in page
-    assert "step 300 of 300 · out/good<" in page  # the folder in which the build ran it is not shown
+    assert "step 300 of 300 · out/good<" in page  # without the folder in which the build ran it
     assert page.count("<svg width") >= 8  # the curves of both cards
     assert "out/coder" in (site / "notebooks" / "rollouts.html").read_text(encoding="utf-8")
     assert (site / "notebooks" / "quick_start.ipynb").is_file()
@@ -83,8 +83,8 @@ def test_a_notebook_is_a_page_with_what_it_shows(site):
 
 @pytest.fixture(scope="module")
 def opened():
-    """One browser for all tests that look at pages; these tests are the last of the file, as nothing else in this
-    process can run an event loop while it is open.
+    """One browser for all tests that open pages. These tests come last in the file, because nothing else in this
+    process can run an event loop while the browser is open.
     """
     path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if path is None:
@@ -99,7 +99,7 @@ def opened():
 
 @pytest.fixture
 def page(site, opened):
-    """An empty tab in which nothing was looked at before."""
+    """A new, empty tab."""
     with opened.new_context() as fresh:
         yield fresh.new_page()
 

@@ -1,4 +1,4 @@
-"""What the doctor's pages show can be run as it stands there: Python, rule files and command lines."""
+"""The examples of the doctor's pages run as printed: Python, rule files and command lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(count: int = 20) -> list[dict[str, float]]:
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch) -> Path:
-    """A folder with what the pages speak of, and nothing but it."""
+    """A folder with only the files that the pages mention."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLACK_HOOK", "http://127.0.0.1:9/hook")
     Path("my-rules.yaml").write_text(blocks("doctor.md", "yaml")[0], encoding="utf-8")
@@ -59,7 +59,7 @@ def record(folder: str) -> None:
 
 
 def run_python(page: str) -> dict[str, Any]:
-    """Run a page's blocks one after the other, with a trainer's few names around them; what they have made."""
+    """Run a page's blocks one after the other, with the names that a trainer would define. Returns all names."""
     trained = iter(rows())
     names = {"rlvitals": rlvitals, "steps": 10, "train_step": lambda: next(trained)}
     names |= dict.fromkeys(("optimizer", "scheduler", "save_checkpoint", "load_checkpoint"))

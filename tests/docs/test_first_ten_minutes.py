@@ -1,7 +1,7 @@
-"""The first ten minutes with rlvitals, as somebody at a terminal lives them: a plain loop, a TRL script, a foreign log.
+"""The first ten minutes of a new user at a terminal: a plain loop, a TRL script, a log of another tool.
 
-What is printed is read word by word where it matters: the alarm that was not asked for, the verdict, the next command.
-That command is then run as it was printed.
+The important output is compared word by word: the alarm that appears by default, the verdict, the next command. That
+command is then run as printed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ trainer.train()
 
 
 def run(folder, *command):
-    """What a command prints: its code, stdout and stderr with single spaces."""
+    """Runs a command: its exit code, stdout and stderr."""
     environment = {**os.environ, "COLUMNS": "200", "TRL_EXPERIMENTAL_SILENCE": "1"}
     done = subprocess.run([*command], cwd=folder, capture_output=True, encoding="utf-8", check=False, env=environment)
     return done.returncode, done.stdout, done.stderr
@@ -73,12 +73,12 @@ def rlvitals(folder, *words):
 
 
 def last_word(err):
-    """The last line of ours; libraries may say something after it."""
+    """The last line of rlvitals; libraries may print more after it."""
     return next(line for line in reversed(err.splitlines()) if line.startswith("rlvitals "))
 
 
 def printed_command(line):
-    """The command a line ends with, as somebody would copy it."""
+    """The command at the end of a line, as a user would copy it."""
     return shlex.split(re.search(r"rlvitals (check \S+)$", line)[1])
 
 
@@ -98,7 +98,7 @@ def test_a_plain_loop_whose_loss_explodes(tmp_path):
     assert out.startswith("✖ ACT  2 critical findings, 1 warning; first: grad explosion, since step 22")
     assert "80 rows | steps 0 to 79" in out
     assert "halve learning_rate (0.03 -> 0.015)" in out
-    # The same script again does not train for nothing: it fails where the run is opened, with the ways out.
+    # Run again, the script fails when it opens the run, before any training, and the error names the options.
     code, _, err = run(tmp_path, sys.executable, "train.py")
     assert code == 1
     assert "out/loop holds a run already. Pass resume=True to continue with it" in err.splitlines()[-1]
@@ -114,7 +114,7 @@ def test_a_trl_script_of_thirty_lines(tmp_path):
     assert code == 2
     assert out.startswith("✖ ACT  ")
     assert "16 rows | steps 1 to 16 | a recorded run | algorithm grpo" in out
-    # Once more: nothing is lost, the old run and the new one are side by side.
+    # Run again, the script keeps the old run and records the new one next to it.
     code, _, err = run(tmp_path, sys.executable, "train.py")
     assert code == 0, err
     assert "out/grpo holds a run already; this training is recorded in" in err

@@ -1,4 +1,4 @@
-"""The gallery: rlvitals says of each run what the page shows, and names the failure by the rule that is linked."""
+"""The gallery: rlvitals reports for each run what the page shows, and the linked rule raises the finding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page that says which function computes which metric tells the truth: each function is called, and what it gives
-under the metric's name is the number that the definition gives.
+"""The page that lists which function computes which metric is correct: each function is called, and its value under the
+metric's name equals the value of the definition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def named(stats):
 
 
 def tensors(*wanted):
-    """Inputs by name, as one call takes them."""
+    """Inputs by name, as keyword arguments of one call."""
     return {name: array for name, array in every_input().items() if name in wanted}
 
 
@@ -160,7 +160,7 @@ CALLS = {
     "rlvitals.capture.hardware.combined": by_gpus,
     "rlvitals.views.epochs.gather": by_epochs,
 }
-"""Every function of the page, called with something of which the right numbers are known."""
+"""Every function of the page, called with inputs whose correct results are known."""
 
 OTHERWISE = {
     "actor/policykl": ("policy.kl_old.k1", -1.0),  # the other sign
@@ -173,11 +173,11 @@ OTHERWISE = {
     "val/score/max": ("reward.total.max", 1.0),
     "val/score/min": ("reward.total.min", 1.0),
 }
-"""What the catalogue's first id for a name does not say."""
+"""Names whose first id in the catalogue is another metric: the right id, and its sign."""
 
 
 def definitions():
-    """The right number of every metric of the page."""
+    """The correct value of every metric of the page."""
     given = every_input()
     known = by_hand.numbers(given, ALL)
     plain = {name: given[name] for name in ("logprobs", "ref_logprobs", "advantages", "entropy", "mask")}
@@ -228,7 +228,7 @@ def _id(name):
 
 
 def resolve(dotted: str) -> object:
-    """The object a dotted name stands for: the longest part that is a module, then attributes."""
+    """The object with a dotted name: the longest part that is a module, then attributes."""
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -248,14 +248,14 @@ def test_every_function_exists_and_is_called_here():
 
 
 @pytest.mark.parametrize("function", CALLS)
-def test_every_function_gives_the_numbers_it_is_said_to_give(function, tmp_path):
+def test_every_function_gives_the_numbers_of_the_page(function, tmp_path):
     call = CALLS[function]
     got, want = call(tmp_path) if call is by_epochs else call(), definitions()
     metrics = [name for name, by, _ in ROWS if by == function]
     assert metrics
     for name in metrics:
         assert name in got, f"{function} gives no {name}"
-        of_process = name.startswith(("memory/cpu", "System/Process"))  # which moves while it is looked at
+        of_process = name.startswith(("memory/cpu", "System/Process"))  # changes while it is measured
         assert got[name] == pytest.approx(want[name], rel=0.05 if of_process else 1e-9, abs=1e-12), name
 
 

@@ -52,7 +52,7 @@ def test_the_quick_start_shows_one_card_for_each_run_and_updates_it(tmp_path):
         assert card.index("reward") < card.index("entropy") < card.index("learning_rate")
         assert card.count("<svg") >= 4  # the curves of the vital signs
     assert updates >= 2
-    assert not any(printed(cell) for cell in cells[2:4])  # the card has said it all
+    assert not any(printed(cell) for cell in cells[2:4])  # the card shows everything
     assert printed(cells[4]).startswith("act - ")
     start, end = re.search(r"reward (\S+) -> (\S+)", printed(cells[5])).groups()
     assert float(end) > float(start) + 0.5

@@ -1,4 +1,4 @@
-"""The example in plain numpy: it learns and is called healthy, or fails, is found out and stops."""
+"""The example in plain numpy: it learns and is reported healthy, or it fails, is detected and stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop in the README is run as it is printed, against a trainer whose loss explodes for three steps."""
+"""The loop in the README runs as printed, with a trainer whose loss explodes for three steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def block(page, marker):
 
 
 class Trainer:
-    """Gives the names that the loop uses; its weight counts the steps that led to it."""
+    """Provides the names that the loop uses. Its weight counts the training steps."""
 
     def __init__(self, folder):
         self.folder, self.step = folder, 0

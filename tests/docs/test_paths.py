@@ -1,4 +1,4 @@
-"""The paths of the documentation run as they are written, and print what they show."""
+"""The pages of docs/paths run as written, and their commands print what the pages show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference: every public name has a sentence, its parameters and an example that does what it says."""
+"""The reference: every public name has a sentence, described parameters and an example with correct output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRINTED = re.compile(r"^\s*print\(.*\)  # (.+)$", re.MULTILINE)
 
 
 def told_of(public):
-    """A name's docstring, for a class with its constructor's."""
+    """The docstring of a name; for a class, together with that of its constructor."""
     own = inspect.getdoc(public) or ""
     return f"{own}\n\n{inspect.getdoc(public.__init__) or ''}" if inspect.isclass(public) else own
 

@@ -1,4 +1,4 @@
-"""The page on stability names every dependency, and the files of a release agree on its version."""
+"""The page on stability names every dependency, and all files of a release have the same version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages, messages, help texts, rules, metrics, docstrings and comments keep to the word list of CONTRIBUTING.md."""
+"""Pages, messages, help texts, rules, metrics, docstrings and comments follow the word list of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ PUBLIC = {
     "evidence_told", "gpu_hours_after_said", "hours_after_said", "left_unsaid", "passed_over", "said", "said_at",
     "said_step", "told", "told_by",
 }  # fmt: skip
-"""Names that users, saved files or YAML depend on. They may stand where they stand today, and nowhere else."""
+"""Names that users, saved files or YAML depend on. They are allowed only in the files of `PUBLIC_IN`."""
 PUBLIC_IN = {
     "catalog/lookup.py", "catalog/recognition.py", "cli/export.py", "contract.py", "health/monitor.py",
     "health/rules/tokens.py", "notify/courier.py", "store/outbox.py", "views/backtest.py", "views/check.py",
@@ -96,7 +96,7 @@ PUBLIC_IN = {
 
 
 def unclear_names(text: str) -> Iterator[tuple[int, str]]:
-    """The line and the text of each name in code that says nothing about its value."""
+    """The line and the text of each name in code that does not describe its value."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NAME and UNCLEAR.search(token.string.lower()):
             yield token.start[0], token.string

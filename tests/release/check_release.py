@@ -1,10 +1,10 @@
-"""Install the wheel and the sdist in clean environments, use what they bring, and print a table.
+"""Install the wheel and the sdist in clean environments, use them, and print a table.
 
     python tests/release/check_release.py [--pythons 3.11] [--extras base web] [--resolutions highest] [--write]
 
 Each environment holds one artefact with one extra, resolved by uv to the lowest or the newest versions that
-pyproject.toml allows. In it a small program uses the extra for what it is there for. `--write` puts the table into
-docs/stability.md. pip's settings for links and indexes (`PIP_FIND_LINKS`) count for uv as well.
+pyproject.toml allows. In it a small program uses the feature that the extra is for. `--write` puts the table into
+docs/stability.md. uv also uses pip's setting for links (`PIP_FIND_LINKS`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ with rlvitals.start("run", algorithm="grpo", total_steps=40, display="none") as 
     for step in range(1, 41):
         run.log({"loss": 1 / step, "reward": 0.3 + 0.01 * step, "entropy": 1.0}, step=step)
 """
-"""A run for everything below to work on."""
+"""Records the run that the programs below use."""
 
 BASE = """
 import json, subprocess, sys
@@ -183,7 +183,7 @@ asyncio.run(asked())
 """,
     "all": BASE,
 }
-"""For each extra, a program that uses what the extra is for, in a folder with a recorded run."""
+"""For each extra, a program that uses its feature, in a folder with a recorded run."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def extras() -> list[str]:
 
 
 def requirements(extra: str) -> list[str]:
-    """What the base install or an extra asks for, with the extras that it includes."""
+    """The requirements of the base install or of an extra, including those of the extras that it names."""
     if extra == "base":
         return list(project()["dependencies"])
     found = []
@@ -258,7 +258,7 @@ def requirements(extra: str) -> list[str]:
 
 
 def tools() -> Path:
-    """uv, which resolves to the lowest versions, build and twine, in an environment for this script."""
+    """The path of uv. uv (which can resolve to the lowest versions), build and twine have their own environment."""
     uv = TOOLS / "bin" / "uv"
     if not all((TOOLS / "bin" / name).is_file() for name in ("uv", "twine")):
         subprocess.run([sys.executable, "-m", "venv", TOOLS], check=True)
@@ -276,7 +276,7 @@ def built(folder: Path) -> tuple[Path, Path]:
 
 
 def examined(wheel: Path, sdist: Path) -> Iterator[str]:
-    """What is wrong with the artefacts before anything is installed: metadata, the readme, files that do not belong."""
+    """Problems of the artefacts that show before installation: metadata, the readme, extra or missing files."""
     checked = subprocess.run(
         [TOOLS / "bin" / "twine", "check", "--strict", wheel, sdist], capture_output=True, text=True, check=False
     )
@@ -295,7 +295,7 @@ def examined(wheel: Path, sdist: Path) -> Iterator[str]:
 
 
 def interpreter(version: str) -> str | None:
-    """An interpreter of that version: on the path, or of pyenv."""
+    """An interpreter of that version, from the path or from pyenv."""
     candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
     for candidate in filter(None, candidates):
         asked = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False)
@@ -305,7 +305,7 @@ def interpreter(version: str) -> str | None:
 
 
 def tried(trial: Trial, uv: Path, folder: Path) -> str:
-    """Install and use one artefact: what was installed, or `failed:` and the last line of the error."""
+    """Install and use one artefact. Returns `passed:` with the versions, or `failed:` with the error's last line."""
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "bin" / "python"
     variables = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
@@ -319,8 +319,8 @@ def tried(trial: Trial, uv: Path, folder: Path) -> str:
 
     def steps() -> Iterator[tuple[str, subprocess.CompletedProcess[str]]]:
         yield "environment", run(uv, "venv", "--quiet", "--python", trial.python, folder)
-        # uv takes the lowest versions of what the command names, not of what an artefact asks for. Versions without a
-        # wheel for this Python are skipped: who installs them has a compiler.
+        # uv uses the lowest versions only of packages that the command names, not of an artefact's requirements.
+        # Versions without a wheel for this Python are skipped: users who install them have a compiler.
         install = (uv, "pip", "install", "--quiet", "--python", python)
         asked = [*requirements("base"), *(requirements(trial.extra) if trial.extra != "base" else [])]
         wheels = [word for name in names(asked) for word in ("--only-binary", name)]
@@ -356,7 +356,7 @@ def versions(extra: str, listed: list[str]) -> list[str]:
 
 
 def table(results: dict[tuple[str, str, str], dict[str, str]]) -> Iterator[str]:
-    """One row for every extra and Python; rows of several Pythons with the same outcome are one."""
+    """One row for every extra and Python; rows of several Pythons with the same outcome are merged."""
     yield HEAD
     yield "|---|---|---|---|---|"
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -369,7 +369,7 @@ def table(results: dict[tuple[str, str, str], dict[str, str]]) -> Iterator[str]:
 
 
 def write(lines: list[str]) -> None:
-    """Replace the table of the page by the one printed."""
+    """Replace the table of the page by these lines."""
     page = PAGE.read_text(encoding="utf-8").splitlines()
     start = page.index(HEAD)
     end = next((number for number in range(start, len(page)) if not page[number].startswith("|")), len(page))

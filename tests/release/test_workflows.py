@@ -1,6 +1,6 @@
 """The workflow files: valid YAML, every file and make target they name exists, and actions are pinned to a commit.
 
-They run on GitHub alone. What can go wrong in them without anyone noticing before a release is compared here with the
+They run only on GitHub, so a mistake in them could stay unnoticed until a release. These tests compare them with the
 repository.
 """
 
@@ -25,7 +25,7 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A workflow; YAML 1.1 reads its key `on` as a boolean."""
+    """A workflow. YAML 1.1 reads its key `on` as a boolean."""
     text: dict[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {("on" if key is True else key): value for key, value in text.items()}
 
