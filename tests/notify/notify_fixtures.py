@@ -1,7 +1,7 @@
-"""Servers of a test, closed when it ends; the variables of the services in its environment.
+"""Fixtures that start servers, close them after the test, and set the environment variables of the services.
 
-A plug-in rather than a conftest, because `conftest` is the name by which tests import the one above.
-PYTEST_DONT_REWRITE: the search for doctests imports it first, and there is nothing to rewrite.
+This is a plug-in and not a conftest, because tests import the one in the parent folder by the name `conftest`.
+PYTEST_DONT_REWRITE: the collection of doctests imports this file first, and it has no asserts to rewrite.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from notify_servers import Desk, Mailbox, environment
 
 @pytest.fixture
 def desk(monkeypatch, no_variables):
-    """Makes an HTTP server; the environment's addresses are its own."""
+    """Starts an HTTP server. The variables of all services hold its address."""
     made = []
 
     def make(*statuses, smtp_port=0, **settings):
@@ -30,7 +30,7 @@ def desk(monkeypatch, no_variables):
 
 @pytest.fixture
 def smtp(monkeypatch, no_variables):
-    """Makes an SMTP server; the environment's mail server is it."""
+    """Starts an SMTP server. The variables of the mail service hold its port."""
     made = []
 
     def make(*answers, **settings):
@@ -46,7 +46,7 @@ def smtp(monkeypatch, no_variables):
 
 @pytest.fixture
 def no_variables(monkeypatch):
-    """What whoever runs the tests has set up for themselves is not used."""
+    """Removes the variables that the user who runs the tests may have set."""
     for name in list(os.environ):
         if name.startswith(("RLVITALS_SLACK", "RLVITALS_DISCORD", "RLVITALS_TELEGRAM", "RLVITALS_NTFY", "RLVITALS_SMTP",
                             "RLVITALS_EMAIL", "RLVITALS_PAGERDUTY")):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Servers on loopback that really receive: one for HTTP, whose answers are scripted, and one for SMTP."""
+"""Real servers on loopback: one for HTTP with scripted answers, and one for SMTP."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SECRETS = {
     "RLVITALS_SMTP_PASSWORD": "smtp-very-secret-password",
     "RLVITALS_EMAIL_TO": "oncall-very-secret@example.org",
 }
-"""What stands in the environment, the part that is secret: no file, message or argument may hold it."""
+"""The secret parts of the environment variables: no file, message or argument may hold them."""
 
 
 @dataclass
 class Request:
-    """One request as it came in."""
+    """One request as received."""
 
     method: str
     path: str
@@ -55,8 +55,8 @@ class Request:
 
 
 class Desk:
-    """Takes every request. Answers with the given statuses in turn, then 200; a status may be a number, a pair of
-    number and headers, "hang" (no answer until released), or "drop" (the connection is closed without an answer).
+    """Accepts every request. It answers with the given statuses in turn, then with 200. A status may be a number, a
+    tuple of number, headers and body, "hang" (no answer until released), or "drop" (the connection is closed).
     """
 
     def __init__(self, *statuses, answer=b"ok"):
@@ -199,7 +199,7 @@ class Mailbox:
 
 
 def make_certificate(folder):
-    """A certificate for 127.0.0.1 that only this test trusts: paths of the certificate and its key."""
+    """Makes a certificate for 127.0.0.1 that only this test trusts. Returns the paths of certificate and key."""
     paths = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", paths[1], "-out", paths[0],

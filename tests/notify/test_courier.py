@@ -1,4 +1,4 @@
-"""One target's way through the health log: one message per finding, the limit, the digest, faults, restarts, kills."""
+"""One courier follows the health log: one message per finding, the limit, the digest, faults, restarts, kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOSS = Finding("loss_up", "loss_divergence", "warning", 30, 25, "the loss climbs
 
 
 class Plain(Briefer):
-    """Works the verdict out of the health log and draws nothing: a process for each message takes a second."""
+    """Takes the verdict from the health log and draws nothing, because a process for each message takes a second."""
 
     def _briefed(self, metrics):
         return None
@@ -57,7 +57,7 @@ def courier_of(run_dir, name="slack", **given):
 
 
 def go(courier):
-    """All there is to do now."""
+    """Advance the courier until it has nothing left to do."""
     while courier.advance():
         pass
 
@@ -72,7 +72,7 @@ def headlines(server):
 
 
 def an_hour_later(run_dir, name="slack"):
-    """As if the messages had been sent an hour before."""
+    """Set the times of the sent messages back by an hour."""
     outbox = read_outbox(run_dir, name)
     outbox.sent_at = [then - 3601 for then in outbox.sent_at]
     write_outbox(run_dir, outbox)
@@ -200,7 +200,7 @@ def test_beyond_the_limit_findings_are_held_back_and_come_as_one_digest(desk, ru
 
 
 def test_no_hour_has_more_messages_than_the_limit_whatever_happens(desk, run_dir):
-    """Recoveries count as well where they are messages."""
+    """Recoveries count as well if they are messages."""
     server = desk()
     courier = courier_of(run_dir, per_hour=3, on="info")
     for number in range(20):
@@ -244,7 +244,7 @@ def test_of_very_many_findings_held_back_the_oldest_are_listed_and_all_are_count
     courier = courier_of(run_dir, per_hour=2)
     go(courier)
     courier.let_go()
-    assert unsent(run_dir, courier.target) == 7  # six findings, and the recovery of one that was told
+    assert unsent(run_dir, courier.target) == 7  # six findings, and the recovery of one that was sent
     an_hour_later(run_dir)
     go(courier_of(run_dir, per_hour=2))
     assert headlines(server)[2] == "Held back in kto-7b: 7 messages beyond the limit of 2 an hour"
@@ -336,7 +336,7 @@ def test_a_run_that_is_restarted_again_and_again_gets_one_last_digest_an_hour(de
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Pauses that a test need not wait for."""
+    """Shortens the pauses."""
     for name, seconds in {"POLL_SECONDS": 0.02, "FIRST_PAUSE": 0.02, "GRACE_SECONDS": 0.05}.items():
         monkeypatch.setattr(couriers, name, seconds)
 
@@ -359,11 +359,11 @@ def test_a_server_that_fails_gets_the_message_when_it_is_well_again(desk, run_di
     find(run_dir, 1)
     run_to_the_end(run_dir)
     assert len(server.requests) == 4
-    assert len({request.body for request in server.requests}) == 1  # none of them says that it may be a repeat
+    assert len({request.body for request in server.requests}) == 1  # none of them has the note that it may be a repeat
 
 
 class Resting(Courier):
-    """Notes how long it would rest, and does not."""
+    """Records how long it would wait, and does not wait."""
 
     def _rest(self, stop, seconds):
         self.rests = [*getattr(self, "rests", []), seconds]
@@ -477,12 +477,12 @@ def test_a_wrong_address_is_reported_with_the_variable_and_holds_the_place(desk,
 
 
 def test_one_service_that_hangs_does_not_hold_up_another(desk, run_dir, quick):
-    server = desk("hang", answer=b"{}")  # whoever comes first
+    server = desk("hang", answer=b"{}")  # for whichever service connects first
     find(run_dir, 1)
     notify = {"to": [{"to": name, "name": name, "on": "critical", "picture": False} for name in ("slack", "pagerduty")]}
     both = Couriers(run_dir, notify, 0)
     try:
-        assert until(lambda: any(sent_by(run_dir, name) for name in ("slack", "pagerduty")), seconds=8)  # of 10
+        assert until(lambda: any(sent_by(run_dir, name) for name in ("slack", "pagerduty")), seconds=8)  # timeout: 10
         assert len(server.requests) >= 2
     finally:
         stop = threading.Event()
@@ -502,7 +502,7 @@ def test_a_service_that_stays_away_is_given_up_some_time_after_the_end(desk, run
     desk().close()
     find(run_dir, 1)
     one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
-    one._couriers[0].last_progress -= 1000  # it has been away for long
+    one._couriers[0].last_progress -= 1000  # the service has been down for long
     began = time.monotonic()
     assert one.finish() is False
     assert time.monotonic() - began >= 0.5
@@ -516,7 +516,7 @@ def test_a_run_that_was_deleted_is_not_waited_for(desk, run_dir, quick, monkeypa
     desk().close()
     find(run_dir, 1)
     one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
-    run_dir.root.rename(run_dir.root.with_name("thrown away"))  # at once, as seen from the courier
+    run_dir.root.rename(run_dir.root.with_name("thrown away"))  # gone at once for the courier
     assert one.finish() is False
     assert not run_dir.root.exists()
 
@@ -562,7 +562,7 @@ while courier.advance():
 
 
 def killed_while_sending(run_dir, server, name="slack"):
-    """Start a process that sends, and kill it when the server has the request and has not answered."""
+    """Start a process that sends, and kill it after the server has the request and before it answers."""
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(run_dir.root), name])
     count = len(server.requests)
     assert until(lambda: len(server.requests) > count)
@@ -594,7 +594,7 @@ def test_a_kill_after_the_answer_repeats_nothing(desk, run_dir):
     server = desk()
     find(run_dir, 1)
     subprocess.run([sys.executable, "-c", CHILD, str(run_dir.root), "slack"], check=True)
-    assert (run_dir.notify / "slack.lock").exists()  # it ended without a word, as a killed one does
+    assert (run_dir.notify / "slack.lock").exists()  # it ended without a release, like a killed process
     find(run_dir, 2)
     go(courier_of(run_dir))
     assert [line.rpartition(" ")[2] for line in headlines(server)] == ["1", "2"]

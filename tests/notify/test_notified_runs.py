@@ -1,4 +1,4 @@
-"""Whole runs that notify people: the process beside the trainer, its restart and its death, and the chart it sends."""
+"""Complete runs with notifications: the follower process, its restart and its death, and the chart that it sends."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_run_notifies_people_and_no_secret_is_on_disk_or_on_a_command_line(des
 
 
 def png_size(data):
-    """Width and height of a whole PNG, whose pixels can be unpacked."""
+    """Width and height of a PNG; checks that the file is complete."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     place, pixels, size = 8, b"", (0, 0)
     while place < len(data):
@@ -117,12 +117,12 @@ def test_an_outage_and_a_killed_follower_lose_nothing_and_repeat_nothing(desk, t
         log(run, range(12, 20), 9.0)
         assert until(lambda: sent(run_dir) == 1, 60)
         os.kill(follower_of(run_dir), signal.SIGKILL)
-        log(run, range(20, 50), 1.0)  # nobody sends that it has recovered
+        log(run, range(20, 50), 1.0)  # no process sends the recovery
     assert len(server.requests) == 1
     server.close()
     again = desk(500)
     with rlvitals.start(run_dir.root, resume=True, rules=[RULE], notify=notify, display="none") as run:
-        assert until(lambda: sent(run_dir) == 2, 60)  # the recovery, by the follower of the next attempt
+        assert until(lambda: sent(run_dir) == 2, 60)  # the follower of the next attempt sends the recovery
         log(run, range(50, 60), 9.0)
         assert until(lambda: sent(run_dir) == 3, 60)
     first_words = [request.json["text"].split(" ")[0] for request in again.requests]
@@ -150,7 +150,7 @@ def test_a_trainer_that_is_killed_is_reported_by_the_process_beside_it(desk, tmp
     assert "process" in event["payload"]["summary"]
     with rlvitals.start(
         tmp_path / "run", resume=True, notify=[{"to": "pagerduty"}], display="none"
-    ) as run:  # it is there again
+    ) as run:  # the process is back
         log(run, range(10, 14), 1.0)
         assert until(lambda: len(server.requests) > 1, 60)
     assert server.requests[1].json == {
@@ -160,7 +160,7 @@ def test_a_trainer_that_is_killed_is_reported_by_the_process_beside_it(desk, tmp
 
 
 def test_training_goes_on_while_a_service_hangs(desk, tmp_path):
-    """The service answers only after the run has ended; the trainer waits no longer than it is told to."""
+    """The service answers only after the run has ended. The trainer waits no longer than `tracker_wait`."""
     server = desk("hang", "hang", "hang")
     notify = [{"to": "slack", "picture": False}]
     with rlvitals.start(tmp_path / "run", rules=[RULE], notify=notify, tracker_wait=0.1, display="none") as run:
@@ -171,7 +171,7 @@ def test_training_goes_on_while_a_service_hangs(desk, tmp_path):
     assert rlvitals.open_run(tmp_path / "run").rows == 500
     server.release.set()
     server.statuses.clear()
-    assert until(lambda: sent(RunDir(tmp_path / "run")) == 1, 60)  # the follower goes on without the trainer
+    assert until(lambda: sent(RunDir(tmp_path / "run")) == 1, 60)  # the follower continues without the trainer
 
 
 def test_where_no_process_may_be_started_a_thread_sends(desk, tmp_path, monkeypatch, caplog):
@@ -204,7 +204,7 @@ def test_the_end_of_a_run_says_what_could_not_be_sent(desk, tmp_path, caplog):
     warning = next(message for message in caplog.messages if "not sent yet" in message)
     left = f"run 'rlvitals notify {run_dir.root}' to send the rest"
     assert warning == f"slack: 1 notification is not sent yet (Connection refused); {left}"
-    os.kill(follower, signal.SIGKILL)  # it would try for ten minutes
+    os.kill(follower, signal.SIGKILL)  # otherwise it would retry for ten minutes
     server = desk()
     assert main(["notify", str(run_dir.root)]) == 0
     assert [request.json["text"].split(" ")[0] for request in server.requests] == ["CRITICAL"]

@@ -1,4 +1,4 @@
-"""`rlvitals notify`: a test message, the list of variables, and what is left of a run's notifications."""
+"""`rlvitals notify`: a test message, the list of variables, and the unsent notifications of a run."""
 
 from __future__ import annotations
 

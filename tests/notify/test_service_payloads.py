@@ -1,4 +1,6 @@
-"""What each service is sent, really received and compared with its documented form; hostile names stay text."""
+"""The requests to each service, received by a real server and compared with the documented form. Hostile names stay
+text.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def opened(name, **given):
 
 
 def is_plain(text):
-    """Whether no control character, line break aside, and no mark of direction is left."""
+    """Whether the text has no control characters, except line breaks, and no direction marks."""
     return all(letter.isprintable() or letter == "\n" for letter in text)
 
 
@@ -110,7 +112,7 @@ def test_a_long_message_stays_within_slacks_limits(desk):
     long = Finding("r", "data", "critical", 1, 1, "t" * 5000, metrics=("m" * 900,) * 6, advice=("&" * 5000,) * 3)
     opened("slack").send(raised(long, run="<" * 500, standing=Standing("act", "r" * 9000)))
     assert_is_slack_message(server.requests[0].json)
-    assert len(json.dumps(server.requests[0].json["blocks"])) < 13_000  # beyond it Slack refuses blocks
+    assert len(json.dumps(server.requests[0].json["blocks"])) < 13_000  # Slack refuses longer blocks
 
 
 # Discord: https://discord.com/developers/docs/resources/webhook#execute-webhook
@@ -187,7 +189,7 @@ def test_a_long_title_full_of_marks_is_cut_within_discords_limits(desk):
 
 
 class Markup(HTMLParser):
-    """Telegram's HTML as it shows it."""
+    """Telegram's HTML, parsed as Telegram shows it."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -233,7 +235,7 @@ def test_hostile_names_are_no_tags_in_telegram(desk):
     assert [tag for tag, _ in text.tags] == ["b", "a"]
     assert "<!channel>" in text.shown
     assert is_plain(text.shown.replace("\u2060", ""))
-    # What Telegram itself would make a mention, a tag, a command or a link of.
+    # Patterns that Telegram would turn into a mention, a tag, a command or a link.
     shown = text.shown.replace("Open the run", "")
     assert not re.search(r"@\w|#\w|://|(^|\s)/\w|\w\.[a-z]", shown), shown
 
@@ -264,7 +266,7 @@ def test_ntfy_gets_the_chart_as_a_body_and_the_words_in_headers(desk):
     assert request.headers["Click"] == LINK
     assert request.headers["Authorization"] == f"Bearer {SECRETS['RLVITALS_NTFY_TOKEN']}"
     assert request.headers["Title"] == "CRITICAL in kto-7b: Very negative margin: -0.432"
-    # The server replaces the two characters by a line break (server.go, parsePublishParams).
+    # The server replaces backslash and n by a line break (server.go, parsePublishParams).
     assert request.headers["Message"].replace("\\n", "\n").startswith("Verdict: act (1 critical finding; first: margin")
     ntfy.send(recovered("k"))
     assert (server.requests[1].headers["Priority"], server.requests[1].headers["Tags"]) == ("2", "white_check_mark")
@@ -448,7 +450,7 @@ def test_a_template_fills_in_values_and_no_name_breaks_out_of_its_place(desk, tm
     assert request.json == {
         "title": message.title, "message": message.text, "extras": ["critical", 5, {"key": message.key}],
     }  # fmt: skip
-    assert "${env:HOME} {{key}}" in request.json["title"]  # what is filled in is not filled in again
+    assert "${env:HOME} {{key}}" in request.json["title"]  # placeholders in values are not expanded
     service.send(recovered("k"))
     assert (server.requests[1].method, server.requests[1].body) == ("PUT", f"over: {MARGIN.title}".encode())
 

@@ -1,4 +1,4 @@
-"""Charts of characters: the curve, the mark and the labels are where they belong, whatever the series."""
+"""Charts of characters: the curve, the mark and the labels are in the right place for any series."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_mark_in_the_first_part_of_a_log_that_starts_again_stays_there():
     drawn = series([0.0] * 40, [*range(1, 21), *range(1, 21)])
     assert drawn.onset(5, 10) == pytest.approx(4 / 39)
     assert drawn.onset(5, 30) == pytest.approx(24 / 39)
-    assert drawn.onset(0, 30) == pytest.approx(20 / 39)  # never beyond the restart
+    assert drawn.onset(0, 30) == pytest.approx(20 / 39)  # never before the restart
 
 
 def test_a_series_that_begins_after_the_finding_has_no_mark():

@@ -1,4 +1,4 @@
-"""What a report says of a finding: when it was reported, on what evidence, how sure."""
+"""The text of a finding in a report: when it was reported, its evidence and its confidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The block after an epoch, character by character as the RLHF tracker's guide prints it."""
+"""The block after an epoch is identical to the one that the RLHF tracker's guide prints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ METRICS = {
 
 
 def test_it_is_the_guides_block():
-    # 333.4 seconds an epoch on average, of which the third took 332.5, and seven are left.
+    # An epoch takes 333.4 seconds on average (the third took 332.5), and seven are left.
     left = time_left([330.0, 337.7, 332.5], 7)
     assert epoch_block(3, METRICS, left) == DOCUMENT
 

@@ -1,4 +1,4 @@
-"""The three pictures: the guide's panels and colours, each series over its own epochs, gaps where no number is."""
+"""The three pictures: the guide's panels and colours, each series over its own epochs, gaps at missing numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def full(count: int = 10) -> list[tuple[int, dict[str, float]]]:
 
 
 def lines_of(axis):
-    """The lines a legend would name: label -> line."""
+    """Label -> line, for the lines that a legend would name."""
     return {line.get_label(): line for line in axis.get_lines() if not line.get_label().startswith("_")}
 
 

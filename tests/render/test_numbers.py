@@ -1,4 +1,4 @@
-"""Numbers for people: short whatever their size."""
+"""Numbers for people are short, whatever their size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars as text, to the character as the RLHF tracker's guide shows them."""
+"""Progress bars as text are identical to those in the RLHF tracker's guide."""
 
 from __future__ import annotations
 

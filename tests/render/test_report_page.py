@@ -1,4 +1,4 @@
-"""The report as a page and as Markdown: whole, self-contained, and nothing of a run is taken for markup."""
+"""The report as a page and as Markdown: complete, self-contained, and no text of a run is read as markup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOID = {"meta", "br"}
 
 
 class Seen(HTMLParser):
-    """What a browser would make of a page: elements, attributes, text; what is not closed."""
+    """The content of a page as a browser parses it: elements, attributes, text, and elements that are not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -66,7 +66,7 @@ class Seen(HTMLParser):
 
 
 def assert_stands_alone(seen: Seen) -> None:
-    """Nothing runs, nothing is loaded, nothing is left open."""
+    """The page runs no script, loads nothing and closes all its elements."""
     assert not seen.open
     assert not {"script", "img", "iframe", "object", "embed", "link", "base", "form", "audio", "video"} & set(seen.tags)
     assert not [name for _, name, _ in seen.attributes if name.startswith("on") or name in ("src", "srcset", "style")]
@@ -140,7 +140,7 @@ def test_a_hostile_run_stays_text(hostile):
     assert "<img" not in text
     assert "\x1b" not in text
     assert "\u202e" not in text
-    assert seen.text.count("<script>alert(1)</script>") > 10  # it is all there, to be read
+    assert seen.text.count("<script>alert(1)</script>") > 10  # all of it is shown as text
 
 
 def test_a_hostile_run_stays_text_in_markdown_too(hostile):
@@ -152,7 +152,7 @@ def test_a_hostile_run_stays_text_in_markdown_too(hostile):
     assert "<script" not in outside
     assert "<img" not in outside
     assert "@everyone" not in outside
-    parsed = re.sub("<summary>.*", "", outside)  # a summary is HTML, where Markdown means nothing
+    parsed = re.sub("<summary>.*", "", outside)  # a summary is HTML: Markdown is not parsed in it
     assert not re.search(r"(?<!\\)\]\(", parsed)
     assert not re.search(r"(?<!\\)://", parsed)
     assert not re.search(r"#\d", outside.replace("&#8203;", "_"))
@@ -222,14 +222,14 @@ def points_of(seen, tag="polyline", style="middle s0"):
 def test_a_curve_is_where_its_numbers_are():
     (line,) = points_of(figure([0.0, 10.0, 5.0]))
     assert line[0][0] < line[1][0] < line[2][0]
-    assert line[1][1] < line[2][1] < line[0][1]  # SVG counts downwards
+    assert line[1][1] < line[2][1] < line[0][1]  # in SVG, y grows downwards
     assert line[2][1] == pytest.approx((line[0][1] + line[1][1]) / 2, abs=0.1)
     assert line[1][0] == pytest.approx((line[0][0] + line[2][0]) / 2, abs=0.1)
 
 
 def test_a_gap_is_not_drawn_over_and_what_is_not_finite_is_counted():
     seen = figure([1.0, 2.0, math.nan, math.inf, 3.0])
-    assert [len(line) for line in points_of(seen)] == [2, 2]  # one of two points; one point as a dot
+    assert [len(line) for line in points_of(seen)] == [2, 2]  # a line of two points; a single point drawn as a dot
     assert "2 not finite" in seen.text
 
 

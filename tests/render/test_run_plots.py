@@ -1,4 +1,4 @@
-"""Pictures: nothing is hidden by thinning or smoothing, anything that can be logged can be drawn."""
+"""Pictures: thinning and smoothing hide nothing, and everything that can be logged can be drawn."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_gaps_of_every_line_are_marked():
     first, second = np.ones(50), np.ones(50)
     first[5:8] = second[40:45] = np.nan
     one, both = (pixels(draw(picture(line(first), line(other)))) for other in (np.ones(50), second))
-    right = slice(one.shape[1] // 2, int(0.93 * one.shape[1]))  # left of the count of both
+    right = slice(one.shape[1] // 2, int(0.93 * one.shape[1]))  # left of the count, which both show
     below = slice(int(0.6 * one.shape[0]), None)
     red = [(image[below, right, 0] - image[below, right, 1] > 0.4).sum() for image in (one, both)]
     assert red[1] > red[0] + 10

@@ -1,4 +1,4 @@
-"""What a GRPO step prints: the document's example facts, and true counts where the document's program had none."""
+"""The output of a GRPO step: the facts of the document's example, and real counts where its program had none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one step looks: the KTO guide's table, compact lines, ROLL's JSON line, in any width."""
+"""The output of one step: the KTO guide's table, compact lines, ROLL's JSON line, in any width."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def test_a_missing_value_is_blank_and_a_broken_one_is_marked():
     "row",
     [
         {},
-        {"train_runtime": 12.0, "train_loss": 0.5},  # Hugging Face's last words: an average over the run
+        {"train_runtime": 12.0, "train_loss": 0.5},  # Hugging Face's last row: averages over the run
         {"eval_loss": 0.5, "eval/rewards/margins": 1.0},
-        {"margin": 0.3},  # the catalogue knows it as another quantity
+        {"margin": 0.3},  # another metric in the catalogue
     ],
 )
 def test_a_row_with_nothing_for_the_table_makes_no_line(row):

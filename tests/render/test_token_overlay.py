@@ -1,4 +1,4 @@
-"""Tokens in the terminal: colours or digits, what a model wrote made harmless, and the verb that shows them."""
+"""Tokens in the terminal: colours or digits, escaped model text, and the command that shows them."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def test_the_verb_shows_them_and_says_what_is_missing(tmp_path, capsys):
     assert main([*at, "--group", "1", "--json"]) == 0
     trace = json.loads(capsys.readouterr().out)["groups"][0]["rollouts"][0]["trace"]
     assert trace["engine_logprobs"] == [-0.01, -5.0, -1.05, 0.0]
-    assert main(["rollouts", str(tmp_path / "run"), "--search", "tool"]) == 0  # a token's text alone is no hit
+    assert main(["rollouts", str(tmp_path / "run"), "--search", "tool"]) == 0  # the text of a token alone is no hit
     assert "Group" not in capsys.readouterr().out

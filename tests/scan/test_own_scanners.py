@@ -1,4 +1,4 @@
-"""Scanners of users: a line of YAML, a function, and what is said of wrong ones."""
+"""Scanners written by users: a line of YAML, a function, and the errors for wrong ones."""
 
 from __future__ import annotations
 

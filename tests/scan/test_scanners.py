@@ -1,4 +1,4 @@
-"""What each scanner finds and passes over. The texts are of the kinds that real rollouts hold."""
+"""What each scanner finds and what it ignores. The texts are like those of real rollouts."""
 
 from __future__ import annotations
 

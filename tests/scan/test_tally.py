@@ -1,5 +1,5 @@
-"""What makes a finding of a pattern: how many, whether they earn more than others of the same prompt, whether they
-grow; and where they are.
+"""When a pattern becomes a finding: the number of hits, whether they earn more than other rollouts of the same prompt,
+and whether they grow. A finding cites where they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXIT = "```python\nimport os\nos._exit(0)\n```"
 
 
 def trained(share, reward, *, steps=20, groups=4, size=8, seed=0):
-    """Groups of a training in which a share of the rollouts ends the process; `reward(cheats, dice)` pays."""
+    """Groups of a training. A share of the rollouts ends the process; `reward(cheat, dice)` is the reward of each."""
     dice = random.Random(seed)
     found = []
     for step in range(steps):
@@ -56,8 +56,8 @@ def test_an_exploit_that_pays_and_grows_is_critical():
 @pytest.mark.parametrize(
     ("share", "reward", "severity"),
     [
-        (lambda at: 0.05, paid, "warning"),  # pays, and stays rare
-        (lambda at: 0.5 * at, by_chance, "warning"),  # grows, and pays nothing
+        (lambda at: 0.05, paid, "warning"),  # earns more, and stays rare
+        (lambda at: 0.5 * at, by_chance, "warning"),  # grows, and earns nothing extra
         (lambda at: 0.1, by_chance, "info"),
         (lambda at: 0.3 * at, punished, "info"),
         (lambda at: 0.0, by_chance, None),
@@ -104,7 +104,7 @@ def test_a_pattern_that_ends_has_recovered():
 
 
 def test_rewards_are_compared_within_prompts():
-    """Where the easy prompt is the one that is cheated on, cheating does not pay."""
+    """If most cheating happens on the easy prompt, its higher reward is no gain from cheating."""
     dice = random.Random(0)
     groups = []
     for step in range(30):
@@ -149,7 +149,7 @@ def test_a_scanner_that_raises_is_put_aside_and_the_others_go_on(caplog):
 
 
 def agreeing(share, reward, *, steps=20, groups=8, size=4, seed=0):
-    """Groups of a training of which a share says word for word the same; `reward(agrees, dice)` pays."""
+    """Groups of a training. In a share of them all answers are identical; `reward(agrees, dice)` is the reward."""
     dice = random.Random(seed)
     found = []
     for step in range(steps):
@@ -164,8 +164,8 @@ def agreeing(share, reward, *, steps=20, groups=8, size=4, seed=0):
 @pytest.mark.parametrize(
     ("reward", "severity"),
     [
-        (lambda agrees, dice: 1.0 if agrees else float(dice.random() < 0.3), "info"),  # they agree on what is right
-        (by_chance, "warning"),  # whatever is asked, whatever it pays
+        (lambda agrees, dice: 1.0 if agrees else float(dice.random() < 0.3), "info"),  # they agree on the right answer
+        (by_chance, "warning"),  # the same answer, right or wrong
     ],
 )
 def test_a_policy_that_agrees_on_right_answers_is_not_collapsing(reward, severity):
