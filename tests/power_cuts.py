@@ -246,8 +246,8 @@ class Moment(NamedTuple):
     """Writes that are not safe yet."""
 
     def cut(self, names: int, fill: int) -> CutState:
-        """One of the states. `names` selects the set of name changes, `fill` the fate of the written bytes: lost (0), all
-        there (1), zeros (2), the first half there (3), or lost in one file only (4 and more).
+        """One of the states. `names` selects the set of name changes, `fill` the fate of the written bytes: lost (0),
+        all there (1), zeros (2), the first half there (3), or lost in one file only (4 and more).
         """
         disk = self.safe.copy()
         touched = sorted({done.node for done in self.fillings})

@@ -3,8 +3,8 @@
  * SLOW_DISK_FOLDER names the folder. SLOW_DISK_CONTROL names a file with four numbers, read before each write to a file
  * below that folder, so that a test changes the disk while the process runs:
  *   DELAY_MS EVERY FAIL_EVERY SHORT_EVERY
- * Every EVERY-th write is delayed by DELAY_MS; every FAIL_EVERY-th fails with EIO; every SHORT_EVERY-th takes half of
- * what it is given. 0 stands for never. A delay ends early when the control file says 0: a disk that hangs and returns.
+ * Every EVERY-th write is delayed by DELAY_MS; every FAIL_EVERY-th fails with EIO; every SHORT_EVERY-th writes only half
+ * of its data. 0 means never. A delay ends early when the control file says 0: the disk hangs and then responds again.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-"""`rlvitals.Actions` in a loop of one's own: what the doctor asks for is done, by the same policy on every rank, and
-answered; what cannot be done is declined with the reason; nothing raises.
+"""`rlvitals.Actions` in a hand-written loop. Every rank carries out the doctor's requests by the same policy, and each
+request is answered. A request that cannot be carried out is declined with the reason. Nothing raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlvitals.capture.actions import scale_learning_rate
 
 
 class Loop:
-    """A trainer that logs what it is told to, saves every other step and does what it is asked to."""
+    """A trainer that logs the given rows, saves every `save_steps` steps and carries out requests."""
 
     def __init__(self, folder, *, save_steps=0, without=(), **settings):
         self.folder, self.save_steps = folder, save_steps
@@ -65,7 +65,7 @@ def answers(folder):
 
 
 def own_rule(action, name="gauge"):
-    """Says critical when the gauge is high, and asks for an action."""
+    """A rule that raises a critical finding when the gauge is high, and requests an action."""
     return {"rule": name, "kind": "reward_collapse", "when": f"{name} > 5", "severity": "critical", "warm_up": 3,
             "hold": "2 of 2", "title": f"the {name} is high", "action_critical": action}  # fmt: skip
 
@@ -190,7 +190,7 @@ def test_without_a_run_or_leave_to_act_nothing_is_done(tmp_path):
 
 @pytest.mark.parametrize("rate", [2.0, torch.tensor(2.0)], ids=["float", "tensor"])
 def test_loading_a_checkpoint_does_not_bring_its_learning_rate_back(tmp_path, rate):
-    """The checkpoint is from before a cut. With its rate the second way back would be the first one again."""
+    """The checkpoint is older than a learning rate cut. With its rate, the second revert would repeat the first one."""
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([weight], lr=rate, betas=(0.8, 0.9))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
@@ -234,7 +234,7 @@ def test_a_cut_holds_after_a_resume(decay):
 
 
 def alarms(first, last, *, high):
-    """Rows in which the gauges named are high at the steps given."""
+    """Rows in which the named gauges are high at the given steps."""
     return [{"loss": 1.0 / step, **{name: 9.0 if step in at else 1.0 for name, at in high.items()}}
             for step in range(first, last + 1)]  # fmt: skip
 
@@ -244,15 +244,15 @@ HIGHS = {"one": (6, 7), "two": (12, 13), "three": (18, 19)}
 
 
 def test_reverts_and_the_checkpoints_they_spoil_are_remembered_after_a_resume(tmp_path):
-    """6 is the first onset, and 7 the last step of the stretch that was given up: neither is gone back to."""
+    """6 is the first onset and 7 the last step of the abandoned stretch: neither checkpoint is restored."""
     first = Loop(tmp_path, rules=RULES, save_steps=1)
     first.go(alarms(1, 9, high=HIGHS))
     assert first.loaded == ["checkpoint-5"]
-    for step in (8, 9):  # so that those of the abandoned stretch are the newest
+    for step in (8, 9):  # the checkpoints of the abandoned stretch are now the newest
         (tmp_path / f"checkpoint-{step}").rmdir()
     second = Loop(tmp_path, rules=RULES, resume=9)
     second.run.log(alarms(10, 10, high=HIGHS)[0], step=10)
-    assert second.run.findings is not None  # waits until the past is read
+    assert second.run.findings is not None  # waits until the earlier rows are read
     second.go(alarms(11, 16, high=HIGHS), after=10)
     assert second.loaded == ["checkpoint-5"]
     third = Loop(tmp_path, rules=RULES, resume=16)
@@ -264,7 +264,7 @@ def test_reverts_and_the_checkpoints_they_spoil_are_remembered_after_a_resume(tm
 
 
 def test_a_checkpoint_saved_again_after_a_resume_is_good_again(tmp_path):
-    """The resume goes back before the abandoned stretch: 6 and 7 are trained and saved a second time."""
+    """The run resumes before the abandoned stretch: steps 6 and 7 are trained and saved a second time."""
     Loop(tmp_path, rules=RULES, save_steps=1).go(alarms(1, 8, high=HIGHS))
     for path in tmp_path.glob("checkpoint-[678]"):
         path.rmdir()
@@ -321,12 +321,12 @@ CASES = {
     "missing": ((6, 7), "declined", "training stops: rank 1 did not revert: rlvitals.Actions was given no `load`"),
     "advise": ((10, 1), None, ""),
 }
-"""The last step and the number of broadcasts, the answer and how it begins."""
+"""For each case: the last step and the number of broadcasts, the answer, and the start of its text."""
 
 
 @pytest.mark.slow
 def test_all_ranks_do_the_same_and_a_revert_that_fails_on_one_has_failed_on_all(tmp_path):
-    """Only rank 0 has a run. One broadcast a step, and a single one where the doctor may only advise."""
+    """Only rank 0 has a run. One broadcast at the start and one per step; only the first with `actions="advise"`."""
     for case in CASES:
         (tmp_path / case / "checkpoint-2").mkdir(parents=True)
     with socket.socket() as free:

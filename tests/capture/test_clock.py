@@ -1,4 +1,4 @@
-"""The clock outside the trainer: what it says of one that hangs or is gone, and that it says nothing of any other."""
+"""The clock outside the trainer: it reports a trainer that hangs or is gone, and no other one."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def lines_of(folder):
 
 
 def stalls(folder, severity=None):
-    """What is on record of stalls, read line by line as strictly as the standard library can."""
+    """The recorded stall findings."""
     found = [line for line in lines_of(folder) if line["type"] in ("raised", "escalated") and line["kind"] == "stall"]
     return [line for line in found if severity in (None, line["severity"])]
 
 
-# In a process of its own
+# In a separate process
 
 
 def clock_pids(folder):
-    """The processes beside a trainer, by their command lines."""
+    """The pids of the clock processes of a run, found by their command lines."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -86,7 +86,7 @@ TRAINER = """
 
 @pytest.fixture
 def train(child_environment):
-    """Starts a trainer and hands it over once it has logged some rows; none is left behind."""
+    """Start a trainer and return it after it has logged some rows; it is killed after the test."""
     children = []
 
     def begin(folder, settings, *, rows=10**6, pause=0.05, wait_for=8, then=0.0, **environment):
@@ -108,7 +108,7 @@ def train(child_environment):
 
 @pytest.fixture
 def hook():
-    """A server that keeps what is posted to it: (its address with a secret in it, the bodies)."""
+    """A server that keeps the posted bodies: (its address, which contains a secret, and the bodies)."""
     bodies = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -161,7 +161,7 @@ def test_a_stall_that_the_trainer_sees_too_is_recorded_once_and_shown_by_the_tra
     trainer = train(tmp_path / "run", settings, rows=8, then=6.0)
     _, errors = trainer.communicate()
     assert len(stalls(tmp_path / "run", "critical")) == 1
-    assert errors.count("⚠ no row for") == 2  # a banner for the warning and one for the critical
+    assert errors.count("⚠ no row for") == 2  # one banner for the warning and one for the critical finding
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_stall_that_the_trainer_sees_too_is_recorded_once_and_shown_by_the_tra
 def test_a_killed_trainer_is_reported_at_once(tmp_path, train, hook):
     address, bodies = hook
     run = tmp_path / "run"
-    settings = {"notify": {"webhook": "${env:RLVITALS_TEST_HOOK}"}}  # with the shipped numbers: 30 minutes
+    settings = {"notify": {"webhook": "${env:RLVITALS_TEST_HOOK}"}}  # with the default threshold of 30 minutes
     trainer = train(run, settings, RLVITALS_TEST_HOOK=address)
     trainer.kill()
     killed_at = time.time()
@@ -184,7 +184,7 @@ def test_a_killed_trainer_is_reported_at_once(tmp_path, train, hook):
     )
     assert line["timestamp"] - killed_at < 10
     assert bodies[0]["title"] == finding.title == line["title"]
-    findings = rlvitals.open_run(run).findings  # once, in the words of every screen
+    findings = rlvitals.open_run(run).findings  # once, with the same title as on every screen
     assert [(found.rule, found.step, found.title) for found in findings] == [
         ("process_gone", last, f"stopped at step {last}: the process is gone")
     ]
@@ -243,7 +243,7 @@ def test_without_its_rules_there_is_no_clock(tmp_path):
 def test_the_end_does_not_wait_for_a_clock_that_cannot_end(tmp_path):
     with rlvitals.start(tmp_path, actions="act") as run:
         run.log({"loss": 1.0})
-        (pid,) = until(lambda: clock_pids(tmp_path))  # it has its command line once it runs
+        (pid,) = until(lambda: clock_pids(tmp_path))  # the command line is visible once the process runs
         os.kill(pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
@@ -251,7 +251,7 @@ def test_the_end_does_not_wait_for_a_clock_that_cannot_end(tmp_path):
             assert time.monotonic() - began < 1.0
         finally:
             os.kill(pid, signal.SIGCONT)
-    assert until(lambda: not Path(f"/proc/{pid}").exists())  # and leaves no defunct process
+    assert until(lambda: not Path(f"/proc/{pid}").exists())  # no defunct process remains
 
 
 @needs_proc
@@ -313,9 +313,9 @@ def clock_of(run, rules=None):
 
 
 class WallClock:
-    """The time of day, which a test may move on: nobody waits for minutes to pass, and a busy machine decides nothing.
+    """The time of day, which a test can move forward: tests need not wait, and a busy machine does not affect them.
 
-    The runs have no monitor of their own, which would notice the silence too.
+    The runs are started without a monitor, because it would also notice the silence.
     """
 
     def __init__(self, real):
@@ -337,7 +337,7 @@ def wall(monkeypatch):
 
 
 def log_rows(run, clock, steps, wall):
-    """A row every second."""
+    """Log a row every second."""
     for step in steps:
         wall.move(1)
         run.log({"loss": 1.0}, step=step)
@@ -345,7 +345,7 @@ def log_rows(run, clock, steps, wall):
 
 
 def hang(clock, seconds, wall):
-    """Some time without a row, the clock looking every other second."""
+    """Let time pass without a row; the clock looks every two seconds."""
     for _ in range(seconds // 2):
         wall.move(2)
         clock.look()
@@ -383,7 +383,7 @@ def test_a_resumed_run_knows_its_usual_interval_and_takes_the_time_between_for_n
     with rlvitals.start(tmp_path, resume=True, monitor=False) as run:
         clock = clock_of(run, stall_rule(100, 6000))
         hang(clock, 1000, wall)
-        assert not stalls(tmp_path)  # it loads its model, and that takes as long as it takes
+        assert not stalls(tmp_path)  # loading the model may take any time
         run.log({"loss": 1.0}, step=3)
         hang(clock, 200, wall)
         (line,) = stalls(tmp_path)
@@ -420,7 +420,7 @@ def test_the_time_a_whole_machine_was_asleep_is_no_silence(tmp_path, wall, steps
         hang(clock, 60, wall)
         assert not stalls(tmp_path)
         log_rows(run, clock, steps_after, wall)
-        hang(clock, 150, wall)  # awake, and no row
+        hang(clock, 150, wall)  # awake, but without a row
         assert len(stalls(tmp_path)) == 1
 
 
@@ -496,7 +496,7 @@ APPENDER = """
 
 
 def test_what_two_processes_append_at_once_is_whole_and_kept(tmp_path, child_environment):
-    # A rule that comes and goes is told ever less often: there are many, and each speaks once.
+    # A rule that recurs is reported less and less often, so there are many rules and each raises one finding.
     rules = [{"rule": "*", "enabled": False}, *(f"y{number} > 0.5 for 1: critical" for number in range(20))]
     with rlvitals.start(tmp_path, rules=rules) as run:
         other = subprocess.Popen(
@@ -507,7 +507,7 @@ def test_what_two_processes_append_at_once_is_whole_and_kept(tmp_path, child_env
         other.stdin.write("go\n")
         other.stdin.flush()
         step = 0
-        while other.poll() is None or step < 60:  # six of the rules speak, however quick the other is
+        while other.poll() is None or step < 60:  # at least six rules raise findings, however fast the other process is
             step += 1
             run.log({f"y{number}": float(step > 5 * number) for number in range(20)}, step=step)
         other.communicate()

@@ -1,4 +1,4 @@
-"""When and where a run's steps are printed, and that printing can never hurt."""
+"""When and where a run's steps are printed, and that printing never disturbs a training."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rlvitals.errors import ConfigError
 
 
 def kto_row(step, **others):
-    """A row as it is written, two seconds a step."""
+    """A row as the run writes it, with two seconds per step."""
     return {"step": step, "timestamp": step * 2.0, "attempt": 1, "loss": 0.62, "rewards/margins": 0.027, **others}
 
 
 def printed(steps, *args, rows=None, finish=False, **kwargs):
-    """What a console prints of some steps."""
+    """The lines that a console prints for some steps."""
     stream = io.StringIO()
     console = Console(*args, stream=stream, started=0.0, **kwargs)
     for step in steps:
@@ -82,7 +82,7 @@ def test_a_number_that_is_none_is_printed_and_a_missing_one_is_not():
         (range(51, 62), 5, [55, 60]),
         (range(3, 25, 3), 5, [6, 12, 15, 21]),  # a trainer that logs every three steps
         ([1, 5, 4, 6, 7, 10], 5, [5, 10]),  # a late row
-        ([5, 5, 6], 5, [5, 5]),  # a step's rows belong together
+        ([5, 5, 6], 5, [5, 5]),  # all rows of a step are printed
         ([6, 6], 5, []),
         ([1, 2, 10, 1, 2], 1, [1, 2, 10, 1, 2]),
         ([-3, -2, -1], 2, [-2]),
@@ -123,7 +123,7 @@ def test_the_eta_is_this_attempts_own_pace():
     assert pace.eta(101, 145) is None
     pace.note(102, 5010.0)
     pace.note(102, 5011.0)  # a second row of the step
-    pace.note(99, 5012.0)  # a late one
+    pace.note(99, 5012.0)  # a late row
     assert pace.eta(102, 145) == 430.0
     assert pace.eta(145, 145) is None
     assert pace.eta(150, 145) is None
@@ -251,7 +251,7 @@ def test_nothing_is_imported_that_is_not_shown(display, layout, child_environmen
 
 @contextmanager
 def terminal(columns):
-    """A real terminal: a stream on it, and a function that closes the stream and gives all the terminal got."""
+    """A real terminal: a stream that writes to it, and a function that closes the stream and returns its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     stream = os.fdopen(theirs, "w", encoding="utf-8")
@@ -259,7 +259,7 @@ def terminal(columns):
     def received():
         stream.close()
         got = b""
-        with suppress(OSError):  # Linux says so when nothing more can come
+        with suppress(OSError):  # Linux raises at the end of the output
             while piece := os.read(ours, 65536):
                 got += piece
         return got.decode().replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-"""Counts and rates: ratios of sums, both tails, and what a resumed run goes on from."""
+"""Counts and rates: ratios of sums, both tails, and the counts that a resumed run starts from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows whose numbers are still on their way from a device: order, steps, and every way a run can end."""
+"""Rows with numbers that a device has not delivered yet: order, steps, and every way a run can end."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_any_other_call_writes_it_first(run, ask):
 
 
 def test_a_phase_begins_when_the_row_before_it_is_written(run):
-    """The seconds a device is waited for are not the phase's."""
+    """The time spent waiting for a device does not count as the phase's time."""
     delayed = Delayed({"kl": 0.5}, seconds=0.5)
     run.log({"statistics": delayed}, step=7)
     with run.phase("generate"):
@@ -236,7 +236,7 @@ def test_device_tensors_are_copied_without_waiting(run, caplog):
     given = {"loss": torch.tensor(0.5), "count": torch.tensor(3), "half": half, "flag": torch.tensor(True)}
     scalars = {name: scalar.cuda() for name, scalar in given.items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         run.log(scalars | {"lr": 1e-6}, step=1)

@@ -1,4 +1,4 @@
-"""The snippets of the RLHF tracker's guide run unchanged on the files, and so do those of our own page."""
+"""The snippets of the RLHF tracker's guide and of our own page run unchanged on the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def guide(shared) -> str:
 
 @pytest.fixture
 def folder(tmp_path):
-    """The guide's folders after a training with late scores, a value that is not a number and epochs without scores."""
+    """The guide's folders after a training with late scores, a NaN and epochs without scores."""
     for place, best in (("modern_outputs", 0.9), ("run1", 0.6), ("run2", 0.8)):
         with rlvitals.MetricsTracker(tmp_path / place / "metrics", display="none", plots=False) as tracker:
             for epoch in range(1, 13):

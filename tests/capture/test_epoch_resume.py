@@ -1,4 +1,4 @@
-"""A training that is killed and resumed leaves the rows of one that was not."""
+"""A training that is killed and resumed leaves the same rows as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def lines_in(path) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A training that nobody disturbed."""
+    """An uninterrupted training."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert train(folder, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}).wait() == 0
     return folder
@@ -81,8 +81,8 @@ def whole(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [4, 8, 11])
 def test_a_killed_and_resumed_training_leaves_the_same_rows(whole, tmp_path, child_environment, words):
-    """Killed before the first checkpoint, between an epoch and its scores, and epochs after a checkpoint. The last one
-    draws as well, which takes most of the time.
+    """Killed before the first checkpoint, between an epoch and its scores, and some epochs after a checkpoint. Only the
+    last case draws plots, because they take most of the time.
     """
     killed, plots = tmp_path / "killed", words == 11
     child = train(killed, child_environment, pause=0.02, plots=plots)

@@ -1,4 +1,4 @@
-"""MetricsTracker: what is logged of an epoch is kept, shown and judged, and nothing of it can hurt a training."""
+"""MetricsTracker keeps, shows and judges the logged epochs, and never disturbs a training."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_files_are_written_every_n_epochs_and_for_the_last_one(folder):
         tracker.log_epoch(epoch=epoch, loss=1.0)
         seen.append(len(table(folder)) if (folder / "training_metrics.csv").exists() else 0)
     assert seen == [0, 0, 3, 3, 3, 6, 7]
-    tracker.log_epoch(epoch=2, bleu=0.5)  # a row that is in the files already
+    tracker.log_epoch(epoch=2, bleu=0.5)  # this row is already in the files
     assert table(folder)["bleu"][1] == 0.5
 
 
@@ -156,7 +156,7 @@ def test_flush_writes_what_was_not_due(folder):
 
 
 def test_what_a_killed_training_had_not_saved_is_saved_by_the_next_tracker(folder):
-    tracker_on(folder, save_every_n_epochs=10).log_epoch(epoch=1, loss=1.0)  # and never closed
+    tracker_on(folder, save_every_n_epochs=10).log_epoch(epoch=1, loss=1.0)  # never closed
     assert not (folder / "training_metrics.csv").exists()
     tracker_on(folder)
     assert list(table(folder)["epoch"]) == [1]
@@ -253,7 +253,7 @@ def test_five_epochs_without_a_better_reward_advise_to_stop(folder, capsys):
     for epoch, reward in enumerate([0.1, 0.2, 0.4, 0.3, 0.4, 0.39, 0.2, 0.4, 0.5], 1):
         tracker.log_epoch(epoch=epoch, loss=1.0 / epoch, reward=reward)
         stops.append(tracker.should_stop)
-    assert stops == [False] * 7 + [True, False]  # and a better one after all
+    assert stops == [False] * 7 + [True, False]  # the last epoch is better
     assert [(found.rule, found.step, found.action) for found in tracker.findings] == [("early_stop_reward", 8, "stop")]
     assert capsys.readouterr().err.count("the reward no longer rises") == 1
 
@@ -264,7 +264,7 @@ def test_a_second_plateau_stops_too(folder):
     assert tracker.should_stop
     for epoch in range(8, 13):
         tracker.log_epoch(epoch=epoch, loss=0.1 / epoch, reward=0.3)
-    assert not tracker.should_stop  # epoch 8 was better, and four came after it
+    assert not tracker.should_stop  # epoch 8 was better; only four epochs follow
     tracker.log_epoch(epoch=13, loss=0.001, reward=0.3)
     assert tracker.should_stop
 
@@ -437,7 +437,7 @@ def test_the_plots_are_there_after_flush(folder):
     before = (folder / "plots" / "training_progress.png").stat().st_ino
     tracker.flush()
     assert all(is_whole_png(folder / "plots" / name) for name in PLOTS)
-    assert (folder / "plots" / "training_progress.png").stat().st_ino != before  # another file, put in its place
+    assert (folder / "plots" / "training_progress.png").stat().st_ino != before  # replaced by a new file
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""Recording while everything goes wrong. Each fault is really caused: processes are killed, disks are full or turn
-read-only, directories vanish.
+"""Recording under faults. Each fault is real: processes are killed, disks are full or become read-only, directories
+vanish.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = Path("logs/training_metrics.jsonl")
 
 
 def rows_of(folder, log=LOG):
-    """Every line of a log by the strictest reading: whole lines of JSON objects, nothing else."""
+    """The rows of a log, read strictly: every line must be complete JSON."""
     data = (Path(folder) / log).read_bytes()
     assert data == b"" or data.endswith(b"\n")
     return [json.loads(line) for line in data.splitlines()]
@@ -40,7 +40,7 @@ def card_of(folder):
 
 
 def holds(folder, steps, log=LOG):
-    """Whether a log that is being written holds exactly these steps by now."""
+    """A function that returns whether a log holds exactly these steps; the log may still be written."""
 
     def check():
         try:
@@ -53,7 +53,7 @@ def holds(folder, steps, log=LOG):
 
 @pytest.fixture
 def python(child_environment):
-    """Run a script in a Python process of its own and give back what became of it."""
+    """Run a script in a separate Python process and return the completed process."""
 
     def run(script, *arguments, **options):
         return subprocess.run(
@@ -71,7 +71,7 @@ def python(child_environment):
 
 @pytest.fixture
 def trainer(child_environment):
-    """A Python process that talks to the test: what it prints is read line by line, what is sent it reads."""
+    """Start a Python process that exchanges lines with the test through its standard input and output."""
     children = []
 
     def begin(script, *arguments):
@@ -164,7 +164,7 @@ def test_no_acknowledged_row_is_lost_in_hundreds_of_kills_and_the_run_reads_whol
     *each, outcome = [json.loads(line) for line in driver.stdout.splitlines()]
     assert len(each) == kills
     assert outcome["lost"] == []
-    # The kills fell where there was something to lose, and also before the first row.
+    # Some kills came when there were rows to lose, and some before the first row.
     assert outcome["acknowledged"] > kills
     assert outcome["resumed_back"] > 10
     assert any(not round["acknowledged"] for round in each)
@@ -185,7 +185,7 @@ def test_no_acknowledged_row_is_lost_in_hundreds_of_kills_and_the_run_reads_whol
     view = rlvitals.open_run(folder)
     assert view.status == "finished"
     assert view.problems == []
-    # The living line, worked out anew from the lines alone: each attempt that wrote rows took over from its first one.
+    # Recompute the current rows from the lines alone: each attempt replaces earlier rows from its own first row on.
     living, newest = {}, 0
     for row in rows:
         if row["attempt"] > newest:
@@ -283,7 +283,7 @@ def test_rows_for_a_full_disk_wait_in_memory_and_are_written_when_there_is_room(
         filler = fill(small_disk)
         for step in range(10, 200):
             run.log({"loss": float(step), "note": "x" * 900}, step=step)
-        on_disk = steps_of(folder)  # whole lines only, although the disk filled up in the middle of one
+        on_disk = steps_of(folder)  # whole lines only, although the disk filled up inside a line
         assert on_disk == list(range(len(on_disk)))
         assert 10 <= len(on_disk) < 200
         assert rlvitals.open_run(folder).rows == len(on_disk)
@@ -319,7 +319,7 @@ def test_rows_the_disk_never_takes_are_rescued_elsewhere_and_can_be_brought_back
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
     folder = small_disk / "run"
-    with rlvitals.start(folder, monitor=False) as run:  # a finding would have a rescue file of its own
+    with rlvitals.start(folder, monitor=False) as run:  # a finding would have its own rescue file
         run.log({"loss": 0.0}, step=0)
         filler = fill(small_disk)
         for step in range(1, 20):
@@ -335,7 +335,7 @@ def test_rows_the_disk_never_takes_are_rescued_elsewhere_and_can_be_brought_back
 
 
 BIG_ROW = {f"text/{number}": "x" * 1000 for number in range(1000)}
-"""About a megabyte: the buffer of 64 MiB is full after some sixty of them."""
+"""About a megabyte: some sixty of them fill the buffer of 64 MiB."""
 
 
 @pytest.mark.slow
@@ -361,7 +361,7 @@ def test_a_buffer_too_small_for_the_outage_drops_the_oldest_rows_and_marks_the_g
     (gap,) = [row for row in rows if "_gap" in row]
     dropped = gap["_gap"]["rows"]
     assert 30 < dropped < 60
-    assert [row["step"] for row in rows] == [0, *range(1 + dropped, 102)]  # the oldest went, the order stayed
+    assert [row["step"] for row in rows] == [0, *range(1 + dropped, 102)]  # the oldest are dropped, the order is kept
     assert gap["step"] == 1 + dropped  # marked where the rows are missing
     assert card_of(tmp_path)["rows_dropped"] == dropped
     assert f"{dropped} rows were dropped and the gap is marked" in done.stderr
@@ -420,7 +420,7 @@ def test_a_file_size_limit_is_outlived_like_a_full_disk(tmp_path, python):
 
 
 def heartbeats(folder, count):
-    """Wait until the background thread has looked after the files that often."""
+    """Wait until the background thread has checked the files `count` times."""
     for _ in range(count):
         seen = (folder / "heartbeat").read_text()
         assert until(lambda seen=seen: (folder / "heartbeat").read_text() not in (seen, ""))
@@ -465,7 +465,7 @@ def test_a_deleted_log_waits_for_room_to_be_made_again(small_disk, caplog):
         fill(small_disk)
         run.log({"note": "x" * 700}, step=40)
         assert until(lambda: any("cannot write" in message for message in caplog.messages))
-        # Half of it does not stay in place; it is there while it is copied, and a reader may come in between.
+        # No partial copy remains. It exists only during the copy, and a reader may see it then.
         assert until(lambda: not (folder / LOG).exists() or not (folder / LOG).read_bytes())
         (small_disk / "filler").unlink()
         assert until(lambda: (folder / LOG).exists() and (folder / LOG).read_bytes().count(b"\n") == 41)
@@ -474,7 +474,7 @@ def test_a_deleted_log_waits_for_room_to_be_made_again(small_disk, caplog):
 
 
 def unreadable(run):
-    """The log behind a descriptor that takes rows and gives none back, as on some network disks."""
+    """Make the log's descriptor write-only: rows cannot be read back, as on some network disks."""
     blind = os.open(os.path.join(run.dir, LOG), os.O_WRONLY | os.O_APPEND)
     os.dup2(blind, run._writer.fd)
     os.close(blind)
@@ -500,7 +500,7 @@ def test_what_a_deleted_log_does_not_give_back_is_marked_as_a_gap(tmp_path, capl
 
 
 def test_rows_lost_at_the_very_end_are_reported_by_the_reader_too(tmp_path):
-    """No row follows that could carry the mark."""
+    """There is no later row to carry the gap mark."""
     folder = tmp_path / "run"
     with rlvitals.start(folder, fsync=0.05) as run:
         for step in range(10):
@@ -522,7 +522,7 @@ def test_a_directory_made_again_holds_everything_a_run_has(tmp_path):
         assert until((folder / "logs/eval_metrics.jsonl").exists)
         with pytest.raises(rlvitals.errors.RunLocked):
             rlvitals.start(folder, resume=True)
-    # Both logs came back; the attempt is one all the same.
+    # Both logs were restored, and there is still only one attempt.
     assert [attempt.number for attempt in rlvitals.open_run(folder).attempts] == [1]
 
 
@@ -552,7 +552,7 @@ def test_a_deleted_log_alone_is_made_again_and_the_attempt_stays_one(tmp_path, c
 
 
 def test_rows_wait_while_even_the_directory_above_is_gone_and_come_when_it_is_back(tmp_path, caplog):
-    """A lost mount: making the directory again would write into the mount point's own disk."""
+    """A lost mount: recreating the directory would write to the disk of the mount point."""
     above = tmp_path / "above"
     folder = above / "run"
     with rlvitals.start(folder, fsync=0.05) as run:
@@ -573,7 +573,7 @@ def test_rows_wait_while_even_the_directory_above_is_gone_and_come_when_it_is_ba
 
 
 def test_a_disk_that_turns_read_only_costs_no_row_and_stops_no_training(small_disk, tmp_path, caplog):
-    """The logs are on another disk, by a link, as people do; a disk with a file open for writing cannot be made
+    """A symlink puts the logs on another disk, because a disk with a file open for writing cannot be remounted
     read-only.
     """
     folder, logs = small_disk / "run", tmp_path / "logs"
@@ -593,7 +593,7 @@ def test_a_disk_that_turns_read_only_costs_no_row_and_stops_no_training(small_di
     assert any("run.json: Read-only file system" in text for text in caplog.messages)
     assert (folder / "run.json").read_bytes() == card
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
-    (folder / "run.lock").unlink()  # it names this very process, which lives; elsewhere it would be a dead one's
+    (folder / "run.lock").unlink()  # it names this live process; normally that process would be dead
     with rlvitals.start(folder, resume=True) as run:
         run.log({"loss": 3.0})
     assert steps_of(folder) == [0, 1, 2, 3]
@@ -615,10 +615,10 @@ def failing_disk(tmp_path):
         pytest.skip(f"no image can be mounted here: {mounted.stderr.decode().strip()}")
 
     def replace() -> None:
-        """Mount what the failed disk holds as a new one.
+        """Mount a copy of the failed disk in its place.
 
-        The image itself stays read-only for as long as another process's mount namespace holds it, such as a
-        browser's of a test beside this one.
+        The image itself stays read-only while the mount namespace of another process holds it, for example a browser's
+        in a parallel test.
         """
         subprocess.run(["umount", folder], check=True)
         replacement = shutil.copy(image, tmp_path / "replacement")
@@ -736,11 +736,11 @@ def test_a_handler_of_the_user_s_own_is_called_and_may_go_on_logging(tmp_path, t
     child.communicate("\n")
     assert child.returncode == 0
     assert steps_of(tmp_path) == [0, 100, 101]
-    assert card_of(tmp_path)["status"] == "finished"  # it came to its end after all, and said so
+    assert card_of(tmp_path)["status"] == "finished"  # the script reached its end and called finish
 
 
 def test_a_handler_that_exits_leaves_the_run_interrupted(tmp_path, trainer):
-    """What trainers do on a cluster that preempts: save a checkpoint, sys.exit()."""
+    """On a cluster that preempts jobs, trainers save a checkpoint and call sys.exit()."""
     child = trainer(
         READY
         + """
@@ -766,7 +766,7 @@ def test_a_handler_that_exits_leaves_the_run_interrupted(tmp_path, trainer):
 
 
 def test_a_handler_that_calls_the_one_before_it_does_not_go_round_in_circles(tmp_path, trainer):
-    """Libraries chain their handlers; ours may then be in the chain already when a second run starts."""
+    """Libraries chain their handlers. Ours may already be in the chain when a second run starts."""
     child = trainer(
         READY
         + """
@@ -794,7 +794,7 @@ def test_a_handler_that_calls_the_one_before_it_does_not_go_round_in_circles(tmp
 
 @pytest.mark.slow
 def test_the_identity_card_stays_whole_when_a_signal_meets_the_background_thread(tmp_path, python):
-    """Both save it: the handler marks the run interrupted while the counts of left-out values are being written."""
+    """Both save run.json: the handler marks the run interrupted while the thread writes counts of dropped values."""
     script = """
         import json, logging, os, signal, sys
         from pathlib import Path
@@ -877,7 +877,7 @@ def test_a_run_started_in_a_thread_records_without_signals(tmp_path, python):
         ),
         ("sys.exit(5) if run.finish() is None else None", (5, "finished", None)),
         ("import os; pid = os.fork(); pid or sys.exit(1); os.waitpid(pid, 0)", (0, "finished", None)),
-        # Written out it cannot be noted: see capture/endings.py.
+        # A literal `raise SystemExit` cannot be noticed: see capture/endings.py.
         ("raise SystemExit(0)", (0, "finished", None)),
         ("raise SystemExit(1)", (1, "finished", None)),
     ],
@@ -898,7 +898,7 @@ def test_the_end_of_a_script_or_a_module_is_recorded_for_what_it_was(
 
 
 def end_of(ending, way, tmp_path, environment):
-    """The exit status of a program that ends so, and what its run's card says of it."""
+    """The exit status of a program with this ending, and the status and error in its run's card."""
     ending = ending.replace("CAUGHT", "catch(sys.exit, 1)")
     script = f"""
 import sys
@@ -953,7 +953,7 @@ def test_an_exit_in_the_block_is_recorded_for_what_it_was(tmp_path, python, endi
 
 
 def test_a_spawned_worker_that_fails_leaves_its_run_failed(tmp_path, child_environment):
-    """multiprocessing catches the exception, prints it, and exits with a status."""
+    """multiprocessing catches the exception, prints it and exits with a nonzero status."""
     script = """
 import multiprocessing, sys
 import rlvitals
@@ -1041,7 +1041,7 @@ def test_a_forked_worker_writes_nothing_and_says_so_once(tmp_path, python):
 
 @pytest.mark.slow
 def test_a_fork_in_the_middle_of_logging_neither_hangs_nor_writes(tmp_path, python):
-    """The locks are copied as they are at the fork, perhaps held by a thread that the child does not have."""
+    """A fork copies the locks in their current state: a thread that the child does not have may hold one."""
     script = """
         import threading
         run = rlvitals.start(sys.argv[1])
@@ -1190,7 +1190,7 @@ def test_everything_a_run_offers_returns_in_a_forked_child_while_a_thread_holds_
 
 
 def test_a_forked_worker_dies_of_sigterm_without_marking_the_run(tmp_path, python):
-    """Data-loader workers are ended with SIGTERM at each epoch."""
+    """Data loader workers are terminated with SIGTERM after each epoch."""
     script = """
         run = rlvitals.start(sys.argv[1])
         read_end, write_end = os.pipe()
@@ -1251,7 +1251,7 @@ def test_rows_of_many_threads_are_all_whole_and_in_each_thread_s_order(tmp_path)
         for worker in workers:
             worker.join()
     rows = rows_of(tmp_path)
-    assert [row["step"] for row in rows] == list(range(threads * rows_each))  # each row got a step of its own
+    assert [row["step"] for row in rows] == list(range(threads * rows_each))  # each row got its own step
     for thread in range(threads):
         own = [row for row in rows if row["thread"] == thread]
         assert [row["number"] for row in own] == list(range(rows_each))

@@ -1,4 +1,4 @@
-"""The sampler of the machine: its numbers against psutil's and the driver's, its own axis, its cost, its absence."""
+"""The hardware sampler: its numbers compared with psutil's and the driver's, its own axis, its cost, its absence."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_nvml_reports_the_same_through_us_as_directly():
 
 
 class FakeTorch:
-    """torch on a Mac, as far as its documents say."""
+    """The documented interface of torch on a Mac."""
 
     def __init__(self, is_available=True):
         self.backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: is_available))

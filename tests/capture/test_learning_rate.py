@@ -1,4 +1,4 @@
-"""A cut learning rate is the schedule times the factor from then on, with every scheduler of torch and transformers."""
+"""After a cut, the learning rate is the schedule times the factor, with every scheduler of torch and transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def accelerated(optimizer):
     from accelerate.scheduler import AcceleratedScheduler
 
     inner = of.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-    scheduler = AcceleratedScheduler.__new__(AcceleratedScheduler)  # a real one asks for an accelerator's state
+    scheduler = AcceleratedScheduler.__new__(AcceleratedScheduler)  # its constructor needs an accelerator's state
     scheduler.scheduler, scheduler.step = inner, inner.step
     return scheduler
 

@@ -1,4 +1,4 @@
-"""The monitor inside the recorder: what it sees, what is recorded, asked and told, and that it never disturbs."""
+"""The monitor inside the recorder: its input, findings, requests and messages, and that it never disturbs training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refuse_constant(name):
 
 
 def events_of(folder, kind=None):
-    """The lines of the health log but for the monitor's own, parsed as strictly as the standard library can."""
+    """The lines of the health log except those of type "monitor", parsed as strict JSON."""
     text = (Path(folder) / FINDINGS).read_text(encoding="utf-8")
     lines = [json.loads(line, parse_constant=refuse_constant) for line in text.splitlines()]
     kinds = ("raised", "escalated") if kind == "finding" else (kind,)
@@ -47,7 +47,7 @@ def events_of(folder, kind=None):
 
 
 def dead(step):
-    """A row of a run whose gradient is dead, and whose other values live."""
+    """A row of a run with a zero gradient norm; its other values vary."""
     return {"loss": 0.1 + 0.01 * (step % 7), "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)}
 
 
@@ -62,7 +62,7 @@ def log_rows(run, make, steps):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Every row a monitor is shown."""
+    """Every row that a monitor receives."""
     rows = []
     update = Monitor.update
 
@@ -74,7 +74,7 @@ def seen(monkeypatch):
     return rows
 
 
-# What is found is recorded
+# Findings are recorded
 
 
 def test_a_dead_run_is_found_recorded_and_read_back(tmp_path):
@@ -156,7 +156,7 @@ def test_findings_wait_while_the_directory_is_gone_and_do_not_make_it_again(tmp_
         log_rows(run, dead, range(2, 15))
         findings = run.findings
         assert findings
-        assert not above.exists()  # a lost mount: it would be another disk
+        assert not above.exists()  # after a lost mount the path would be on another disk
         above.mkdir()
         deadline = time.monotonic() + 10
         while not (folder / FINDINGS).exists() and time.monotonic() < deadline:
@@ -172,13 +172,13 @@ def test_overwriting_a_run_removes_its_findings(tmp_path):
     assert rlvitals.open_run(tmp_path).findings == []
 
 
-# What the monitor sees
+# The monitor's input
 
 
 def test_the_monitor_sees_the_row_as_it_was_logged(tmp_path, seen):
     with rlvitals.start(tmp_path) as run:
         run.log({"loss": 0.5, "ok": True}, step=1)
-        run.log({"loss": 0.5, "ok": True}, step=2)  # the quick way
+        run.log({"loss": 0.5, "ok": True}, step=2)  # the fast path
         run.log(
             {"a b": float("nan"), "up": float("inf"), "rewards": {"x": 1}, "kl": values.mean([1.0, 3.0]), "s": "text"},
             step=3,
@@ -198,7 +198,7 @@ def test_evaluations_are_seen_under_names_that_no_training_metric_has(tmp_path, 
         run.log_eval({"loss": 0.9, "eval_reward": 0.1, "val/acc": 0.2, "predictions": [1, 2]}, step=3)
     evaluation = seen[1]
     assert evaluation.keys() - {"step", "timestamp"} == {"eval/loss", "eval_reward", "val/acc"}
-    assert evaluation["step"] == 7  # one of an earlier step is no restart
+    assert evaluation["step"] == 7  # an evaluation of an earlier step is not a restart
 
 
 def sample(run, **values_):
@@ -210,7 +210,7 @@ def test_samples_of_the_machine_are_seen_once_with_the_next_row(tmp_path, seen):
         run.log({"loss": 0.5}, step=1)
         sample(run, GPU_Utilization=90.0, Memory_Percent=40.0)
         sample(run, GPU_Utilization=50.0, Memory_Percent=70.0)
-        assert len(seen) == 1  # a sample is no row
+        assert len(seen) == 1  # a sample is not a row
         run.log({"loss": 0.5, "System/Memory_Percent": 1.0}, step=2)
         run.log({"loss": 0.5}, step=3)
     assert [row["step"] for row in seen] == [1, 2, 3]
@@ -222,7 +222,7 @@ def test_an_idle_gpu_and_a_full_memory_are_found_in_the_samples_live_and_afterwa
     with rlvitals.start(tmp_path, algorithm="grpo", hardware=False, display="none") as run:
         for step in range(200):
             if step % 4 == 0:  # rows come more often than samples
-                time.sleep(0.003)  # logs keep milliseconds: samples of one could not be told apart afterwards
+                time.sleep(0.003)  # logs keep milliseconds: samples of the same one could not be distinguished later
                 sample(run, GPU_Utilization=12.0 + step % 3, Memory_Percent=93.0, CPU_Percent=50.0)
             run.log({"loss": 0.5 + 0.01 * (step % 7), "reward": 0.2 + 0.05 * (step % 5)}, step=step)
         live = {finding.rule for finding in run.findings}
@@ -283,7 +283,7 @@ def test_settings_reach_the_monitor(tmp_path, monkeypatch):
     assert (given["algorithm"], given["framework"], given["total_steps"]) == ("grpo", "trl", 9)
     assert given["config"]["num_generations"] == 8
     assert given["config"]["reward_max"] == 1.0
-    assert "lr" not in given["config"]  # which of the two?
+    assert "lr" not in given["config"]  # two settings have this name
 
 
 # It never disturbs
@@ -418,7 +418,7 @@ def test_an_answer_from_before_a_resume_counts(tmp_path):
         log_rows(run, dead, range(6, 20))
         request = until(run.request)
         numbers = [line["request"] for line in events_of(tmp_path, "request")]
-        assert numbers == sorted(set(numbers))  # counting goes on
+        assert numbers == sorted(set(numbers))  # numbering continues
         assert request.number == numbers[-1]
         request.declined("no")
     with rlvitals.start(tmp_path, resume=True, actions="act") as run:
@@ -433,7 +433,7 @@ def test_an_answer_from_before_a_resume_counts(tmp_path):
 
 @pytest.fixture
 def slow_past(monkeypatch):
-    """A monitor that stops at the first row it is shown until it is let go."""
+    """A monitor that blocks at its first row until the event is set."""
     go = threading.Event()
     update = Monitor.update
 
@@ -503,7 +503,7 @@ def test_a_loop_that_logs_faster_than_rows_are_judged_does_not_outrun_the_monito
         log_rows(run, alive, range(1, 6))
     with rlvitals.start(tmp_path, resume=True) as run:
         step = 6
-        while not seen or seen[-1]["step"] < step - 1:  # ends when a row was judged before log() returned
+        while not seen or seen[-1]["step"] < step - 1:  # ends when a row is judged before log() returns
             run.log(alive(step), step=step)
             step += 1
             assert step < 200_000
@@ -596,7 +596,7 @@ def test_a_plain_loop_gets_a_request_and_answers_it(tmp_path):
 
 
 def test_a_forked_worker_is_asked_for_nothing_and_takes_no_request_away(tmp_path, child_environment):
-    """A data loader's worker that obeyed would stop or change a trainer that is not there."""
+    """A data loader's worker has no trainer to stop or change."""
     script = """
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside a thread
@@ -752,7 +752,7 @@ def test_the_yaml_section_takes_them_too(tmp_path):
         assert run.settings.notify == {"sentinel": f"{tmp_path}/s"}
 
 
-# Telling
+# Notifications
 
 
 @pytest.mark.parametrize(("display", "shown"), [("plain", True), ("none", False), ("json", False)])

@@ -1,4 +1,4 @@
-"""One live writer for each run: who is refused, whose lock is taken over, and that only one ever wins."""
+"""One live writer for each run: which writers are refused, which locks are taken over, and that only one wins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ run.finish()
 
 @pytest.fixture
 def other_writer(tmp_path, child_environment):
-    """Another live process that records into the folder it is given; ended with the test."""
+    """Start another live process that records into the given folder; it is ended after the test."""
     started = []
 
     def begin(folder):
@@ -55,7 +55,7 @@ def other_writer(tmp_path, child_environment):
 
 
 def write_lock(folder, *, heartbeat_age=None, lock_age=0.0, **fields):
-    """A lock as some process left it, with a heartbeat of that age (None: no heartbeat)."""
+    """Write the lock of another process, with a heartbeat of the given age (None: no heartbeat)."""
     folder.mkdir(exist_ok=True)
     lock = folder / "run.lock"
     lock.write_text(json.dumps({**this_process().to_dict(), "token": "theirs", "since": time.time(), **fields}))
@@ -66,7 +66,7 @@ def write_lock(folder, *, heartbeat_age=None, lock_age=0.0, **fields):
 
 
 def is_taken_over(folder):
-    """Start here; whether that worked."""
+    """Try to start a run here; returns whether that worked."""
     try:
         run = rlvitals.start(folder, resume=True)
     except RunLocked:
@@ -139,7 +139,7 @@ def test_two_runs_in_one_process_do_not_disturb_each_other(tmp_path):
     assert rlvitals.open_run(tmp_path / "b").series("loss").values.tolist() == [2.0]
 
 
-# Locks of the dead
+# Locks of dead processes
 
 
 def test_the_lock_of_a_dead_process_is_taken_over_at_once_however_fresh_its_heartbeat(tmp_path):
@@ -157,16 +157,16 @@ def test_the_lock_of_a_killed_writer_is_taken_over(tmp_path, other_writer):
 
 
 def test_a_killed_writer_nobody_has_reaped_is_dead(tmp_path, other_writer):
-    """A zombie still has its pid: a launcher that does not wait, or a container without init, leaves them about."""
+    """A zombie keeps its pid. A launcher that does not wait, or a container without init, leaves zombies."""
     child = other_writer(tmp_path / "run")
     os.kill(child.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is dead, and stays a zombie
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it is dead and stays a zombie
     assert rlvitals.open_run(tmp_path / "run").status == "interrupted"
     assert is_taken_over(tmp_path / "run")
 
 
 def test_a_pid_used_again_by_another_process_does_not_keep_the_lock(tmp_path):
-    """Our own pid lives, but the process that wrote the lock began at another time."""
+    """The pid is our own, so it is alive, but the process that wrote the lock started at another time."""
     assert this_process().started, "the system does not tell when a process began"
     write_lock(tmp_path / "run", started="1", heartbeat_age=0)
     assert is_taken_over(tmp_path / "run")
@@ -187,7 +187,7 @@ ELSEWHERE = {"another host": {"host": "elsewhere"}, "an earlier boot": {"boot": 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_a_lock_from_elsewhere_holds_while_its_heart_beats(tmp_path, where):
-    # The pid is dead here, which must not count.
+    # The pid is dead on this machine, which must not matter.
     write_lock(tmp_path / "run", pid=dead_pid(), heartbeat_age=STALE_SECONDS / 2, lock_age=1000, **ELSEWHERE[where])
     with pytest.raises(RunLocked, match=r"pid \d+ on host \S+ \(last heartbeat 30 s ago\)"):
         rlvitals.start(tmp_path / "run", resume=True)
@@ -197,13 +197,13 @@ def test_a_lock_from_elsewhere_holds_while_its_heart_beats(tmp_path, where):
 @pytest.mark.parametrize("where", ELSEWHERE)
 @pytest.mark.parametrize("heartbeat_age", [STALE_SECONDS + 1, None], ids=["stale", "none"])
 def test_a_lock_from_elsewhere_falls_when_its_heart_has_stopped(tmp_path, where, heartbeat_age):
-    # The pid is alive here, which must not count.
+    # The pid is alive on this machine, which must not matter.
     write_lock(tmp_path / "run", heartbeat_age=heartbeat_age, lock_age=1000, **ELSEWHERE[where])
     assert is_taken_over(tmp_path / "run")
 
 
 def test_a_lock_made_this_moment_elsewhere_holds_before_its_first_heartbeat(tmp_path):
-    """A run resumed on another host: the lock is there, yesterday's heartbeat is not replaced yet."""
+    """A run resumed on another host: the lock is new, but the heartbeat is still yesterday's."""
     write_lock(tmp_path / "run", host="elsewhere", heartbeat_age=86400)
     assert not is_taken_over(tmp_path / "run")
 
@@ -310,8 +310,8 @@ def test_of_many_processes_that_find_a_dead_lock_exactly_one_takes_it_over(tmp_p
 
 
 def test_a_slow_contender_cannot_move_a_fresh_lock_out_of_the_way(tmp_path, monkeypatch):
-    """The interleaving that lets two win, forced: B has seen the dead lock and is slow; A takes over meanwhile; C
-    arrives while B is moving locks about.
+    """Forces the order in which two could win: B has seen the dead lock and is slow, A takes over meanwhile, and C
+    arrives while B moves locks.
     """
     run_dir = RunDir(tmp_path / "run")
     write_lock(run_dir.root, pid=dead_pid(), started="1")

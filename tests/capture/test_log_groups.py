@@ -1,4 +1,4 @@
-"""Recording rollouts: every form they come in, what cannot be taken, and the same faults as rows."""
+"""Recording rollouts: every accepted form, unsupported values, and the same faults as for rows."""
 
 from __future__ import annotations
 
@@ -336,14 +336,14 @@ def test_rollouts_stay_within_their_limit_while_they_are_recorded(tmp_path):
         folder = tmp_path / "run" / "logs" / "rollouts"
 
         def size():
-            with contextlib.suppress(FileNotFoundError):  # taken away while it is looked at
+            with contextlib.suppress(FileNotFoundError):  # removed after it was listed
                 return sum(path.stat().st_size for path in folder.iterdir())
             return math.inf
 
         for step in range(1, 31):
             run.log_groups([{"prompt": "p", "rollouts": ["x" * 4000]}], step=step)
         assert until(lambda: size() <= limit)
-        run.log_groups([{"prompt": "q", "rollouts": ["y"]}], step=30)  # its file is open, and was not taken away
+        run.log_groups([{"prompt": "q", "rollouts": ["y"]}], step=30)  # its file is open and was not removed
     steps = rlvitals.open_run(tmp_path / "run").rollout_log.steps
     assert size() <= limit
     assert (steps[0], steps[-2:]) == (1, [29, 30])

@@ -1,4 +1,4 @@
-"""A run goes on while its directory is renamed, deleted or taken by another run, and no file of it is left behind."""
+"""A run continues while its directory is renamed, deleted or taken by another run, and keeps all its files."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def log_some(run, steps):
 
 
 def look(run):
-    """What `log` does about once a second, and the background thread every ten."""
+    """Check the files, as `log` does about once a second and the background thread every ten."""
     for writer in run._all_writers:
         writer.tend()
 
 
 def log_everything(run, step):
-    """A row of every kind; each is a file of the run."""
+    """Log one row of every kind; each kind has its own file."""
     run.log({"loss": step / 8}, step=step)
     run.log_eval({"accuracy": step / 10}, step=step)
     run.log_groups([{"id": f"g{step}", "prompt": "p", "rollouts": [{"reward": 1.0}]}], step)
@@ -109,7 +109,7 @@ def test_a_directory_renamed_twice_is_followed_twice(tmp_path):
 
 
 def test_a_link_that_leads_elsewhere_now_does_not_split_the_run(tmp_path):
-    """`latest` is such a link; the next run has it next."""
+    """`latest` is such a link: it points to the next run as soon as that starts."""
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     (tmp_path / "latest").symlink_to("first")
@@ -197,7 +197,7 @@ def test_a_run_started_where_a_live_one_was_deleted_keeps_its_rows_to_itself(tmp
 
 
 def test_the_first_sign_of_another_run_is_its_lock(tmp_path):
-    """It takes the lock, and writes its card a moment later."""
+    """A run takes the lock first and writes its card a moment later."""
     folder = tmp_path / "out"
     with rlvitals.start(folder, **QUIET) as run:
         log_some(run, range(3))
@@ -236,7 +236,7 @@ def test_a_deleted_directory_without_another_run_is_made_again_under_its_name(tm
     with rlvitals.start(folder, **QUIET) as run:
         log_some(run, range(3))
         shutil.rmtree(folder)
-        (folder / "checkpoint-50").mkdir(parents=True)  # the trainer's own
+        (folder / "checkpoint-50").mkdir(parents=True)  # made by the trainer
         look(run)
         log_some(run, [3])
     assert steps_of(folder) == [0, 1, 2, 3]
@@ -259,7 +259,7 @@ def test_a_log_that_was_moved_away_is_made_again_with_every_row(tmp_path, caplog
 
 
 def test_a_log_that_was_edited_in_place_of_itself_gets_what_it_lacks(tmp_path, caplog):
-    """As `sed -i` does: a new file under the old name, while rows go into the old one."""
+    """`sed -i` puts a new file under the old name, while rows still go to the old file."""
     log = tmp_path / "run" / LOG
     with rlvitals.start(tmp_path / "run", **QUIET) as run:
         log_some(run, range(4))
@@ -275,14 +275,14 @@ def test_a_log_that_was_edited_in_place_of_itself_gets_what_it_lacks(tmp_path, c
 
 
 def test_half_a_copy_of_a_deleted_log_is_taken_back(small_disk):
-    """The disk is full in the middle of the copy: what is there of it would be doubled by the next try."""
+    """The disk fills up during the copy. A partial copy must be removed, or the next try would repeat its rows."""
     folder = small_disk / "run"
     with rlvitals.start(folder, **QUIET) as run:
         for step in range(60):
             run.log({"note": "x" * 700}, step=step)
         (folder / LOG).unlink()
         filler = fill(small_disk)
-        os.truncate(filler, filler.stat().st_size - 16384)  # room for some rows and not for all
+        os.truncate(filler, filler.stat().st_size - 16384)  # room for some of the rows
         look(run)
         assert not (folder / LOG).exists() or (folder / LOG).read_bytes() == b""
         filler.unlink()
@@ -292,7 +292,7 @@ def test_half_a_copy_of_a_deleted_log_is_taken_back(small_disk):
 
 
 def test_rows_of_a_deleted_log_that_cannot_be_made_again_are_rescued(tmp_path, monkeypatch, caplog):
-    """The directory above is gone to the end, as with a lost mount."""
+    """The parent directory is gone until the end, as with a lost mount."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
@@ -309,7 +309,7 @@ def test_rows_of_a_deleted_log_that_cannot_be_made_again_are_rescued(tmp_path, m
 
 
 def test_a_full_disk_at_the_first_heartbeat_leaves_no_lock(small_disk):
-    """The lock's own bytes fit in, and the heartbeat's no longer."""
+    """The lock fits on the disk, the heartbeat does not."""
     folder = small_disk / "run"
     folder.mkdir()
     filler = fill(small_disk)
@@ -324,7 +324,7 @@ def test_a_full_disk_at_the_first_heartbeat_leaves_no_lock(small_disk):
 
 
 def test_a_process_started_again_records_where_its_forebear_still_lives(tmp_path, child_environment):
-    """The whole story with two processes: rm -rf, a new start, and the old one goes on."""
+    """With two processes: rm -rf, a new process starts there, and the old one continues."""
     script = """
 import sys, rlvitals
 run = rlvitals.start(sys.argv[1], monitor=False, hardware=False)

@@ -1,4 +1,4 @@
-"""What a run says aloud of its health, as somebody at the terminal sees it."""
+"""The messages about a run's health that a user sees in the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with rlvitals.start(sys.argv[1], hardware=False, algorithm="grpo", **eval(sys.ar
 
 
 def printed_lines(tmp_path, kind, **settings):
-    """What a plain loop prints."""
+    """The lines that a plain loop prints."""
     command = [sys.executable, "-c", LOOP, tmp_path / "run", repr(settings), kind]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == ""
@@ -93,7 +93,7 @@ def test_hostile_titles_cannot_reach_the_terminal(tmp_path, capsys):
 
 
 def test_a_notebook_shows_one_card_and_updates_it(tmp_path, monkeypatch, capsys):
-    """In a kernel of its own: tests/docs/test_notebooks.py."""
+    """IPython is a stand-in here; tests/docs/test_notebooks.py uses a real kernel."""
     shown, updates = [], []
     ipython = types.ModuleType("IPython")
     ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
@@ -110,11 +110,11 @@ def test_a_notebook_shows_one_card_and_updates_it(tmp_path, monkeypatch, capsys)
     assert "step 0 of 30" in first
     assert "finite" not in first
     alarming = [card for card in updates if "loss is not a finite number" in card]
-    assert "running" in alarming[0]  # while it trains
+    assert "running" in alarming[0]  # during training
     assert "step 10 of 30" in alarming[0]
     assert "finished" in updates[-1]
     assert "step 29 of 30" in updates[-1]
-    assert len(updates) < 10  # not with every row
+    assert len(updates) < 10  # not one per row
     assert capsys.readouterr().err == ""
 
 

@@ -1,4 +1,4 @@
-"""What a start does with the followers it finds: its own run's are ended, nobody else's process ever is."""
+"""A start ends the remaining followers of its own run, and never any other process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT = ["sh", "-c", "printf up; read line", "sh"]
 
 @pytest.fixture
 def bystander():
-    """Start an innocent process; it is alive when this returns, and ended after the test."""
+    """Start an unrelated process; it is alive when this returns and is ended after the test."""
     children = []
 
     def begin(*arguments: str, **options):
@@ -52,13 +52,13 @@ def bystander():
 
 @pytest.fixture
 def short_wait(monkeypatch):
-    """Signals are sent at once; whoever gets none need not be waited for."""
+    """Shorten the wait for followers to stop."""
     monkeypatch.setattr(forwarding, "STOP_SECONDS", 0.05)
 
 
 @pytest.fixture
 def ends():
-    """Processes to be ended after the test, should they still run."""
+    """Processes to end after the test if they still run."""
     pids: list[int] = []
     yield pids
     for pid in pids:
@@ -67,13 +67,13 @@ def ends():
 
 
 def identity(pid: int, **changes) -> ProcessId:
-    """A process as a lock names it."""
+    """The identity of a process as a lock records it."""
     own = this_process()
     return ProcessId(**{"host": own.host, "pid": pid, "boot": own.boot, "started": _stat(pid)[1]} | changes)
 
 
 def forge_lock(run: Path, name: str, process: ProcessId) -> None:
-    """Name a process in a tracker's lock, with a fresh heartbeat, as anybody can who may write the folder."""
+    """Name a process in a tracker's lock, with a fresh heartbeat, as anyone with write access to the folder can."""
     place = cursor_place(RunDir(run), name)
     place.root.mkdir(exist_ok=True)
     place.lock.write_text(json.dumps({**process.to_dict(), "token": "feed", "since": time.time()}))
@@ -144,7 +144,7 @@ def test_a_real_follower_of_another_run_is_not_ended(tmp_path, short_wait):
     [{"boot": "another boot pid:[1]"}, {"boot": ""}, {"host": "another-host"}, {"started": "1"}, {"started": ""}],
 )
 def test_a_process_of_another_boot_container_or_time_is_not_ended(tmp_path, bystander, short_wait, elsewhere):
-    """A restarted pod has the same host name and pid; even a command line that fits proves nothing then."""
+    """A restarted pod has the same host name and pid, so even a matching command line proves nothing."""
     record(tmp_path, range(3))
     victim = bystander(*command_of(tmp_path))
     forge_lock(tmp_path, "json", identity(victim.pid, **elsewhere))
@@ -171,7 +171,7 @@ def test_a_process_of_another_user_is_not_ended(tmp_path, bystander, short_wait)
 
 
 def test_a_process_with_other_mounts_is_not_proven():
-    """The same path may be another directory there."""
+    """The same path may be another directory in that mount namespace."""
     command = ["-m", "rlvitals.follow", "/runs/one"]
     apart = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
     if apart.returncode:
@@ -194,14 +194,14 @@ def test_proof_needs_every_part(bystander):
     assert prove(identity(child.pid, started="7"), command) is None
     handle.send(signal.SIGTERM)
     assert child.wait(timeout=30) == -signal.SIGTERM
-    with pytest.raises(ProcessLookupError):  # the handle stays with its process, whoever has the pid next
+    with pytest.raises(ProcessLookupError):  # the handle stays with its process, even if the pid is reused
         handle.send(0)
     handle.close()
 
 
 def begin_failing(run: Path, tracker: str, obstacle: Path) -> int:
-    """Record with a tracker that cannot write until `obstacle` is gone, and die; returns the pid of the follower, which
-    goes on trying.
+    """Start a trainer with a tracker that cannot write until `obstacle` is gone, and kill the trainer. Returns the pid
+    of the follower, which keeps trying.
     """
     obstacle.write_text("in the way")
     script = """
@@ -242,7 +242,7 @@ def test_the_follower_of_an_earlier_attempt_is_ended_also_where_it_is_stopped(tm
 
 @pytest.mark.slow
 def test_a_follower_that_cannot_be_proven_ends_by_itself(tmp_path, ends, caplog, monkeypatch):
-    """As on another host: the new attempt's lock on the run tells it."""
+    """As on another host: the follower sees the new attempt's lock on the run."""
     run, obstacle = tmp_path / "run", tmp_path / "folder"
     old = begin_failing(run, "json", obstacle)
     ends.append(old)

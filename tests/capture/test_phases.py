@@ -1,4 +1,4 @@
-"""Phases and timers: exact seconds by an injected clock, the document's keys, nesting, peaks, exceptions, threads."""
+"""Phases and timers: exact seconds from an injected clock, the document's keys, nesting, peaks, exceptions, threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIB = 2**30
 
 
 class Clock:
-    """Time passes when told."""
+    """A clock that advances only by `pass_`."""
 
     def __init__(self):
         self.now = 100.0
@@ -41,7 +41,7 @@ class Clock:
 
 
 class Reached:
-    """A place in the stream of a device that works through it when told."""
+    """A position in the stream of a device; the test decides when the device reaches it."""
 
     def __init__(self, device, at):
         self.device, self.at, self.stream = device, at, "stream"
@@ -55,7 +55,7 @@ class Reached:
 
 
 class Card:
-    """An accelerator of 80 GiB with an allocator that counts as torch's does: current and peak since the last reset."""
+    """An accelerator with 80 GiB and an allocator that counts like torch's: current, and peak since the last reset."""
 
     def __init__(self, *numbers):
         self.numbers = numbers or (0,)
@@ -249,7 +249,7 @@ def test_the_process_memory_is_what_psutil_says():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_process_sees_its_own_memory_and_not_its_parents():
-    process_memory()  # the parent has looked
+    process_memory()  # the parent has read its memory
     reader, writer = os.pipe()
     if os.fork() == 0:
         held = mmap.mmap(-1, 64 * 2**20)
@@ -264,8 +264,8 @@ def test_a_forked_process_sees_its_own_memory_and_not_its_parents():
 def test_a_phase_sees_the_memory_its_process_takes():
     phases = Phases()
     with phases.phase("do_checkpoint"):
-        held = mmap.mmap(-1, 2**26)  # 64 MiB that no earlier test has left behind, really written
-        for _ in range(0, len(held), mmap.PAGESIZE):  # no second copy, which an allocator might keep
+        held = mmap.mmap(-1, 2**26)  # 64 MiB of new memory, all of it written
+        for _ in range(0, len(held), mmap.PAGESIZE):  # page by page: an allocator might keep a second copy
             held.write(b"x" * mmap.PAGESIZE)
     row = phases.take()
     grown = row["memory/cpu/do_checkpoint/end/rss"] - row["memory/cpu/do_checkpoint/start/rss"]
@@ -443,7 +443,7 @@ def test_a_device_error_is_reported_once_and_never_raised(clock):
 
 
 def stalled(monitor, phases):
-    """What the rulebook's rule says of the open phases."""
+    """The findings of the rulebook's rule about the open phases."""
     found = monitor.tick(0.0, open_phases=phases.open())
     assert {finding.rule for finding in found} <= {"phase_stall"}
     return [(finding.evidence["phase"], finding.evidence["silence"]) for finding in found]
@@ -514,7 +514,7 @@ def test_the_numbers_and_the_words_of_a_stalled_phase_are_the_users_to_change():
     assert off.tick(0.0, open_phases=[OpenPhase("generate", 1e6)]) == []
 
 
-# With a run.
+# With a run
 
 
 def rows_of(run, name="training_metrics"):
@@ -587,7 +587,7 @@ def test_the_framework_is_still_recognised_beside_measurements():
 
 
 def stall_in(run, name="generate"):
-    """Two beats of the background thread in the middle of a phase that has been open for half an hour and more."""
+    """Run two heartbeats of the background thread inside a phase that has been open for more than half an hour."""
     with run.phase(name):
         run._measurements._phases.clock = lambda: time.perf_counter() + 1860
         run._beat()
@@ -686,7 +686,7 @@ def test_a_real_gpu_is_measured_without_waiting_for_it():
     torch.cuda.init()
     phases = Phases()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")  # whatever waits for the device raises
+    torch.cuda.set_sync_debug_mode("error")  # waiting for the device raises
     try:
         with phases.phase("train_step") as phase:
             phase.tokens(1000)

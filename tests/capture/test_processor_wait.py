@@ -1,4 +1,4 @@
-"""The share of time in which a training thread waits for a processor: counted by the kernel under real contention."""
+"""The share of time that a training thread waits for a processor, counted by the kernel under real contention."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_a_thread_that_shares_its_processor_with_three_others_waits_and_one_that
     command = [sys.executable, "-c", textwrap.dedent(CONTENTION)]
     printed = subprocess.run(command, env=child_environment, check=True, capture_output=True).stdout
     working, sleeping = json.loads(printed)
-    assert 0.5 < working < 1.0  # three quarters, if the processor does nothing else
-    assert sleeping < 0.5  # it waits once, when it wakes up
+    assert 0.5 < working < 1.0  # 0.75 if the processor does nothing else
+    assert sleeping < 0.5  # it waits once, after waking up
 
 
 def counted(tmp_path, waited):
-    """A file of the kernel's form, in nanoseconds."""
+    """Write a file in the kernel's format, in nanoseconds."""
     path = tmp_path / "schedstat"
     path.write_text(f"999 {waited} 7\n")
     return str(path)

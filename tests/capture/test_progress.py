@@ -1,4 +1,4 @@
-"""Bars in a real terminal and outside one: what is drawn, what is left when a loop ends, and that it costs nothing."""
+"""Bars in a real terminal and outside one: the drawing, the lines that remain after a loop, and no harm to the loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIECES = re.compile(r"\x1b\[(?P<count>\d*)(?P<move>[A-Za-z])|(?P<control>[\r\n])
 
 
 def in_a_terminal(code: str, columns: int = 100, **environment: str) -> str:
-    """What a script writes to a terminal of its own."""
+    """The output of a script in a separate terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     script = f"import sys, time\nfrom rlvitals.capture.progress import Progress\n{code}"
@@ -48,7 +48,7 @@ def in_a_terminal(code: str, columns: int = 100, **environment: str) -> str:
 
 
 def screen(written: str) -> list[str]:
-    """The lines a terminal shows in the end. Knows the few movements that bars use."""
+    """The lines that a terminal shows at the end. Supports the few cursor movements that bars use."""
     lines, row, column = [""], 0, 0
     for piece in PIECES.finditer(written):
         if piece["move"] == "A":
@@ -192,11 +192,11 @@ def test_a_narrow_terminal_is_not_overrun():
     assert max(map(len, screen(written))) < 40
 
 
-# Where there is no terminal.
+# Without a terminal
 
 
 class Clock:
-    """A clock that goes on when it is told."""
+    """A clock that the test advances."""
 
     def __init__(self):
         self.time = 0.0
@@ -206,7 +206,7 @@ class Clock:
 
 
 def plain(iterable, seconds: float, **settings) -> list[str]:
-    """The lines of a loop whose rounds take so long."""
+    """The lines of a loop with iterations of `seconds` seconds."""
     clock, stream = Clock(), io.StringIO()
     for _ in Progress(iterable, stream=stream, now=clock, **settings):
         clock.time += seconds
@@ -287,7 +287,7 @@ def test_arrays_of_rewards_are_taken():
     assert fields(bar) == "processed: 2  avg_reward: 0.5000  pass_rate: 0.5000"
 
 
-# What it must not do.
+# No harm to the loop
 
 
 def test_every_item_comes_through_in_order_and_the_loop_may_be_repeated():

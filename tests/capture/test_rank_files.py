@@ -26,7 +26,7 @@ SAMPLES = {
     0: {0: [1.0, 2.0, 3.0], 1: [4.0], 2: [0.5, 0.25]},
     1: {0: [10.0], 1: [5.0, 6.0, 7.0, 8.0], 3: [9.0]},
 }
-"""rank -> step -> the rewards it saw. The parts differ in size, so that a mean of means would be wrong."""
+"""rank -> step -> its rewards. The parts differ in size, so a mean of means would be wrong."""
 
 RANK = """
     import json, os, sys
@@ -52,7 +52,7 @@ RANK = """
 
 @pytest.fixture
 def rank(child_environment):
-    """Start one rank of a job; it stays until the test lets it go."""
+    """Start one rank of a job; it runs until the test ends it."""
     children = []
 
     def begin(number, folder, samples=SAMPLES, script=RANK, launcher=("RANK", "WORLD_SIZE"), **settings):
@@ -75,7 +75,7 @@ def rank(child_environment):
 
 
 def end(*children):
-    """Let ranks finish, rank 0 last, and see that they did."""
+    """Let ranks finish, rank 0 last, and check that they did."""
     for child in reversed(children):
         _, err = child.communicate("", timeout=60)
         assert child.returncode == 0, err
@@ -180,7 +180,7 @@ def test_a_lone_process_is_rank_0_even_with_a_rank_in_its_environment(tmp_path, 
         assert run.rank == 0
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    with rlvitals.start(tmp_path, resume=True, rank=0) as run:  # what is said wins over the environment
+    with rlvitals.start(tmp_path, resume=True, rank=0) as run:  # the argument takes precedence over the environment
         assert run.rank == 0
 
 
@@ -196,7 +196,7 @@ def test_rank_1_waits_for_rank_0(tmp_path, rank):
     listener.start()
     listener.join(timeout=1.0)
     assert not received
-    assert not folder.exists()  # and has made nothing of its own meanwhile
+    assert not folder.exists()  # rank 1 has created nothing
     zero = rank(0, folder)
     listener.join(timeout=60)
     assert received == ["rank 1 attempt 1\n"]
@@ -220,7 +220,7 @@ def test_rank_1_does_not_join_a_run_that_is_over(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_on_a_resume_rank_1_waits_for_the_new_attempt_and_does_not_join_the_old_one(tmp_path, rank):
-    """Rank 0 has the lock, and the new attempt is not on record yet: what is there to read is the old one."""
+    """Rank 0 has the lock, but the new attempt is not recorded yet: a reader still finds the old one."""
     zero, one = rank(0, tmp_path), rank(1, tmp_path)
     end(zero, one)
     rank_0_is_starting = RunLock(RunDir(tmp_path))

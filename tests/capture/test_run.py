@@ -1,4 +1,4 @@
-"""What `Run.log` and its neighbours write, take, refuse and count."""
+"""What `Run.log` and related methods write, accept, refuse and count."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def refuse_constant(name):
 
 
 def rows_of(folder, log=LOG):
-    """Every line of a log, parsed by the standard library as strictly as it can."""
+    """Every line of a log, parsed as strict JSON."""
     text = (Path(folder) / log).read_text(encoding="utf-8")
     assert text.endswith("\n")
     return [json.loads(line, parse_constant=refuse_constant) for line in text.splitlines()]
 
 
 def log_one(folder, metrics, **settings):
-    """One row through a whole run; returns the row and the finished run."""
+    """Log one row in a complete run; returns the row and the finished run."""
     with rlvitals.start(folder, **settings) as run:
         run.log(metrics, step=0)
     (row,) = rows_of(folder)
@@ -44,7 +44,7 @@ def log_one(folder, metrics, **settings):
 
 
 class TorchScalar:
-    """What a torch tensor of one element shows to those who do not import torch."""
+    """The interface of a one-element torch tensor, without torch."""
 
     def __init__(self, number, error=None):
         self._number = number
@@ -191,7 +191,7 @@ def test_strict_refuses_an_odd_step(tmp_path):
     assert len(rows_of(tmp_path)) == 1
 
 
-# Values that are taken
+# Supported values
 
 
 class Phase(enum.IntEnum):
@@ -248,7 +248,7 @@ def test_a_value_is_taken_as_plain_json_of_its_kind(tmp_path, caplog, name):
 
 
 def test_the_second_row_of_a_metric_is_checked_as_well_as_the_first(tmp_path):
-    """Names seen before take a shorter way through `log`; values must not."""
+    """`log` has a fast path for names it has seen; it must still check the values."""
     later = [2**80, float("nan"), np.float32(0.5), True, 1e308, "text", TorchScalar(2)]
     with rlvitals.start(tmp_path) as run:
         run.log({"x": 1.0, "y": 1.0})
@@ -296,7 +296,7 @@ def test_nested_mappings_are_joined_with_slashes(tmp_path):
 
 
 def test_a_name_given_twice_keeps_its_last_value_alone(tmp_path):
-    """`a/b` and `{"a": {"b": ...}}` are one name; NaN and number together would contradict each other."""
+    """`a/b` and `{"a": {"b": ...}}` are one name, which must not be both NaN and a number."""
     row, _ = log_one(tmp_path, {"a/b": float("nan"), "a": {"b": 2.0}})
     assert row["a/b"] == 2.0
     assert "_nonfinite" not in row
@@ -314,7 +314,7 @@ def test_none_and_a_mean_of_nothing_are_no_metrics_and_no_zeros(tmp_path, caplog
 
 
 def test_a_masked_number_is_not_read_as_zero(tmp_path):
-    """numpy's mean over values that are all masked: there is no number, and 0.0 would be a lie."""
+    """numpy's mean over values that are all masked has no number; 0.0 would be wrong."""
     nothing = np.ma.array([1.0, 2.0], mask=[True, True]).mean()
     row, _ = log_one(tmp_path, {"x": nothing, "loss": 1.0})
     assert "x" not in row
@@ -428,11 +428,11 @@ def test_a_name_that_cannot_be_encoded_is_made_so(tmp_path):
     assert row["loss"] == 2.0
 
 
-# Values that are refused
+# Unsupported values
 
 
 class Evil:
-    """A number that breaks when it is looked at."""
+    """A number that raises when it is converted."""
 
     def __init__(self, error):
         self.error = error
@@ -442,7 +442,7 @@ class Evil:
 
 
 class EvilFloat(float):
-    """A float that raises whatever is done with it."""
+    """A float that raises on every operation."""
 
     def _raise(self, *_):
         raise RuntimeError("broken")
@@ -451,21 +451,21 @@ class EvilFloat(float):
 
 
 class Silent(Exception):
-    """An error that cannot even be told."""
+    """An error whose message cannot be formatted."""
 
     def __str__(self):
         raise RuntimeError("no words")
 
 
 class EvilAttributes:
-    """Whatever is asked of it raises: its class, its number, its size."""
+    """Every attribute access raises: its class, its number, its size."""
 
     def __getattribute__(self, name):
         raise RuntimeError("broken")
 
 
 class EvilGroup(dict):
-    """A group of metrics that cannot be looked into."""
+    """A group of metrics that cannot be iterated."""
 
     def items(self):
         raise RuntimeError("broken")
@@ -744,7 +744,7 @@ def test_log_eval_does_not_raise_on_what_is_no_mapping(tmp_path, caplog, stats):
 
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_a_clock_that_is_set_ahead_is_no_slow_disk(tmp_path, monkeypatch, is_slow):
-    """Ten seconds pass on the wall clock during a write; the other clock says whether they have really passed."""
+    """The wall clock moves ten seconds during a write; the monotonic clock shows whether they have really passed."""
     moved = {"time": 0.0, "monotonic": 0.0}
     wall, other = time.time, time.monotonic
     monkeypatch.setattr(time, "time", lambda: wall() + moved["time"])
@@ -838,7 +838,7 @@ def test_rows_after_the_end_are_dropped_with_one_warning(tmp_path, caplog):
         run.log_eval({"accuracy": 1.0})
     assert len(rows_of(tmp_path)) == 1
     assert not (tmp_path / "logs/eval_metrics.jsonl").exists()
-    assert sum("the run is finished" in message for message in caplog.messages) == 2  # one of each kind
+    assert sum("the run is finished" in message for message in caplog.messages) == 2  # one for rows, one for evaluations
 
 
 def test_a_finished_run_leaves_no_lock_and_no_drafts(tmp_path):
@@ -860,7 +860,7 @@ def test_a_finished_run_leaves_no_lock_and_no_drafts(tmp_path):
 
 @pytest.mark.parametrize(("fsync", "least", "most"), [("never", 0, 0), ("finish", 1, 1), ("always", 4, 5)])
 def test_the_disk_is_asked_as_often_as_the_setting_says(tmp_path, monkeypatch, fsync, least, most):
-    asked = []  # the inodes; run.json and its like are whole files, which the disk has in any case
+    asked = []  # inodes; files such as run.json are always synced
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (asked.append(os.fstat(fd).st_ino), real(fd))[1])
     log = tmp_path / "logs" / "training_metrics.jsonl"
@@ -895,7 +895,7 @@ def test_init_log_and_finish_work_on_one_global_run(tmp_path):
     assert run.status == "finished"
     assert [(row["step"], row["loss"]) for row in rows_of(tmp_path)] == [(3, 1.0), (4, 2.0)]
     assert rlvitals.open_run(tmp_path).name == "global"
-    rlvitals.finish()  # without a run: nothing
+    rlvitals.finish()  # does nothing without a run
 
 
 def test_a_second_init_finishes_the_first_run(tmp_path):
@@ -958,7 +958,7 @@ def test_no_secret_is_anywhere_in_the_run_directory(tmp_path, monkeypatch):
         f"--hub-token={SECRETS['on the command line']}",
         "--wandb_api_key",
         SECRETS["on the command line after a space"],
-        f"trainer.wandb.api_key={SECRETS['as an override']}",  # as Hydra takes its overrides
+        f"trainer.wandb.api_key={SECRETS['as an override']}",  # the form of Hydra's overrides
         "--lr=5e-7",
     ]
     monkeypatch.setattr("sys.argv", argv)

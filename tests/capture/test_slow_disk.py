@@ -1,6 +1,6 @@
 """A run directory on a disk that is slow, fails now and then, or hangs: no row is lost, and training hardly waits.
 
-The disk is real; a library between the process and the C library delays, fails and cuts its writes (slow_disk.c).
+The disk is real. A preloaded library (slow_disk.c) delays, fails and shortens the writes of the process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 FEW = 3
-"""One row waits for the disk; one or two more may have waited for a busy machine."""
+"""One row waits for the disk; one or two more may wait because the machine is busy."""
 
 TRAINER = """
 import json, sys, time
@@ -65,7 +65,7 @@ def library(tmp_path_factory):
 
 
 class Training:
-    """A trainer on the slow disk, step by step."""
+    """A trainer on the slow disk, which the test runs stage by stage."""
 
     def __init__(self, library, folder, environment, rows, pause=0.0, **constants):
         self.folder = folder
@@ -89,13 +89,13 @@ class Training:
         draft.replace(self._control)
 
     def go_on(self):
-        """The next stage's numbers, as it prints them."""
+        """Run the next stage and return the numbers it prints."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
     def end(self):
-        """Whatever it said; it must have ended in order."""
+        """Wait for the trainer to exit without an error; returns its standard error."""
         _, errors = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, errors
         return errors
@@ -122,7 +122,7 @@ def train(library, tmp_path, child_environment):
 
 
 def test_a_disk_that_is_slow_for_every_write_is_waited_for_once(train):
-    """Without the thread the 300 rows would wait 6 minutes."""
+    """Without the thread, the 300 rows would wait 6 minutes."""
     training = train(300)
     training.disk(1200)
     waits = training.go_on()
@@ -146,7 +146,7 @@ def test_a_disk_that_is_slow_now_and_then_is_waited_for_once_in_calm_seconds(tra
 
 def test_a_disk_that_fails_cuts_and_is_slow_loses_no_row_and_tears_no_line(train):
     training = train(500, 0.02, RETRY_SECONDS=0.05)
-    training.disk(1200, fail_every=3, short_every=2)  # rows come while a write is under way that then fails
+    training.disk(1200, fail_every=3, short_every=2)  # rows arrive during a write that then fails
     waits = training.go_on()
     assert 1 <= slow(waits) <= FEW
     training.disk(0)
@@ -156,7 +156,7 @@ def test_a_disk_that_fails_cuts_and_is_slow_loses_no_row_and_tears_no_line(train
 
 
 def test_a_quick_disk_again_is_written_to_without_the_thread(train):
-    """After a calm time every row is with the system when `log` returns, as ever."""
+    """After a calm period, the operating system has accepted every row when `log` returns, as usual."""
     training = train(250, 0.02, CALM_SECONDS=0.5)
     training.disk(1200, every=1)
     quick_again = threading.Timer(2.0, training.disk, (0,))
@@ -172,7 +172,7 @@ def test_a_quick_disk_again_is_written_to_without_the_thread(train):
 def test_a_disk_that_hangs_at_the_end_is_given_up_and_the_rows_are_rescued(train, tmp_path):
     training = train(100, 0.0, CATCH_UP_SECONDS=1.0)
     training.disk(1200)
-    began = threading.Timer(0.6, training.disk, (10**8,))  # the write that follows the first slow one never returns
+    began = threading.Timer(0.6, training.disk, (10**8,))  # the write after the first slow one never returns
     began.start()
     waits = training.go_on()
     assert 1 <= slow(waits) <= FEW
@@ -187,12 +187,12 @@ def test_a_disk_that_hangs_at_the_end_is_given_up_and_the_rows_are_rescued(train
 
 
 def slow(waits):
-    """How many rows waited for a slow write."""
+    """The number of rows that waited for a slow write."""
     return sum(wait >= writer.SLOW_SECONDS for wait in waits)
 
 
 def is_hanging(training):
-    """Whether its thread is in a write that does not return: the log does not grow any more."""
+    """Whether the thread's write does not return: the log no longer grows."""
     before = os.path.getsize(training.folder / "logs" / "training_metrics.jsonl")
     time.sleep(1.0)
     return os.path.getsize(training.folder / "logs" / "training_metrics.jsonl") == before

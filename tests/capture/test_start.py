@@ -1,4 +1,4 @@
-"""Opening a run: what is refused, what is resumed, what is removed, what is recorded of it."""
+"""Starting a run: refusals, resuming, overwriting, and the recorded attempts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def contents_of(folder):
 
 
 def record(folder, steps, **settings):
-    """One finished run (or attempt) with a row for each step; the loss tells which attempt wrote it."""
+    """Record a finished run (or attempt) with a row for each step; the loss shows which attempt wrote a row."""
     with rlvitals.start(folder, **settings) as run:
         for step in steps:
             run.log({"loss": float(run.attempt)}, step=step)
@@ -104,7 +104,7 @@ def test_a_bare_log_without_a_card_counts_as_a_run(tmp_path):
 
 
 def test_a_run_that_came_and_went_just_before_the_lock_is_not_resumed_unasked(tmp_path, monkeypatch):
-    """Two jobs started at once by mistake; the quick one is over when the slow one gets the lock."""
+    """Two jobs were started at once by mistake. The fast one has ended when the slow one gets the lock."""
     acquire = RunLock.acquire
     first = []
 
@@ -243,7 +243,7 @@ def test_resume_on_an_empty_directory_is_a_first_start(tmp_path):
 
 
 def test_resume_from_a_step_on_an_empty_directory_counts_on_from_there(tmp_path):
-    """The weights come from somewhere else: the recording begins in the middle."""
+    """The weights come from elsewhere, so the recording begins in the middle."""
     with rlvitals.start(tmp_path / "new", resume=50) as run:
         run.log({"loss": 1.0})
     assert run.attempt == 1
@@ -333,7 +333,7 @@ def test_overwrite_does_not_touch_a_run_that_is_being_recorded(tmp_path):
 
 
 def test_an_overwritten_run_has_a_heartbeat_from_its_first_moment(tmp_path):
-    """Without one, every other host takes its lock for a dead one's until the first beat ten seconds later."""
+    """Without one, other hosts treat the lock as dead until the first heartbeat ten seconds later."""
     record(tmp_path, [0])
     with rlvitals.start(tmp_path, overwrite=True):
         assert (tmp_path / "heartbeat").exists()
@@ -430,7 +430,7 @@ def test_a_yaml_file_is_read_and_its_references_resolved(tmp_path, monkeypatch):
     assert kept["model"] == {"size": "7b", "base": "models/base", "revision": "main"}
     assert kept["optim"] == {"lr": 5e-7, "betas": [0.9, 0.99], "beta2": 0.99}
     assert kept["prompt"] == "a literal ${name}"
-    assert kept["rlvitals"]["total_steps"] == 200  # the keyword wins
+    assert kept["rlvitals"]["total_steps"] == 200  # the keyword takes precedence
 
 
 @pytest.mark.parametrize(
@@ -519,8 +519,8 @@ def test_a_file_where_our_folder_should_be_is_refused_as_a_run_error_and_the_run
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no permissions of this kind")
 def test_a_directory_without_permission_is_refused_with_the_reason():
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's own, which a stranger may not even enter
-        record(Path(folder, "ours"), [1])  # imports what a stranger may not read
+    with tempfile.TemporaryDirectory() as folder:  # another user may not enter pytest's folder
+        record(Path(folder, "ours"), [1])  # imports modules that another user may not read
         Path(folder).chmod(0o555)
         with as_stranger(), pytest.raises(RunError, match=r"cannot write to .*Permission denied"):
             rlvitals.start(Path(folder, "out"))

@@ -1,4 +1,4 @@
-"""The texts of rollouts while a run trains: the same findings as afterwards, at a bounded cost, and never a raise."""
+"""Scans of rollout texts during training: the same findings as afterwards, at a bounded cost, and without raising."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def train(path, steps=range(16), **settings):
     for step in steps:
         run.log({"loss": 1.0}, step=step)
         groups = list(groups_of(step))
-        run.log_groups(groups[:1], step=step)  # a trainer may record a step in parts
+        run.log_groups(groups[:1], step=step)  # a trainer may record a step in several calls
         run.log_groups(groups[1:], step=step)
     return run
 
@@ -153,7 +153,7 @@ def test_scanners_of_the_users_own_are_at_work_while_it_trains(tmp_path, monkeyp
     assert {"ends_the_process", "plain_sum", "shouts", "imports_os"} <= found.keys()
     assert (found["imports_os"].kind, found["imports_os"].severity) == ("agent_loop", "critical")
     assert found["plain_sum"].severity == "warning"
-    assert {each.quote for each in found["shouts"].cited} == {"os._exit(0)"}  # shown with the line it is in
+    assert {each.quote for each in found["shouts"].cited} == {"os._exit(0)"}  # quoted with its whole line
     on_record = open_run(tmp_path / "run").config["rlvitals"]["scanners"]
     assert on_record == [str(tmp_path / "mine.yaml"), "shouts", entry]
 

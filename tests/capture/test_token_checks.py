@@ -1,5 +1,5 @@
-"""Recorded tokens beside the rows of their steps: what a training run says of a planted fault, and that `check`, the
-report, Health and its address say the same, also of a run that nobody watched.
+"""Recorded tokens compared with the rows of their steps. A run reports a planted fault during training. `check`, the
+report, the Health page and its address show the same finding, also for a run that was not monitored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found_while_it_trains_and_again_from_the_files(tmp_p
     (tmp_path / "run/logs/findings.jsonl").unlink()
     unwatched = rlvitals.open_run(tmp_path / "run")
     assert of_tokens(events_on_record(unwatched)) == live
-    assert of_tokens(token_events(view)) == live  # as computed again, not as recorded
+    assert of_tokens(token_events(view)) == live  # recomputed, not read from the record
 
 
 def test_the_rules_about_tokens_can_be_switched_off_and_changed(tmp_path):

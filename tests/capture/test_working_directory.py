@@ -1,6 +1,6 @@
-"""A process that changes its working directory: everything a run keeps stays where it was meant at the start.
+"""A process changes its working directory: all files of a run stay where they were at the start.
 
-Each test really does so, in a child process.
+Each test changes it in a real child process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def child(tmp_path, child_environment):
-    """Run a script in the folder `here`; it may go to `there`, which has to stay empty."""
+    """Run a script in the folder `here`. It may change to `there`, which must stay empty."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
@@ -95,7 +95,7 @@ def test_trackers_in_a_thread_stay_in_their_files(child):
 
 
 def test_a_run_started_through_a_link_stays_in_the_folder_it_led_to(child):
-    """`latest` leads to another run as soon as that is started."""
+    """`latest` points to another run as soon as that starts."""
     child("""
         os.mkdir("first"); os.mkdir("second")
         os.symlink("first", "latest")

@@ -39,9 +39,7 @@ def test_a_rank_that_was_killed_is_resumed_on_the_curve_of_a_training_that_was_n
     given = {**TRAINERS[trainer], **STEPS} | ({"model": student} if trainer == "rlaif" else {})
     unbroken = train(trainer, {**given, "output_dir": tmp_path / "unbroken"}, is_sharded=False)
     whole, wanted, half = curve(unbroken), weights_in(unbroken / "final_model"), weights_in(unbroken / "checkpoint-2")
-    assert any(
-        (weight - half[name]).abs().max() > 1e-4 for name, weight in wanted.items()
-    )  # the weights change
+    assert any((weight - half[name]).abs().max() > 1e-4 for name, weight in wanted.items())  # the weights change
     monkeypatch.setenv("DIES_AT", "3")
     for is_sharded in (False, True):
         folder = tmp_path / ("shards" if is_sharded else "copies")

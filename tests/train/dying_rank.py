@@ -1,5 +1,5 @@
-"""Runs `rlvitals` on ranks of which the first dies by `kill -9` when it logs the step DIES_AT:
-`torchrun ... dying_rank.py train ppo ...`. With ACCELERATE_USE_FSDP the weights are sharded as `fsdp_on_cpu.py` says.
+"""Runs `rlvitals` on several ranks. The first is killed by `kill -9` when it logs the step DIES_AT:
+`torchrun ... dying_rank.py train ppo ...`. With ACCELERATE_USE_FSDP the weights are sharded as in `fsdp_on_cpu.py`.
 """
 
 from __future__ import annotations

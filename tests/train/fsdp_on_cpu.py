@@ -1,8 +1,8 @@
 """Runs `rlvitals` with the weights sharded over processes that have no GPU: `torchrun ... fsdp_on_cpu.py train ppo ...`
 
-accelerate shards on GPUs and the like alone: with ACCELERATE_USE_CPU it reads the FSDP settings and then wraps the
-model for data parallelism. torch itself shards on CPUs too (`fully_shard` over gloo), so the one thing changed here is
-accelerate's answer to the question what kind of job this is. All that follows is its and torch's own code.
+accelerate shards only on accelerators such as GPUs: with ACCELERATE_USE_CPU it reads the FSDP settings and then wraps
+the model for data parallelism. torch itself shards on CPUs too (`fully_shard` over gloo). So this file changes only the
+kind of job that accelerate detects. Everything after that is the code of accelerate and torch.
 """
 
 from __future__ import annotations

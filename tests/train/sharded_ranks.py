@@ -1,4 +1,4 @@
-"""What two ranks do with a sharded model beside the same model whole; each names the first thing that differs."""
+"""Two ranks train a sharded model beside an unsharded copy; each rank raises at the first difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvitals.train import checkpoint, sharded, tiny
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.sampling import answered, left_padded
 
-MOST = 0.5  # the gradients' norms are far above it
+MOST = 0.5  # the norms of the gradients are far above it
 NEAR = {"rtol": 1e-5, "atol": 1e-6}  # sums of float32 in another order
 
 
@@ -40,7 +40,7 @@ def loss_of(model, rank, step):
 
 
 def step_both(accelerator, sharded_one, whole_one, step):
-    """The whole model sees what both ranks see."""
+    """The unsharded model reads the rows of both ranks."""
     (spread, spread_optimizer), (one, one_optimizer) = sharded_one, whole_one
     accelerator.backward(loss_of(spread, accelerator.process_index, step))
     torch.autograd.backward((loss_of(one, 0, step) + loss_of(one, 1, step)) / 2)
@@ -78,7 +78,7 @@ def main(folder):
     the_same(gathered, one.state_dict())
     assert gathered["policy.lm_head.weight"].data_ptr() == gathered["policy.model.embed_tokens.weight"].data_ptr()
 
-    # A checkpoint of all ranks is what one process would have written, and can be gone back to in place.
+    # A checkpoint of all ranks equals the one that a single process would write, and can be restored in place.
     extra = {"critic": spread.critic_state()}
     place = checkpoint.save(folder, 2, model=spread.policy, tokenizer=tokenizer, optimizer=spread_optimizer,
                             extra=extra, keep_last=None)  # fmt: skip
@@ -99,7 +99,7 @@ def main(folder):
     step_both(*both, 4)
     the_same(sharded.weights_of(spread), one.state_dict())
 
-    # A model that is only read, with its layers and what is left over on both ranks.
+    # A model without an optimizer, with its layers and its other weights sharded over both ranks.
     reference = sharded.to_read(copy.deepcopy(model), accelerator)
     ids = rows_of(0, 5).ids
     torch.testing.assert_close(reference(ids).logits, model(ids).logits.detach(), **NEAR)

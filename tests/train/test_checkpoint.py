@@ -1,4 +1,4 @@
-"""A checkpoint holds everything the next step depends on, and is whole or not there."""
+"""A checkpoint holds everything that the next step depends on, and is either complete or absent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = ["a b c d e f g h"]
 
 
 class Training:
-    """A small training whose every step draws from all three random generators."""
+    """A small training in which every step draws from all three random generators."""
 
     def __init__(self):
         self.model, self.tokenizer = tiny.build(TEXTS, width=16, layers=1, heads=2)

@@ -1,4 +1,4 @@
-"""Keys and values of fixed size give what growing ones give; on a GPU also as CUDA graphs."""
+"""A key-value cache of fixed size gives the same samples as a growing one; on a GPU also with CUDA graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def llama(device="cpu"):
 
 
 def turns(model, read, *, lengths=(6, 5, 9), prompts=PROMPTS):
-    """Three messages, each after something new to read, and rows that drop out in between."""
+    """Three messages, each after new input, with rows that are dropped in between."""
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(3)
     how = {"temperature": 1.0, "eos_id": EOS, "pad_id": PAD, "generator": generator}
@@ -135,12 +135,12 @@ def test_a_kept_graph_follows_the_weights():
     how = {"max_new_tokens": 8, "temperature": 0.0, "eos_id": -1, "pad_id": PAD}
     first = sample(model, ids, mask, **how)
     with torch.no_grad():
-        for weight in model.parameters():  # as an optimizer does it: in place
+        for weight in model.parameters():  # in place, like an optimizer
             weight.mul_(1.3)
     changed = sample(model, ids, mask, **how)
     assert not torch.allclose(first.logprobs, changed.logprobs, atol=1e-3)
     assert_alike([changed], [sample(copy.deepcopy(model), ids, mask, **how)], within=1e-4)
-    for weight in model.parameters():  # as loading a checkpoint may do it: other memory
+    for weight in model.parameters():  # in other memory, as when a checkpoint is loaded
         weight.data = (weight.data / 1.3).clone()
     assert_alike([sample(model, ids, mask, **how)], [first], within=1e-4)
 
@@ -151,10 +151,10 @@ def test_autocast_samples_with_graphs_of_its_own():
     ids, mask = left_padded(PROMPTS, PAD, "cuda")
     how = {"max_new_tokens": 8, "temperature": 0.0, "eos_id": -1, "pad_id": PAD}
     plain = sample(model, ids, mask, **how)
-    model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)  # as accelerate prepares a model
+    model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)  # like accelerate's `prepare`
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
         expected = write_on(Growing(model), ids, mask, is_first=True, generator=None, **how)
-    for _ in range(3):  # weights that autocast casts are gone when it ends: a graph must not have used them
+    for _ in range(3):  # autocast frees the weights it has cast when it ends: no graph may use them
         with torch.autocast("cuda", torch.bfloat16):
             rounded = sample(model, ids, mask, **how)
         assert_alike([rounded], [expected], within=0.05)
@@ -167,7 +167,7 @@ def test_autocast_samples_with_graphs_of_its_own():
 @needs_cuda
 def test_a_model_that_cannot_be_captured_is_read_without_graphs(caplog):
     model = llama("cuda")
-    model.register_forward_hook(lambda *_: torch.cuda.synchronize())  # not allowed while a graph is made
+    model.register_forward_hook(lambda *_: torch.cuda.synchronize())  # not allowed while a graph is captured
     read = Fixed(model, 5, 64, with_graphs=True)
     read.begin()
     found = turns(model, read)

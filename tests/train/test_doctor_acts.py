@@ -1,9 +1,9 @@
-"""What the doctor asks for, carried out in every trainer: it halves the learning rate, goes back to a checkpoint, stops
-the training; and what it has changed is still so after a resume.
+"""Every trainer carries out the requests of the rules: it halves the learning rate, restores a checkpoint and stops the
+training. The changes persist after a resume.
 
-One run of each trainer goes through all of it. Its rules look at the learning rate alone: at the full rate they ask for
-half of it, at half the rate they go back (which halves it again), at a quarter they stop. So each request can only come
-after the one before was carried out.
+One run of each trainer goes through all of it. Its rules read only the learning rate: at the full rate they request
+half of it, at half the rate they revert to a checkpoint (which halves it again), at a quarter they stop. So each
+request can only come after the previous one was carried out.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ RATE, STEPS = 1e-3, 12
 
 
 def length(prompts, answers, references):
-    """A reward that nothing has to learn first."""
+    """A reward that needs no trained model."""
     return [len(answer) % 5 / 4 for answer in answers]
 
 
 class Row(NamedTuple):
     trainer: str
     rate: str
-    """The learning rate's name in its rows."""
+    """The name of the learning rate in the trainer's rows."""
     given: dict[str, object]
 
 
@@ -87,7 +87,7 @@ def test_the_doctor_cuts_goes_back_and_stops_and_a_resume_keeps_it(tmp_path, row
     kept, put_back = (
         (folder / name / "model.safetensors").read_bytes() for name in (there, f"checkpoint-{answers[1]['step']}")
     )
-    assert kept == put_back  # the step's own checkpoint is written after the request is carried out
+    assert kept == put_back  # the checkpoint of this step is written after the request is carried out
     assert (outcome.status, outcome.steps) == ("stopped", answers[2]["step"])
     assert outcome.steps < STEPS
     rates = {line["step"]: line[row.rate] for line in lines(folder, "training_metrics") if row.rate in line}
@@ -95,7 +95,7 @@ def test_the_doctor_cuts_goes_back_and_stops_and_a_resume_keeps_it(tmp_path, row
     assert rates[answers[1]["step"]] == pytest.approx(RATE / 2)
     assert rates[outcome.steps] == pytest.approx(RATE / 4)
 
-    del given["learning_rate"]  # one that is given counts, and the checkpoint's is wanted
+    del given["learning_rate"]  # a given learning rate would replace the checkpoint's
     again = module.train(recipe.load(row.trainer, module.Settings, None, {**given, "resume_from": "last"}))
     assert (again.status, again.steps) == ("finished", STEPS)
     after = [line for line in lines(folder, "training_metrics") if line["attempt"] == 2 and line["step"]]

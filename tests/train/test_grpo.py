@@ -1,4 +1,4 @@
-"""The agent trainer: masks, batched conversations, resuming, modes, what is printed, and that it learns."""
+"""The agent trainer: masks, batched conversations, resuming, modes, printed output, and that it learns."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(
 
 
 def test_a_short_training_records_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That it learns takes more steps, and seeds: tests/learn. That its update is the right one: test_losses.py."""
+    """tests/learn checks that it learns, which takes more steps and seeds; test_losses.py checks the update."""
     outcome = grpo.train(settings(tmp_path / "run", display="plain", verbose=True, max_steps=2, eval_steps=2))
     assert outcome.status == "finished"
     assert evaluation(tmp_path / "run", 2)["beat_rate"] is not None

@@ -1,4 +1,4 @@
-"""Tokens that the agent trainer records: what they hold, how many, and that its numbers come out of them again."""
+"""Tokens that the agent trainer records: their content, their number, and that its metrics follow from them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_without_an_update_a_trace_holds_what_the_sampler_saw(played: Played) ->
 
 
 class Bytes:
-    """A tokenizer whose tokens are bytes, so that a character may need several."""
+    """A tokenizer whose tokens are bytes: a character may need several."""
 
     def decode(self, ids, **_: Any) -> str:
         return bytes(ids).decode("utf-8", "replace")

@@ -1,5 +1,5 @@
 """Programs of these tests are forked from an interpreter that has imported everything (tests/warm_python.py). No
-trainer may lean on that: whatever it reaches by dots is there after the imports of its own module.
+trainer may rely on that: every dotted name it uses must exist after the imports of its own module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ print(json.dumps(missing))
 
 
 def chains_in(tree: ast.AST) -> set[str]:
-    """Names such as `torch.nn.utils.rnn`, which a plain import of the package must have brought."""
+    """Names such as `torch.nn.utils.rnn` that rely on a plain import of their package."""
     plain, more = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""A judgement that fails is missing, whatever was raised: the guard itself, and every judge behind it, on texts
+"""A failed judgement is missing, whatever exception was raised. The guard and every judge behind it are tested on texts
 that really make them raise.
 """
 
@@ -40,7 +40,7 @@ TOO_DEEP = {
     "a chain of subscripts": answer(TASK.argument + "[0]" * 1200),
     "a chain of calls": answer(TASK.argument + ".copy()" * 500),
 }
-"""Python that is let in and has a syntax tree deeper than Python's own stack."""
+"""Accepted Python code with a syntax tree deeper than Python's stack."""
 
 HOSTILE = TOO_DEEP | {
     "deep brackets": answer("(" * 1900 + "1" + ")" * 1900),
@@ -163,7 +163,7 @@ def test_code_is_found_in_a_text_of_blank_lines_without_end():
 
 
 def stopped(own):
-    """A worker that is there and does nothing."""
+    """Stop the worker: it exists and does nothing."""
     own.described()
     os.kill(own._worker.pid, signal.SIGSTOP)
 
@@ -188,7 +188,7 @@ def test_a_process_that_hangs_is_given_up_and_the_next_one_answers(monkeypatch, 
 
 
 def test_a_question_that_was_broken_off_does_not_answer_the_next(monkeypatch):
-    """As by Ctrl-C: the process is still busy with the first question."""
+    """Interrupted as by Ctrl-C: the process is still busy with the first request."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -234,7 +234,7 @@ def test_an_answer_without_a_grade_is_in_no_pair(monkeypatch):
         assert grader.grade(example, TASK.reference) is None
         stopped(grader._runner)
         pairs = ppo_data.sampled_preferences([example], [[answer("0 + 0"), "no code"]], grader)
-        assert [pair.rejected for pair in pairs] == ["no code"]  # refused without the process, so it has its grade
+        assert [pair.rejected for pair in pairs] == ["no code"]  # rejected without the process, so it has a grade
     finally:
         grader.close()
 

@@ -1,4 +1,4 @@
-"""`rlvitals train kto`: it learns, it leaves what the guide says, it is diagnosed, it survives a kill."""
+"""`rlvitals train kto`: it learns, writes the files that the guide lists, is diagnosed, and survives a kill."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rlvitals.train.kto.data import LabelledAnswer
 from test_documents import command_with, shell
 
 FOLDER = "kto_output_rtx3090"
-"""The guide's name, so that its commands run unchanged."""
+"""The name in the guide, so that its commands run unchanged."""
 
 OURS = ("time/", "memory/", "system/", "timestamp", "attempt", "checkpoint")
-"""What no two runs share, or what says which attempt wrote it."""
+"""Fields that differ between any two runs or attempts."""
 
 
 def settings(**given):
@@ -46,8 +46,8 @@ def rows_of(folder: Path, name: str = "training_metrics"):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A far shorter run than the recipe's, with everything a run leaves. That the margin rises takes a model that has
-    read more, and minutes: tests/learn.
+    """A far shorter run than the recipe's, with every file that a run writes. tests/learn checks that the margin rises,
+    which takes minutes and a model that has read more.
     """
     where = tmp_path_factory.mktemp("kto")
     (where / "bin").mkdir()
@@ -120,7 +120,7 @@ def test_the_guides_commands_run_unchanged(trained, shared):
     script = next(block for block in guide.split("```python\n") if "check_training_health" in block).split("```")[0]
     checked = subprocess.run([sys.executable, "-c", script], cwd=where, capture_output=True, text=True, check=True)
     assert "Latest step: 30" in checked.stdout
-    # The guide's `python -m json.tool` reads no JSONL; with --json-lines it does.
+    # The guide's `python -m json.tool` reads JSONL only with --json-lines.
     formatted = shell(command_with(guide, "json.tool") + " --json-lines", where)
     assert formatted.count('"rewards/margins"') == 10
 
@@ -130,7 +130,7 @@ def test_the_final_model_can_be_trained_on_from_its_folder_with_adapters(trained
     where, _ = trained
     data = tmp_path / "data.jsonl"
     examples = preferences.make(40, seed=5, held_out_share=0.0).train
-    # All good ones first: with batches of 4 most hold a single class.
+    # All good ones first: most batches of 4 then hold a single class.
     examples.sort(key=lambda example: not example.label)
     data.write_text("".join(json.dumps(kto_trainer.asdict(example)) + "\n" for example in examples))
     done = run_in(
@@ -207,7 +207,7 @@ def test_a_killed_run_resumes_to_the_unbroken_runs_curve_and_files(tmp_path):
 
 
 def files_below(folder):
-    """Every file but the samples of the machine: a run of a few seconds has none."""
+    """Every file except the system samples: a run of a few seconds has none."""
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     return names - {"logs/system.jsonl"}
 
@@ -222,7 +222,7 @@ def test_two_processes_train_one_model_and_one_of_them_records(tmp_path):
         cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 4  # said once
+    assert json.loads(done.stdout)["steps"] == 4  # printed once
     rows = rows_of(tmp_path / "two")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert rows[-1]["system/samples"] == 4 * 8 * 2

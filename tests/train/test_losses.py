@@ -1,7 +1,7 @@
-"""Each trainer's loss and its gradient, against one written out here token by token in plain torch and float64.
+"""Each trainer's loss and gradient, compared with ones written here token by token in plain torch and float64.
 
-Two ways: the formulas of `losses` alone, whose derivatives are known in closed form; and what a trainer really does to
-its weights, whose gradients are those of a float64 copy of the model that reads every row by itself, without padding.
+There are two comparisons. The formulas of `losses` are compared with derivatives in closed form. The updates of a real
+trainer are compared with the gradients of a float64 copy of the model that reads every row alone, without padding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWERS = [[6, 7, 8, 9, 10], [11, 5, 6], [7, 12, 9, 5]]
 MOVES = torch.tensor(
     [[-0.6, -0.22, 0.1, 0.5, -0.3], [-0.6, 0.5, 0.2, 0.0, 0.0], [-0.2, 0.26, -0.1, -0.6, 0.0]], dtype=torch.float64
 )
-"""From the policy to the old one: ratios beyond every bound, and between LOW and HIGH on both sides of 1."""
+"""Differences between the policy and the old one: ratios beyond every bound, and between LOW and HIGH around 1."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def run(tmp_path):
 
 
 def model_of(seed, width=16):
-    """A small model that is sure of some things: weights large enough for ratios and entropies to differ."""
+    """A small model that is confident about some tokens: its weights are large enough for entropies to differ."""
     model, _ = tiny.build(["a b c d e f g h i j k"], width=width, layers=1, heads=2, seed=seed)
     with torch.no_grad():
         for weight in model.parameters():
@@ -60,20 +60,20 @@ def plain(tensor):
 
 
 def read_alone(model, prompt, answer, temperature=1.0):
-    """Log-probs and entropies of an answer's tokens, from logits and nothing else."""
+    """Log-probs and entropies of an answer's tokens, computed only from logits."""
     output = model(input_ids=torch.tensor([prompt + answer]), output_hidden_states=True)
     every = torch.log_softmax(output.logits[0, len(prompt) - 1 : -1] / temperature, dim=-1)
     return every[torch.arange(len(answer)), torch.tensor(answer)], -(every.exp() * every).sum(dim=-1), output
 
 
 def clipped(r, a, dual):
-    """PPO's objective of one token, case by case."""
+    """PPO's objective for one token, case by case."""
     gain = min(r * a, min(max(r, 1 - LOW), 1 + HIGH) * a)
     return max(gain, dual * a) if dual is not None and a < 0 else gain
 
 
 def kept_gradients(optimizer):
-    """Every update's gradients, as the optimizer gets them."""
+    """The gradients of every update, as the optimizer gets them."""
     seen = []
     optimizer.optimizer.register_step_pre_hook(
         lambda one, *_: seen.append([weight.grad.clone() for group in one.param_groups for weight in group["params"]])
@@ -82,7 +82,7 @@ def kept_gradients(optimizer):
 
 
 def agree(found, wanted):
-    """All gradients, to what float32 can hold."""
+    """All gradients agree to the precision of float32."""
     largest = max(plain(one.abs().max()) for one in wanted)
     assert largest > 1e-3
     assert len(found) == len(wanted)
@@ -94,7 +94,7 @@ def agree(found, wanted):
 
 
 def policy_case():
-    """Ratios on both sides of both bounds and of the dual clip, under advantages of both signs."""
+    """Ratios on both sides of both bounds and of the dual clip, with advantages of both signs."""
     old = drawn(4, 6, seed=1, low=-3.0, high=-0.5)
     shifts = torch.tensor([-0.6, -0.1, 0.1, 0.2, 0.4, 0.7], dtype=torch.float64)
     advantages = torch.tensor([1.5, -1.5, 0.7, -0.7], dtype=torch.float64)[:, None].expand(4, 6).contiguous()
@@ -186,7 +186,7 @@ def test_what_a_mask_leaves_out_is_in_neither_the_loss_nor_the_gradient():
         (-600.0, 100, 0.1 * (1 - 0.2 * 0.1)),
         (0.0, 50_000, 0.1 * 0.8),  # and so is its weight: the coefficient never changes its sign
         (600.0, 50_000, 0.1 * 1.2),
-        (math.nan, 100, 0.1),  # a KL that is no number says nothing
+        (math.nan, 100, 0.1),  # a KL of NaN changes nothing
         (math.inf, 100, 0.1),
     ],
 )
@@ -199,7 +199,7 @@ def test_the_kls_coefficient_moves_towards_the_kl_that_is_wanted(kl, answers, wa
 
 
 def grpo_batch():
-    """Three conversations with tool results in them, and a row that fills up and counts for nothing."""
+    """Three conversations with tool results, and a padding row that does not count."""
     prompts, prompt_mask = left_padded([*PROMPTS, [0]], 0)
     answers, mask = right_padded([*ANSWERS, [0]], 0)
     rows = answered(prompts, prompt_mask, answers, mask)
@@ -210,7 +210,7 @@ def grpo_batch():
 
 
 def share(own, mode, row):
-    """What one token of a row counts."""
+    """The weight of one token of a row."""
     rows = int((own.sum(dim=1) > 0).sum())
     if mode == "token-mean":
         return 1 / plain(own.sum())
@@ -270,7 +270,7 @@ GRPO = [
 
 @pytest.mark.parametrize("changes", GRPO, ids=lambda changes: " ".join(changes) or "plain")
 def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
-    """Under an old policy that is another one, so that every bound is met."""
+    """With a different old policy, so that every bound is reached."""
     settings = grpo_settings_of(**({"aggregation": "token-mean", "temperature": 1.0} | changes))
     updates, model, reference, seen = grpo_updates(run, settings)
     exact, exact_ref = copy.deepcopy(model).double(), reference.double()
@@ -314,14 +314,14 @@ def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run)
         with torch.no_grad():
             for weight, slope in zip(exact.parameters(), wanted, strict=True):
                 weight.sub_(0.05 * slope)
-    assert any(abs(r - 1) > 0.05 for r, _ in ratios)  # it has moved in between
+    assert any(abs(r - 1) > 0.05 for r, _ in ratios)  # the policy has changed in between
 
 
 # PPO
 
 
 def ppo_trainer(settings, run, **parts):
-    """A trainer in its first step, of nothing but these parts."""
+    """A trainer in its first step, made of only these parts."""
     trainer = object.__new__(ppo.PpoTrainer)
     vars(trainer).update(settings=settings, run=run, step=1, **parts)
     return trainer
@@ -333,7 +333,7 @@ def ppo_sampler(settings, run, **parts):
 
 
 def ppo_batch(model, reference, s):
-    """Experience of another policy and critic, so that every bound is met."""
+    """Experience of another policy and critic, so that every bound is reached."""
     prompts, prompt_mask = left_padded(PROMPTS, 0)
     answers, mask = right_padded(ANSWERS, 0)
     rows, mask = answered(prompts, prompt_mask, answers, mask), mask.float()
@@ -427,7 +427,7 @@ def test_ppos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes, i
 
 
 def kept_gradients_of_all(optimizer):
-    """As `kept_gradients`, where some weights have no part in the loss."""
+    """Like `kept_gradients`, but some weights may not be part of the loss."""
     seen = []
     optimizer.optimizer.register_step_pre_hook(
         lambda one, *_: seen.append(
@@ -443,7 +443,7 @@ def kept_gradients_of_all(optimizer):
 
 @pytest.mark.parametrize("is_whitened", [False, True])
 def test_ppos_experience_is_what_the_answers_score_less_their_kl(run, is_whitened):
-    """Rewards, advantages and returns of a batch that was really sampled, token by token."""
+    """Rewards, advantages and returns of a really sampled batch, token by token."""
     given = {"output_dir": "nowhere", "whiten": is_whitened, "temperature": 1.0, "reward_clip": 2.0,
              "missing_eos_penalty": 0.5, "gamma": 0.9, "gae_lambda": 0.8, "truncated_weight": 0.25}  # fmt: skip
     settings = recipe.load("ppo", ppo.Settings, given=given)
@@ -559,7 +559,7 @@ def kto_by_hand(model, reference, batch, s, weights):
 @pytest.mark.parametrize("loss_type", ["kto", "apo_zero_unpaired"])
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1.4, 0.6)])
 def test_ktos_loss_is_the_one_written_by_hand(tmp_path, loss_type, weights):
-    """TRL computes it; that it gets our weights, beta, labels and reference is ours."""
+    """TRL computes it; this checks that it gets our weights, beta, labels and reference."""
     from trl.trainer.kto_config import KTOConfig
 
     given = {"output_dir": str(tmp_path), "loss_type": loss_type, "beta": 0.3, "desirable_weight": weights[0],
@@ -589,7 +589,7 @@ def test_ktos_loss_is_the_one_written_by_hand(tmp_path, loss_type, weights):
     for ids, kept, label in zip(batch["input_ids"], batch["completion_mask"], batch["label"], strict=True):
         answer = loaded.tokenizer.decode(ids[kept.bool()], skip_special_tokens=True)
         assert any(completion == answer and is_good == bool(label) for _, completion, is_good in texts)
-    assert (z > 0.1) == (loss_type == "kto")  # at 0 the two losses are one
+    assert (z > 0.1) == (loss_type == "kto")  # at 0 the two losses are the same
 
 
 # Supervised and reward model

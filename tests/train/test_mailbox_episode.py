@@ -1,4 +1,4 @@
-"""Episodes: what ends them, what the rubric holds, and that nothing a model writes gets out of its inbox."""
+"""Episodes: what ends them, what the rubric holds, and that a model cannot reach beyond its inbox."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_an_episode_without_an_answer_runs_out_at_the_limit_and_no_later():
     assert episode.outcome == "out_of_turns"
     assert episode.rubric.num_turns == 3
     assert episode.rubric.ran_out_of_turns
-    assert episode.rubric.num_total_searches == 2  # what came after the end was not done
+    assert episode.rubric.num_total_searches == 2  # calls after the end were not carried out
 
 
 def test_an_answer_on_the_last_turn_is_an_answer():
@@ -248,7 +248,7 @@ def test_several_calls_in_one_message_are_one_turn_and_each_gets_its_own_result(
     assert json.loads(second.content)["message_id"] == "m1"
     assert episode.rubric.num_turns == 1
     assert episode.rubric.ever_read_right_email
-    assert episode.turn_outcomes == ["search_miss"]  # by its own result, not by that of the other call
+    assert episode.turn_outcomes == ["search_miss"]  # depends on its own result, not on that of the other call
     assert second.message() == {"role": "tool", "name": "read_email", "content": second.content, "tool_call_id": "2"}
 
 

@@ -1,4 +1,4 @@
-"""Generated and loaded mail: questions can be answered, splits do not touch, and any mail can be read."""
+"""Generated and loaded mail: questions can be answered, splits do not overlap, and any mail can be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def call(name, **arguments):
 
 
 def follow(question, box):
-    """The episode of an agent that searches for what the question says, reads it and answers."""
+    """The episode of an agent that searches for the words of the question, reads the result and answers."""
     episode = Episode(question, box)
     for keywords, message_id in zip(question.searches, question.message_ids, strict=True):
         episode.step(call("search_emails", keywords=list(keywords)))
@@ -221,7 +221,7 @@ def test_mini_mailboxes_of_the_splits_differ_and_families_can_be_chosen():
     assert worlds.mini(3).questions == train.questions
 
 
-# One's own mail
+# A user's mail
 
 
 def raw_message(**headers):

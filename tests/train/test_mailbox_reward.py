@@ -25,7 +25,7 @@ def reward(rubric, max_turns, system="document"):
 QUESTION = Question("q", "Where is the kick-off?", "Room B-214 in Porto", ("m1", "m2"), "me@x.y")
 
 # The table of the document's system, each case computed by hand. Every rubric has .1 for never reading an invalid id
-# unless it says otherwise.
+# unless the case changes that.
 CASES = {
     "cannot be parsed": (Rubric(cant_parse_tool_call=True, num_turns=1), -2 + 0.1),
     "cannot be parsed, after finding and reading": (
@@ -156,7 +156,7 @@ def test_nothing_matches_a_reference_without_words():
 
 
 class JudgeServer:
-    """A judge behind an OpenAI-compatible address: says what it is told to, and keeps what it was asked."""
+    """A judge behind an OpenAI-compatible address: always replies with `content`, and keeps its requests."""
 
     def __init__(self, content):
         self.asked = []

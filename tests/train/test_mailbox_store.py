@@ -1,4 +1,4 @@
-"""The mailbox: what a search finds, what an inbox sees, what is kept of a message."""
+"""The mailbox: what a search finds, what an inbox contains, which parts of a message are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_search_finds_all_keywords_in_subject_or_body_newest_first(mailbox):
     assert ids(mailbox.search(ME, ["falcon"])) == ["<5>", "<3>", "<1>"]
     assert ids(mailbox.search(ME, ["FALCON", "budget"])) == ["<1>"]
     assert ids(mailbox.search(ME, ["falcon budget"])) == ["<1>"]
-    assert ids(mailbox.search(ME, ["budget falcon"])) == []  # a phrase, in its order
+    assert ids(mailbox.search(ME, ["budget falcon"])) == []  # a phrase: the word order counts
     assert ids(mailbox.search(ME, ["falcon", "soup"])) == []
     assert ids(mailbox.search(ME, ["falcon"], limit=2)) == ["<5>", "<3>"]
 

@@ -1,4 +1,4 @@
-"""PPO: what it records, that it learns, that it goes on after a kill, and what it refuses."""
+"""PPO: what it records, that it learns, that it resumes after a kill, and what it refuses."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def command(folder, **changes):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A whole run, small. Its reward model has learnt next to nothing, so that some scores are above 0 and some below,
-    which ROLL's positive and negative losses are about.
+    """A small finished run. Its reward model has learnt almost nothing, so some scores are above 0 and some below. The
+    metrics of ROLL for positive and negative losses need both.
     """
     folder = tmp_path_factory.mktemp("ppo") / "run"
     scores = ("codebleu", "bleu", "rouge", "ruby")
@@ -152,7 +152,7 @@ MEASURED = re.compile(r"time/|memory/|perf|system/(?:tps|cpu_wait)|timestamp|att
 
 
 def curve(folder):
-    """What a training comes to, without how long it took."""
+    """The rows of a training by step, without measured times and sizes."""
     return {
         row["step"]: {name: value for name, value in row.items() if not MEASURED.match(name)}
         for row in rows(folder) + [dict(row, step=f"eval {row['step']}") for row in rows(folder, "eval_metrics")]
@@ -160,7 +160,7 @@ def curve(folder):
 
 
 def files(folder):
-    """What a run leaves, but for its lock and the machine's samples: a run of a few seconds may have none."""
+    """The files of a run except its lock and the system samples: a run of a few seconds may have none."""
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
     return found - {"logs/system.jsonl"}
 
@@ -188,7 +188,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, child_en
 
 
 def length(prompts, answers, references):
-    """A user's reward, for trainings that are not about theirs: nothing has to learn it first."""
+    """A user's reward, for tests that are not about the reward: it needs no trained model."""
     return [len(answer) % 5 / 4 for answer in answers]
 
 
@@ -219,7 +219,7 @@ def test_the_true_score_rises_when_it_is_the_reward(tmp_path):
 
 
 def sometimes(prompts, answers, references):
-    """A user's reward that throws on some answers."""
+    """A user's reward that raises on some answers."""
     if any(len(answer) % 3 == 0 for answer in answers):
         raise RecursionError("too deep")
     return [float(len(answer) % 3) for answer in answers]
@@ -237,7 +237,7 @@ def test_an_answer_that_cannot_be_scored_is_left_out_counted_and_ends_nothing(tm
     assert len(logged) == 3
     shares = [row["reward.unscorable_fraction"] for row in logged]
     assert all(0 < share < 1 for share in shares)
-    assert all(row["critic/score/mean"] > 0 for row in logged)  # the mean of those there are: 1 and 2
+    assert all(row["critic/score/mean"] > 0 for row in logged)  # the mean of the scored ones: 1 and 2
     assert all(math.isfinite(row["actor/total_loss"]) for row in logged)
     assert sum("RecursionError" in record.getMessage() for record in caplog.records) == 1
     assert not unexplained(tmp_path / "run")
@@ -282,7 +282,7 @@ def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointi
     )  # fmt: skip
     model.save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
-    # accelerate settles the precision once in a process, so this one has its own.
+    # accelerate sets the precision once per process, so this test starts a separate one.
     changes = {"model": tmp_path / "gpt2", "bf16": True, "gradient_checkpointing": True, "max_steps": 2}
     done = subprocess.run(
         [sys.executable, *command(tmp_path / "run", **changes), "--json"],
@@ -294,7 +294,7 @@ def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointi
 
 
 def test_two_processes_train_one_model_and_one_of_them_writes(tmp_path, child_environment):
-    # accelerate's own launcher starts a single process on a CPU; torch's starts as many as it is told.
+    # accelerate's launcher starts a single process on a CPU; torch's starts any number.
     launched = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
          *command(tmp_path / "run", max_steps=2)],

@@ -1,4 +1,4 @@
-"""RLAIF: what is learnt and logged, what is left out, how it ends and goes on again."""
+"""RLAIF: what is learnt and logged, what is left out, how it ends and resumes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows_of(folder, name="training_metrics"):
 
 
 class Scripted:
-    """A teacher that likes long answers, and has no opinion on those that `fails` picks."""
+    """A teacher that prefers long answers, and fails to judge those that `fails` selects."""
 
     identity = "scripted"
 
@@ -71,7 +71,7 @@ class Scripted:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A tiny student that has hardly read anything."""
+    """A tiny student with hardly any pre-training."""
     folder = tmp_path_factory.mktemp("small")
     loaded = warmed_up(0, steps=6, batch_size=4, learning_rate=6e-3)
     loaded.model.save_pretrained(folder)
@@ -98,7 +98,7 @@ def learn(trainer):
 
 
 class LikesSpaces(Scripted):
-    """A teacher whose wish even a student that has hardly read anything can learn in a few steps."""
+    """A teacher whose preference even a student with hardly any pre-training learns in a few steps."""
 
     def judge(self, questions):
         shares = (question.answer.count(" ") / max(1, len(question.answer)) for question in questions)
@@ -106,7 +106,7 @@ class LikesSpaces(Scripted):
 
 
 def test_a_student_learns_what_its_teacher_likes(tmp_path, trainer):
-    """What the tests of functions like takes a student that has read more, and minutes: tests/learn."""
+    """tests/learn does this with the tests of functions, which takes minutes and a student that has read more."""
     outcome = learn(
         trainer(tmp_path, LikesSpaces(), max_steps=12, group_size=6, learning_rate=1e-2, lr_warmup_steps=0, kl_coef=0.0)
     )
@@ -151,7 +151,7 @@ def test_tensorboard_has_every_tag_of_the_document_on_its_axis(tmp_path, monkeyp
     for tag in DOCUMENT["step"]:
         assert steps[tag] == [1, 2, 3, 4, 5, 6], tag
     for tag in DOCUMENT["epoch"]:
-        first = 1 if tag.endswith("Trend") else 0  # the first epoch has none before it
+        first = 1 if tag.endswith("Trend") else 0  # the first epoch has no previous one
         assert steps[tag] == list(range(first, 3)), tag
     for tag in DOCUMENT["own"]:
         assert steps[tag] == sorted(set(steps[tag])), tag
@@ -164,12 +164,12 @@ def test_the_catalogue_explains_every_name_in_the_log(tmp_path, small):
     assert unexplained(tmp_path) == []
 
 
-# What the numbers are
+# The meaning of the metrics
 
 
 def by_hand(run, batch, advantages):
-    """The loss from logits, token by token, with nothing of ours but the sampled ids; and its gradient. Of the answers
-    that have an advantage.
+    """The loss and its gradient from logits, token by token, over the answers with an advantage. Only the sampled ids
+    come from our code.
     """
     model = copy.deepcopy(run.accelerator.unwrap_model(run.model)).double()
     reference = copy.deepcopy(run.reference).double()
@@ -286,10 +286,10 @@ def test_a_teacher_that_judges_nothing_teaches_nothing_and_ends_the_run(tmp_path
 
 
 def test_a_students_answer_cannot_end_the_training(tmp_path, trainer):
-    """Some are code deeper than Python's stack: they are not judged, and counted, and the others are learnt from."""
+    """Some answers are code deeper than Python's stack: they are counted as not judged, and the others are used."""
 
     class Fed(OfflineTeacher):
-        """Gets such code in the place of every other answer."""
+        """Gets such code instead of about half of the answers."""
 
         def judge(self, questions):
             def deep(task):
@@ -331,7 +331,7 @@ def test_the_user_ends_the_training_while_answers_are_judged(tmp_path, trainer, 
 
 
 def test_the_teacher_is_held_against_the_tests_at_evaluations(tmp_path, trainer):
-    """A teacher that likes everything: what passes no test is accepted all the same."""
+    """The teacher accepts everything, also answers that pass no test."""
 
     class Flattering(Scripted):
         def judge(self, questions):
@@ -344,7 +344,7 @@ def test_the_teacher_is_held_against_the_tests_at_evaluations(tmp_path, trainer)
     finally:
         gold.close()
     assert seen["judge.false_positive_fraction"] == 1.0
-    assert seen["judge.gold_agreement"] == seen["accuracy"] < 1.0  # it is right about what passes
+    assert seen["judge.gold_agreement"] == seen["accuracy"] < 1.0  # it is right only about the answers that pass
     assert seen["true_score"] < seen["reward"] == 1.0
     assert "judge.gold_agreement" not in rows_of(tmp_path)[-1]
 
@@ -375,7 +375,7 @@ def test_the_share_of_verdicts_that_are_right_by_hand():
         "judge.gold_agreement": pytest.approx(1 / 3),
         "judge.false_positive_fraction": 1.0,
         "judge.false_negative_fraction": 0.5,
-        "judge.gold_separation": 0.25,  # of two pairs one is tied, in the other the wrong answer is above
+        "judge.gold_separation": 0.25,  # of two pairs one is tied, in the other the wrong answer is ranked higher
         "solved": 0.75,
         "true_score": 0.75,
     }
@@ -464,10 +464,10 @@ def test_the_bill_counts_both_directions():
 
 
 def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path, trainer):
-    run = trainer(tmp_path, Scripted(), agreement_steps=0, max_new_tokens=1)  # one token: the same answers come again
+    run = trainer(tmp_path, Scripted(), agreement_steps=0, max_new_tokens=1)  # one token: the same answers are repeated
     with run.run:
         run.step = 1
-        asked = run.answer(run.tasks_of_step(), 2, run.generator(1)).questions  # what the step is going to draw
+        asked = run.answer(run.tasks_of_step(), 2, run.generator(1)).questions  # the answers that the step will draw
         different = len({(question.task.prompt, question.answer) for question in asked})
         run.take_step()
         row = run.ledger.row()
@@ -475,7 +475,7 @@ def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path, trainer):
     assert row["Teacher/CacheHitRate"].number == (len(asked) - different) / len(asked)
 
 
-# Ending, acting, going on
+# Ending, acting, resuming
 
 
 def comparable(row):
@@ -527,7 +527,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, child_environment
         lines = {
             folder: {row["step"]: comparable(row) for row in rows_of(tmp_path / folder, stream)}
             for folder in ("whole", "broken")
-        }  # the last word on a step counts: a resumed run overtakes what the killed one had logged
+        }  # the last row of a step counts: a resumed run replaces rows of the killed one
         assert lines["whole"].keys() == lines["broken"].keys()
         for step, row in lines["whole"].items():
             assert lines["broken"][step] == pytest.approx(row, abs=1e-5), (stream, step)
@@ -634,7 +634,7 @@ def test_two_processes_train_one_student(tmp_path, child_environment):
     assert launched.stdout.count("held-out reward") >= 1
 
 
-# What is wrong is said before anything is trained
+# Errors are reported before the training starts
 
 
 @pytest.mark.parametrize(

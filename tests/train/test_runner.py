@@ -1,4 +1,4 @@
-"""Code in a process with limits: what is let in, what is ended, and what it cannot reach. All faults are real."""
+"""Code in a process with limits: what is accepted, what is stopped, and what it cannot reach. All faults are real."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_code_that_never_ends_is_ended_and_the_next_one_runs(runner):
         assert found.passed == (False, False)
         assert "ended by a limit" in found.problem
     assert runner.test("def f(x): return x + 1", TESTS).share == 1.0
-    assert time.process_time() - start < 5  # the time went by elsewhere
+    assert time.process_time() - start < 5  # the time was spent in the other process
 
 
 def test_memory_is_limited(runner):

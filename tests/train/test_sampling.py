@@ -1,4 +1,4 @@
-"""Sampling with a cache gives what a plain pass over each answer alone gives."""
+"""Sampling with a cache gives the same log-probs as a plain pass over each answer alone."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_tokens_come_as_often_as_their_probability_says():
         wanted = (model(ids[:1]).logits[0, -1] / temperature).softmax(-1)
     seen = torch.bincount(found.tokens[:, 0], minlength=20) / 4000
     spread = (wanted * (1 - wanted) / 4000).sqrt()
-    assert wanted.max() - wanted.min() > 0.05  # something to tell apart
+    assert wanted.max() - wanted.min() > 0.05  # the values differ enough to compare
     assert ((seen - wanted).abs() <= 5 * spread + 1e-9).all()
 
 

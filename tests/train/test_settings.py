@@ -1,4 +1,4 @@
-"""The limits of settings, the learning rate by size and by step."""
+"""The limits of settings, and the learning rate by model size and by step."""
 
 from __future__ import annotations
 

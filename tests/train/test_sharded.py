@@ -1,8 +1,8 @@
-"""Weights that are spread over processes (FSDP2): the same training, the same files, the same resume.
+"""Weights that are sharded over processes (FSDP2): the same training, the same files, the same resume.
 
-Two processes on a CPU; `fsdp_on_cpu.py` says how. What is compared are curves of the same training with the weights
-sharded and with a copy on each process (data parallel), which differ only in the order in which float32 numbers are
-summed: rounding is 6e-8 of a number, a few steps of Adam make at most 1e-5 of it.
+The tests use two processes on a CPU, see `fsdp_on_cpu.py`. They compare the curves of the same training with sharded
+weights and with a copy on each process (data parallel). These differ only in the order in which float32 numbers are
+summed: rounding is 6e-8 of a number, and a few steps of Adam increase that to at most 1e-5.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FSDP = {
 }
 MEASURED = ("time/", "memory/", "system/", "perf", "Performance/", "Teacher/Seconds", "agent.trajectory_time",
             "discard.time", "timestamp", "attempt", "mismatch")  # fmt: skip
-"""Times and places; and what compares the sampler with the trainer, which is rounding and nothing else."""
+"""Measured values and attempts; and the mismatch of sampler and trainer, which is only rounding."""
 
 
 def flags(given):
@@ -91,7 +91,7 @@ def test_gathering_clipping_sampling_and_going_back_are_those_of_a_whole_model(t
     AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-2")
 
 
-# PPO, with a critic of its own, several updates a step and micro-batches; 9 held-out prompts do not divide by 2.
+# PPO, with a separate critic, several updates per step and micro-batches; 9 held-out prompts do not divide by 2.
 
 PPO = {
     "families": ("add",), "held_out": 9, "warm_up_steps": 2, "warm_up_batch": 8, "reward_model_steps": 2,
@@ -135,7 +135,7 @@ def test_one_process_goes_on_from_a_checkpoint_that_two_have_sharded(ppo_runs, t
     assert_same_curve(*(curve(tmp_path / name, attempt=2) for name in ("shards", "copies")))
 
 
-# RLAIF and GRPO: copies write a checkpoint, shards go on from it and end where the copies ended.
+# RLAIF and GRPO: a training with copies writes a checkpoint; a sharded one resumes from it and ends the same.
 
 RLAIF = {
     "tasks": 16, "eval_tasks": 5, "prompts_per_step": 2, "group_size": 4, "micro_batch_size": 4, "max_new_tokens": 64,
@@ -159,8 +159,8 @@ def goes_on_sharded(trainer, given, folder):
 
 
 def test_rlaif_goes_on_sharded_from_a_checkpoint_of_copies(tmp_path):
-    """All answers of a student that has read nothing are worth the same, so nothing is learnt from them; tests/learn
-    does this with one that has read.
+    """All answers of an untrained student get the same score, so nothing is learnt from them. tests/learn does this
+    with a trained student.
     """
     goes_on_sharded("rlaif", {**RLAIF, "warm_up_steps": 2, "warm_up_batch_size": 4}, tmp_path)
 

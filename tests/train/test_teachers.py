@@ -61,7 +61,7 @@ def test_each_criterion_is_lost_on_its_own(teacher):
     wrong = scores_of(teacher, f'def below({A}: list) -> list: "Keep the items of {A} below 4."; return []')
     assert wrong["documentation"] == 1.0
     assert wrong["correctness"] < 1.0
-    assert wrong["efficiency"] == pytest.approx(wrong["correctness"])  # code that is not right is quick at nothing
+    assert wrong["efficiency"] == pytest.approx(wrong["correctness"])  # it is multiplied by the share of tests passed
 
 
 def test_what_is_no_function_scores_nothing_and_that_is_a_judgement(teacher):
@@ -113,7 +113,7 @@ def test_cost_ranks_nested_loops_above_loops_above_steps():
     one, loop, nested = "x + 1", "[i for i in x]", "[i for i in x for j in x]"
     assert cost(ast.parse(one)) < cost(ast.parse(loop)) < cost(ast.parse(nested))
     by_hand = "for i in x:\n    y = y + i"
-    assert cost(ast.parse(by_hand)) == 10 * (1 + 2)  # in each round: the loop's own step, an addition, an assignment
+    assert cost(ast.parse(by_hand)) == 10 * (1 + 2)  # in each round: one step of the loop, an addition, an assignment
 
 
 def test_documentation_asks_for_words_names_and_numbers():
@@ -162,7 +162,7 @@ def test_anything_else_is_no_verdict(text):
 
 
 class Counting:
-    """A teacher that counts what it is asked, and fails on answers that say so."""
+    """A teacher that counts its questions, and fails on answers that ask for it."""
 
     identity = "counting 1"
 

@@ -32,7 +32,7 @@ def test_a_text_of_known_pieces_comes_back_as_it_was(pieces):
     known = re.findall(tiny.PIECE, text)
     ids = words(text).input_ids
     assert len(ids) == len(known)
-    if words.unk_token_id not in ids:  # two words side by side make a third
+    if words.unk_token_id not in ids:  # two adjacent words make a third
         assert words.decode(ids) == text
 
 

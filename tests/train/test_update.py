@@ -1,4 +1,4 @@
-"""One update of the weights: clipped, and left out where a gradient is not a number."""
+"""One update of the weights: clipped, and skipped if a gradient is not a number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_gradient_that_is_no_number_changes_nothing_and_is_returned(bad):
     assert norms[0].isfinite()
     assert not norms[1].isfinite()
     assert [first.tolist(), second.tolist()] == [[1.0] * 3, [1.0] * 2]
-    assert first.grad is None  # the next update begins anew
+    assert first.grad is None  # the next update starts from zero
     first.grad, second.grad = torch.ones(3) * 0.1, torch.ones(2) * 0.1
     sharded.update(optimizer, 1.0)
     assert first.tolist() == pytest.approx([0.9] * 3)

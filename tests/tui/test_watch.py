@@ -1,4 +1,4 @@
-"""The terminal view, driven by textual's pilot: on a live run and on foreign logs, small and large, by its keys."""
+"""The terminal view, driven with its keys by textual's pilot: on a live run and on foreign logs, small and large."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALL, LARGE = (80, 24), (200, 60)
 
 
 def drive(path, size, script):
-    """Run the app on a path with a script of a pilot."""
+    """Run the app on a path with a script for the pilot."""
 
     async def go():
         app = WatchApp(Watched(path), interval=0.02)
@@ -59,7 +59,7 @@ async def settled(app, pilot, condition, tries=400):
 
 
 def screen(app):
-    """What stands on the screen, line by line."""
+    """The text on the screen, line by line."""
     width, height = app.size
     strips = app.screen._compositor.render_strips()
     lines = ["".join(segment.text for segment in strip) for strip in strips]
@@ -78,7 +78,7 @@ def shows(app, *words):
 
 @pytest.fixture
 def polls(monkeypatch):
-    """What every look at the watched run or log brought: whether there was something new."""
+    """For each poll of the watched run or log: whether it found something new."""
     found = []
     poll = Watched.poll
 
@@ -129,7 +129,7 @@ def test_a_foreign_log_is_followed_from_before_its_first_line(tmp_path, size, po
             file.write(json.dumps(rows[10])[:20])  # a torn line waits
             file.flush()
             before = len(polls)
-            await settled(app, pilot, lambda: len(polls) >= before + 3)  # one may have been under way
+            await settled(app, pilot, lambda: len(polls) >= before + 3)  # one poll may have been in progress
             await pilot.pause()
             assert "10 rows" in screen(app)
             file.write(json.dumps(rows[10])[20:] + "\n")
@@ -353,7 +353,7 @@ def test_a_log_scale_has_equal_factors_in_equal_heights():
     lines = chart_lines(ChartSeries([1, 2, 3, 4], [1, 2, 3, 4], values, values), (40, 11), log=True)
     assert (lines[0].plain.split()[0], lines[8].plain.split()[0]) == ("100", "1")
     tens = [place for place, line in enumerate(lines[:9]) if line.plain.partition("│")[2][10:13].strip()]
-    assert tens == [4]  # 10 is in the middle between 1 and 100
+    assert tens == [4]  # 10 is halfway between 1 and 100
 
 
 def test_a_log_scale_without_anything_above_zero_says_so():
@@ -446,7 +446,7 @@ def test_wrong_usage_is_one_line(tmp_path, capsys):
 
 @pytest.fixture
 def several(tmp_path):
-    """A folder with a run that fails, one that goes on, and a log of another tool."""
+    """A folder with a failing run, a running one, and a log of another tool."""
     with rlvitals.start(tmp_path / "bad", algorithm="grpo", display="none", hardware=False) as run:
         for row in dying_rows():
             log_row(run, row)
@@ -454,7 +454,7 @@ def several(tmp_path):
     for row in healthy_rows(30):
         log_row(going, row)
     log = write_jsonl(tmp_path / "train_log.jsonl", dying_rows())
-    os.utime(log, (time.time() - 3600, time.time() - 3600))  # else it counts as being written
+    os.utime(log, (time.time() - 3600, time.time() - 3600))  # otherwise it counts as being written
     (tmp_path / "notes.txt").write_text("nothing of interest")
     yield tmp_path
     going.finish()
@@ -468,7 +468,7 @@ def test_a_folder_of_runs_is_a_list_with_verdicts_of_which_one_is_chosen(several
             rows = [
                 line for line in screen(app).splitlines() if any(name in line for name in ("bad ", "going", "train_"))
             ]
-            assert "going" in rows[0]  # what is being written comes first
+            assert "going" in rows[0]  # runs that are being written come first
             assert "healthy" in rows[0]
             assert "running" in rows[0]
             assert all("act" in row for row in rows[1:])
@@ -485,7 +485,7 @@ def test_a_folder_of_runs_is_a_list_with_verdicts_of_which_one_is_chosen(several
 
 
 def test_the_list_is_left_and_come_back_to(several, monkeypatch, capsys):
-    """The loop of the command: a run is chosen, left for the list, and the list is left."""
+    """The loop of the command: open a run, return to the list, and quit the list."""
     shown = []
 
     class Chosen:
