@@ -1,7 +1,7 @@
-"""A child process that feeds a sink and saves its cursor as the follower does, killed at random moments.
+"""Kills a child process at random moments while it feeds a sink and saves its cursor, as the follower does.
 
-For the crash tests of several sinks: `from kills import feed_through_kills, fed_row`. `kill_at_random` does the same to
-a test's own child, for sinks that need another way of feeding.
+For the crash tests of several sinks: `from kills import feed_through_kills, fed_row`. `kill_at_random` does the same
+with a test's own child, for sinks that must be fed in another way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fed_facts(tmp_path: Path):
 def feed_through_kills(
     module: str, name: str, tmp_path: Path, settings: dict[str, Any], *, total: int, kills: int, environment: Any
 ) -> dict[str, Any]:
-    """Feed `total` rows to a sink in children, all but the last of them killed; returns the last memory."""
+    """Feed `total` rows to a sink in child processes. All but the last are killed. Returns the last memory."""
     task = {"module": module, "name": name, "tmp": str(tmp_path), "settings": settings, "total": total}
     (tmp_path / "task.json").write_text(json.dumps(task))
     chance = random.Random(total)
@@ -68,8 +68,8 @@ def feed_through_kills(
 def kill_at_random(
     command: list[str], environment: Any, cursor: Path, chance: random.Random, *, times: int, longest: float
 ) -> int:
-    """Start a child that says "open", and kill it at most `longest` seconds later, `times` over. Every other one may
-    first save its cursor, however busy the machine is. Returns how many were still writing.
+    """Start a child, wait until it prints "open", and kill it at most `longest` seconds later; repeat `times` times.
+    Every second child first gets the time to save its cursor. Returns how many were still writing.
     """
     kills = 0
     for number in range(times):
@@ -91,7 +91,7 @@ def kill_at_random(
 
 
 def _start(tmp_path: Path, environment: Any, module: str) -> subprocess.Popen[str]:
-    """The module's name is for `warm_python`, which knows by it what the child will import."""
+    """`module` is an argument for `warm_python`, which infers from it what the child will import."""
     return subprocess.Popen(
         [sys.executable, __file__, str(tmp_path), module], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment,
@@ -99,7 +99,7 @@ def _start(tmp_path: Path, environment: Any, module: str) -> subprocess.Popen[st
 
 
 def _feed(tmp_path: Path) -> None:
-    """What the child does: open from the cursor, hand over, commit, save the cursor, say so."""
+    """The child's program: open from the cursor, write rows, commit, save the cursor, print a line."""
     from importlib import import_module
 
     task = json.loads((tmp_path / "task.json").read_text())

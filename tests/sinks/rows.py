@@ -1,4 +1,4 @@
-"""Factories for the sink tests: a run's facts, rows, and log files made of rows.
+"""Factories for the sink tests: the facts of a run, rows, and log files with rows.
 
 Imported as `from rows import facts, row, ...`: pytest puts this folder on the path.
 """
@@ -17,7 +17,7 @@ from rlvitals.store.layout import Forwarded, RunDir
 from rlvitals.store.lines import write_nonfinite
 
 START = 1_763_190_000.0
-"""The time of step 0; a row's timestamp is so many seconds later as its step says."""
+"""The time of step 0. The timestamp of a row is START plus its step in seconds."""
 
 CONFIG = {"lr": 1e-5, "model": {"name": "tiny", "layers": 2}, "token": "***"}
 
@@ -29,7 +29,7 @@ def facts(
     id: str = "kto-7b-0123abcd",
     name: str = "kto-7b",
 ) -> RunFacts:
-    """A run in `tmp_path/run`, which is made."""
+    """The facts of a run in `tmp_path/run`; creates the folder."""
     root = tmp_path / "run"
     root.mkdir(parents=True, exist_ok=True)
     return RunFacts(root=root, id=id, name=name, algorithm="kto", config=dict(config), attempts=tuple(attempts))
@@ -45,13 +45,13 @@ def row(
     numbers: Mapping[str, float] | None = None,
     **more: float,
 ) -> SinkRow:
-    """One row; numbers whose names are no identifiers go into `numbers`."""
+    """One row. Metrics whose names are not identifiers go into `numbers`."""
     when = START + step if timestamp is None else timestamp
     return SinkRow(stream, Row(step, when, attempt, {**(numbers or {}), **more}, dict(texts or {})))
 
 
 def rows(steps: Iterable[int], attempt: int = 1, stream: Forwarded = "train") -> list[SinkRow]:
-    """Rows whose values are telling: loss = 1 / (1 + step), rewards/margins = step / 10 + attempt."""
+    """Rows whose values identify them: loss = 1 / (1 + |step|), rewards/margins = step / 10 + attempt."""
     return [
         row(step, attempt, stream, numbers={"loss": 1 / (1 + abs(step)), "rewards/margins": step / 10 + attempt})
         for step in steps
@@ -59,7 +59,7 @@ def rows(steps: Iterable[int], attempt: int = 1, stream: Forwarded = "train") ->
 
 
 def samples(places: Iterable[int], attempt: int = 1) -> list[SinkRow]:
-    """Samples of the machine whose CPU use is their place; each is taken 5 s after the one before."""
+    """Hardware samples, one every 5 s. Their CPU use is their number."""
     return [
         row(place, attempt, "system", timestamp=START + 5 * place, numbers={"System/CPU_Percent": float(place)})
         for place in places
@@ -67,7 +67,7 @@ def samples(places: Iterable[int], attempt: int = 1) -> list[SinkRow]:
 
 
 def write_log(of: RunFacts, written: Iterable[SinkRow]) -> None:
-    """Append the rows to the run's logs as the recorder would, for sinks that read them again."""
+    """Append the rows to the run's logs as the recorder does, for sinks that read them again."""
     for item in written:
         path = RunDir(of.root).log(item.stream)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def write_log(of: RunFacts, written: Iterable[SinkRow]) -> None:
 
 
 def files_with(root: Path, secret: str) -> list[Path]:
-    """Every file below a folder that holds the secret."""
+    """Every file below a folder that contains the secret."""
     found = []
     for path in root.rglob("*"):
         if path.is_file() and secret.encode() in path.read_bytes():

@@ -1,4 +1,4 @@
-"""What every tracker has in common: names, the run's facts, rows written once more, settings and packages."""
+"""Features of every tracker: names, the facts of the run, rewritten rows, settings and packages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_evaluation_is_distinguished_from_training_by_its_name():
     ],
 )
 def test_trackers_and_the_doctor_call_an_evaluations_metric_the_same(name, expected):
-    """`evaluate_x` only begins like a held-out name, and `val/x` is one: both were named otherwise by the trackers."""
+    """`evaluate_x` only starts like a held-out name, and `val/x` is one. The trackers used to name both differently."""
     assert metric_name("eval", name) == held_out_name(name) == expected
 
 
@@ -69,7 +69,7 @@ def test_a_log_is_read_again_as_it_was_handed_over(tmp_path):
     )
     assert [(row.step, row.numbers["loss"]) for row in stored_rows(tmp_path, "train")] == [(3, 3.0), (5, 5.0)]
     assert [(row.step, row.numbers["loss"]) for row in stored_rows(tmp_path, "eval")] == [(5, 7.0)]
-    # A sample of the machine has its place among all samples as its step, as on its first way.
+    # The step of a hardware sample is its number among all samples, as when it was forwarded first.
     assert [(row.step, row.timestamp) for row in stored_rows(tmp_path, "system")] == [(0, 1.0), (1, 2.0)]
 
 
@@ -87,7 +87,7 @@ def test_a_setting_a_tracker_does_not_take_is_refused_with_the_nearest_one():
 
 
 class OwnSink(Sink):
-    """The least a tracker of somebody's own has to say."""
+    """The minimum that a user's own tracker has to define."""
 
     def write(self, rows): ...
     def commit(self): ...
@@ -99,7 +99,7 @@ def test_a_tracker_of_somebody_s_own_finds_what_it_was_opened_with(tmp_path):
     sink = OwnSink(facts, settings, memory)
     assert (sink.facts, sink.settings, sink.memory) == (facts, settings, memory)
     assert not sink.takes_samples
-    sink.abandon()  # nothing to let go of, unless it says so
+    sink.abandon()  # does nothing by default
     assert sink.memory == {"count": 3}
 
 
@@ -126,7 +126,7 @@ def test_rows_that_are_gone_cannot_be_written_again(tmp_path):
         list(rows_held(facts, 2, {"train": 3}, "W&B"))
     (tmp_path / "logs" / "eval_metrics.jsonl").unlink()
     with pytest.raises(SinkError, match="lacks 1 of its 1 rows"):
-        rows_held(facts, 1, {"train": 1, "eval": 1}, "W&B")  # before anything is begun
+        rows_held(facts, 1, {"train": 1, "eval": 1}, "W&B")  # raised before iteration starts
 
 
 def test_an_attempt_says_what_it_is(tmp_path):

@@ -34,7 +34,7 @@ def default_file(tmp_path: Path) -> Path:
 
 
 def expected(items) -> list[dict[str, str]]:
-    """The table that rows should give, made independently: every cell as text, the missing ones empty."""
+    """The expected table for these rows, built independently: every cell is text, missing cells are empty."""
     lines = []
     for item in items:
         line = {"step": str(item.row.step), "timestamp": repr(item.row.timestamp), "attempt": str(item.row.attempt)}
@@ -82,7 +82,7 @@ def test_non_finite_numbers_missing_cells_and_texts_are_distinguished(tmp_path):
     assert (first["nan"], first["up"], first["down"], first["note"]) == ("nan", "inf", "-inf", "")
     assert second["note"] == texts["note"]
     assert third["timestamp"] == ""
-    assert default_file(tmp_path).read_text().splitlines()[-2].endswith(',""')  # an empty text is not a missing one
+    assert default_file(tmp_path).read_text().splitlines()[-2].endswith(',""')  # empty text is not a missing one
 
 
 def test_evaluations_are_named_apart_and_attempts_are_in_their_column(tmp_path):
@@ -127,7 +127,7 @@ def test_rows_sent_again_after_a_failure_are_there_once(tmp_path):
     sink.abandon()
     sink = CsvSink(of, {}, dict(memory))
     sink.write(rows([3]))
-    sink.write([row(4, wider=1.0)])  # the file is rewritten, and then the follower dies before it saves its cursor
+    sink.write([row(4, wider=1.0)])  # the file is rewritten, then the follower dies before it saves its cursor
     sink.commit()
     sink.abandon()
     sink = CsvSink(of, {}, dict(memory))
@@ -184,7 +184,7 @@ def test_any_names_and_texts_come_back_whatever_batches_were_lost(batches):
         sink.close()
         wanted = expected(handed)
         found = table(RunDir(of.root).logs / "metrics.csv")
-        # A batch that was lost may have named its metrics first; the cells are what counts.
+        # A lost batch may have added columns first, so only the cells are compared, not their order.
         assert [{name: cell for name, cell in line.items() if cell} for line in found] == [
             {name: cell for name, cell in line.items() if cell} for line in wanted
         ]

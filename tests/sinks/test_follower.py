@@ -1,4 +1,4 @@
-"""Following the log: cursors, failing and hanging trackers, crashes, catching up, and what people are told."""
+"""Following the log: cursors, failing and hanging trackers, crashes, catching up, and the messages to users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 
 class Ledger(Sink):
-    """A tracker whose back end is a list: `held` is what it was told to keep, `taken` what is on the way."""
+    """A tracker whose back end is a list: `held` are committed rows, `taken` are written but not committed."""
 
     held: ClassVar[list[tuple[str, int, float]]] = []
     opened = 0
@@ -98,13 +98,13 @@ def test_what_a_killed_follower_left_unfinished_is_closed_by_the_next(tmp_path, 
     record(tmp_path, range(3))
     feed = Forwarder(RunDir(tmp_path), "ledger", {})
     assert feed.advance()
-    feed.let_go()  # and never comes to close it
+    feed.let_go()  # without closing the tracker
     assert "closed" not in read_cursor(RunDir(tmp_path), "ledger").memory
     assert follow(RunDir(tmp_path), {"ledger": {}})
     assert read_cursor(RunDir(tmp_path), "ledger").memory["closed"]
     assert ledger.opened == 2
     assert follow(RunDir(tmp_path), {"ledger": {}})
-    assert ledger.opened == 2  # finished is finished
+    assert ledger.opened == 2  # a finished tracker is not opened again
 
 
 def test_a_live_run_is_followed_until_it_ends(tmp_path, ledger):
@@ -141,7 +141,7 @@ def test_a_failing_tracker_is_tried_again_from_its_last_commit(tmp_path, monkeyp
 
 
 def test_what_a_tracker_remembered_of_rows_it_never_held_is_forgotten(tmp_path, monkeypatch):
-    """Its memory is how it knows which rows came before: a row remembered and not held would never arrive."""
+    """A tracker skips rows that its memory lists. A row in the memory that was not committed would never arrive."""
 
     class Remembering(Ledger):
         held: ClassVar[list[tuple[str, int, float]]] = []
@@ -172,7 +172,7 @@ def test_a_tracker_learns_of_an_attempt_that_began_while_it_was_open(tmp_path, m
         seen: ClassVar[list[tuple[int, int]]] = []
 
         def write(self, rows):
-            """Each row with the number of attempts the tracker knew of when the row came."""
+            """Record each row's attempt with the number of attempts that the tracker knows."""
             type(self).seen += [(item.row.attempt, len(self.facts.attempts)) for item in rows]
 
     install(monkeypatch, "attentive", Attentive)
@@ -184,7 +184,7 @@ def test_a_tracker_learns_of_an_attempt_that_began_while_it_was_open(tmp_path, m
                 assert feed.advance()
     feed.let_go()
     assert Attentive.seen == [(1, 1), (1, 1), (2, 2), (2, 2), (3, 3), (3, 3)]
-    assert Attentive.opened == 3  # once for each attempt, and not for each row
+    assert Attentive.opened == 3  # once per attempt, not once per row
 
 
 def test_a_failure_is_reported_with_its_reason_and_since_when(tmp_path, monkeypatch, capsys):
@@ -368,12 +368,12 @@ def follower_pids(run: Path) -> set[int]:
 
 def kill_followers(run: Path) -> None:
     for pid in follower_pids(run):
-        with contextlib.suppress(ProcessLookupError):  # a lock of the round before: this follower has not begun yet
+        with contextlib.suppress(ProcessLookupError):  # a lock of the previous round: this follower has not started yet
             os.kill(pid, signal.SIGKILL)
 
 
 def tensorboard_steps(folder: Path) -> list[int]:
-    """What TensorBoard's own reader shows."""
+    """The steps that TensorBoard's own reader finds."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=True)
@@ -383,7 +383,7 @@ def tensorboard_steps(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp_path):
-    """Trainer and follower are killed at random moments, resumed, and synced in the end."""
+    """Trainer and follower are killed at random moments and resumed; at the end the run is synced."""
     pytest.importorskip("tensorboard")
     run = tmp_path / "run"
     first = 0
@@ -398,7 +398,7 @@ def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp
             acknowledged = int(child.stdout.readline())
         if (
             round_number % 2
-        ):  # the follower first, then the trainer; otherwise the trainer, and the follower a little later
+        ):  # kill the follower first, then the trainer; otherwise the trainer, and the follower a little later
             kill_followers(run)
         child.kill()
         child.wait()
@@ -418,7 +418,7 @@ def test_killed_trainers_and_followers_leave_every_row_once_in_every_tracker(tmp
 
 
 def test_a_tracker_whose_follower_never_began_is_synced_too(tmp_path):
-    """Trainer and follower die before the first commit: only the settings named the tracker."""
+    """Trainer and follower die before the first commit: only the settings name the tracker."""
     script = """
         import os, signal, sys, rlvitals
         run = rlvitals.start(sys.argv[1], track_with=["csv", "json"], display="none")
@@ -494,12 +494,12 @@ def test_a_tracker_whose_disk_is_full_for_the_whole_run_is_caught_up_afterwards(
     assert (tracker["state"], tracker["rows"], tracker["behind"]) == ("failing", 0, 200)
     assert "No space left" in tracker["error"]
     filler.unlink()
-    assert until(lambda: read_cursor(RunDir(run), "json").state == "done", seconds=60)  # the follower is still at it
+    assert until(lambda: read_cursor(RunDir(run), "json").state == "done", seconds=60)  # the follower still retries
     assert [row["step"] for row in rows_in(target)] == list(range(200))
 
 
 def test_a_tracker_without_a_network_for_the_whole_run_is_caught_up_afterwards(tmp_path, monkeypatch):
-    """The back end is a server on this machine that is not there until the run is over."""
+    """The back end is a server on this machine that starts only after the run has ended."""
     address: dict[str, int] = {}
 
     class Remote(Ledger):
@@ -516,7 +516,7 @@ def test_a_tracker_without_a_network_for_the_whole_run_is_caught_up_afterwards(t
     monkeypatch.setattr("rlvitals.sinks.follower.POLL_SECONDS", 0.01)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        address["port"] = server.getsockname()[1]  # nobody listens yet: connection refused
+        address["port"] = server.getsockname()[1]  # not listening yet: connections are refused
         with rlvitals.start(tmp_path) as run:
             follower = threading.Thread(target=follow, args=(RunDir(tmp_path), {"remote": {}}))
             follower.start()

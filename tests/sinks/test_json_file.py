@@ -1,4 +1,4 @@
-"""The JSON tracker: read back with the standard library's parser and with the log's own decoder."""
+"""The JSON tracker, read back with the parser of the standard library and with the decoder of the log."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def default_file(tmp_path: Path) -> Path:
 
 
 def document(path: Path) -> list[dict]:
-    """The whole file, strictly: no NaN, no trailing bytes."""
+    """The whole file as strict JSON: no NaN, no trailing bytes."""
     assert parse_json(path.read_bytes()) == json.loads(path.read_text())
     return json.loads(path.read_text())
 
 
 def as_rows(path: Path) -> list[SinkRow]:
-    """Through the decoder of the log, which knows nothing of `stream`."""
+    """The rows, read by the decoder of the log, which does not know `stream`."""
     found = []
     for entry in document(path):
         stream = entry.pop("stream")
@@ -107,7 +107,7 @@ def test_rows_sent_again_after_a_failure_are_there_once(tmp_path):
     sink.write(rows([1, 2]))
     sink.commit()
     memory = dict(sink.memory)
-    for _ in range(3):  # written, even committed, and the cursor was not saved
+    for _ in range(3):  # written and committed, but the cursor was not saved
         sink.write(rows([3, 4]))
         sink.commit()
         sink.abandon()

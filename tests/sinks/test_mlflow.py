@@ -1,6 +1,6 @@
 """The MLflow tracker on SQLite: written by the real package, read back with MlflowClient.
 
-One database for the whole file, because making one takes seconds; every test has an experiment of its own.
+All tests share one database, because creating one takes seconds. Every test has its own experiment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvitals.sinks.mlflow import MlflowSink, _spell
 
 pytestmark = [
     pytest.mark.slow,
-    # found, not imported: importing takes seconds and is done with the sink's own settings
+    # Found, not imported: the import takes seconds and is done with the settings of the sink.
     pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the package mlflow"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"),
 ]
@@ -65,7 +65,7 @@ def hand_over(sink, *batches):
 
 
 def points_of(items, name):
-    """What the rows say of one metric, as MLflow should show it."""
+    """The points of one metric in the rows, as MLflow should show them."""
     return sorted(
         (item.row.step, item.row.numbers[name], round(item.row.timestamp * 1000))
         for item in items
@@ -89,7 +89,7 @@ def test_every_value_is_at_its_step_and_time_in_full_precision(tmp_path, setting
 def test_nan_is_kept_and_infinities_become_the_largest_numbers(tmp_path, settings):
     odd = [row(1, loss=math.nan), row(2, loss=math.inf), row(3, loss=-math.inf), row(3, loss=math.nan)]
     sink = MlflowSink(facts(tmp_path), settings, {})
-    hand_over(sink, odd, odd)  # the second copy of a NaN is one too
+    hand_over(sink, odd, odd)  # a repeated NaN is also a copy
     sink.close()
     history = Reader(settings).points(1, "loss")
     assert len(history) == 4
@@ -123,7 +123,7 @@ def test_texts_are_tags_evaluations_are_named_apart_and_settings_are_params(tmp_
     assert tags == {"text/phase": "main", "text/eval_note": "x", "text/eval/sample": "y"}
     assert reader.points(1, "eval/accuracy") == [(2, 0.5, round((START + 2) * 1000))]
     assert reader.points(1, "eval_loss")[0][1] == 0.25
-    assert reader.points(1, "loss")[1] == (3, 2.0, round(START * 1000))  # no time of its own: its attempt's
+    assert reader.points(1, "loss")[1] == (3, 2.0, round(START * 1000))  # without a time: that of its attempt
     assert len(data.params) == len(config)
     assert (data.params["lr"], data.params["model.name"], data.params["list"]) == ("1e-05", "tiny", '[1, "a"]')
     assert (data.params["nothing"], data.params["long"]) == ("None", "x" * 6000)
@@ -205,7 +205,7 @@ def test_a_run_made_by_a_follower_that_was_killed_before_its_first_commit_is_fou
 
 
 def test_every_row_is_there_once_after_kills_at_random_moments(tmp_path, settings, child_environment):
-    Reader(settings)  # the database is there before the first child
+    Reader(settings)  # creates the database before the first child starts
     memory = feed_through_kills(
         "rlvitals.sinks.mlflow", "MlflowSink", tmp_path, settings, total=270, kills=3, environment=child_environment
     )
@@ -331,7 +331,7 @@ def test_any_name_is_taken_and_none_runs_into_another(tmp_path, settings):
 def test_samples_of_the_machine_are_at_their_place_and_time(tmp_path, settings):
     handed = samples(range(4))
     sink = MlflowSink(facts(tmp_path), settings, {})
-    hand_over(sink, [*rows([100]), *handed], handed[2:])  # two of them come again
+    hand_over(sink, [*rows([100]), *handed], handed[2:])  # two of them are sent twice
     sink.close()
     reader = Reader(settings)
     assert reader.points(1, "System/CPU_Percent") == points_of(handed, "System/CPU_Percent")

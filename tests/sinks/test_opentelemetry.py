@@ -1,4 +1,4 @@
-"""OpenTelemetry, with the real SDK and a real OTLP receiver on this machine that decodes what it is sent."""
+"""OpenTelemetry, with the real SDK and a real OTLP receiver on this machine that decodes the requests."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_names_that_are_no_instrument_names_stay_apart(tmp_path, receiver):
 def test_a_long_batch_is_several_requests(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(opentelemetry, "POINTS", 10)
     sink = OpenTelemetrySink(facts(tmp_path), {"endpoint": receiver.url, "compression": "gzip"}, {})
-    sink.write(rows(range(7)))  # three points a row
+    sink.write(rows(range(7)))  # three points per row
     sink.commit()
     sink.close()
     assert len(receiver.taken) == 3
@@ -223,7 +223,7 @@ def test_a_long_batch_is_several_requests(tmp_path, receiver, monkeypatch):
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_a_refusal_is_an_error_with_its_status(tmp_path, receiver, status):
-    receiver.faults = [status] * 20  # some versions of the exporter try a 500 again themselves
+    receiver.faults = [status] * 20  # some versions of the exporter retry a 500 themselves
     sink = OpenTelemetrySink(facts(tmp_path), {"endpoint": receiver.url, "timeout": 1}, {})
     sink.write(rows([1]))
     with pytest.raises(SinkError, match="did not accept the metrics: "):
@@ -257,7 +257,7 @@ def steps(receiver):
 
 
 def test_an_outage_and_a_restart_lose_nothing(tmp_path):
-    """500s, then nobody at the address, then the receiver again: all rows and findings arrive, in order."""
+    """First 500s, then no server, then the receiver again: all rows and findings arrive, in order."""
     folder = tmp_path / "run"
     record(folder).finish()
     before = RunDir(folder).findings.stat().st_size if RunDir(folder).findings.exists() else 0
@@ -271,10 +271,10 @@ def test_an_outage_and_a_restart_lose_nothing(tmp_path):
         assert not follow(RunDir(folder), settings, linger=0.3)
         assert (receiver.taken, read_cursor(RunDir(folder), "otel").rows) == ([], 0)
         assert "500" in read_cursor(RunDir(folder), "otel").error
-    assert not follow(RunDir(folder), settings, linger=0.3)  # nobody listens
+    assert not follow(RunDir(folder), settings, linger=0.3)  # no server
     assert read_cursor(RunDir(folder), "otel").state == "failing"
     with receiving(port) as receiver:
-        receiver.faults = [200, 500]  # the metrics are taken, the findings are not: the batch comes again
+        receiver.faults = [200, 500]  # accepts the metrics and refuses the findings: the batch is sent again
         assert follow(RunDir(folder), settings)
         assert steps(receiver) == [*range(25)] * 2
         first, second = receiver.points()[:50], receiver.points()[50:]
@@ -284,7 +284,7 @@ def test_an_outage_and_a_restart_lose_nothing(tmp_path):
         ]  # fmt: skip
         places = [attributes(record)["rlvitals.event.id"].rpartition(":")[2] for record in receiver.records()]
         assert places == [str(before + len(lines[0])), str(before + len(lines[0] + lines[1]))]
-        assert follow(RunDir(folder), settings)  # nothing is sent that was taken
+        assert follow(RunDir(folder), settings)  # accepted data is not sent again
         assert len(receiver.taken) == 3
     assert read_cursor(RunDir(folder), "otel").state == "done"
 

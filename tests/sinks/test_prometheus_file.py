@@ -37,7 +37,7 @@ def record(folder, steps=range(12), **more):
 
 
 def values(text):
-    """By name and further labels; the run's own labels are left out."""
+    """Values by name and labels, without the labels of the run."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -51,7 +51,7 @@ def run_facts_of(folder):
 
 
 def test_a_run_writes_its_file_and_its_end(tmp_path):
-    """Through `start`: the follower is a process of its own."""
+    """Through `start`: the follower is a separate process."""
     file = tmp_path / "textfile" / "grpo.prom"
     run = record(tmp_path / "out" / "grpo", track_with="prometheus", tracker_kwargs={"path": str(file)})
     assert until(lambda: file.exists() and values(file.read_text()).get(("rlvitals_run_step",)) == 11)
@@ -92,7 +92,7 @@ def test_a_killed_trainer_is_reported_by_the_follower(tmp_path, child_environmen
     )
     metrics = values(file.read_text())
     assert metrics["rlvitals_run_verdict",] == 2
-    assert metrics["rlvitals_run_open_findings", "critical"] == 1  # the process is gone: once, not twice
+    assert metrics["rlvitals_run_open_findings", "critical"] == 1  # the lost process is reported once, not twice
 
 
 def test_a_finding_is_exported_without_a_new_row(tmp_path):
@@ -125,7 +125,7 @@ def test_the_file_of_a_finished_run_can_be_removed(tmp_path):
     settings = {"path": str(file), "remove_at_end": True}
     sink = PrometheusSink(run_facts_of(folder), settings, {})
     sink.commit()
-    sink.close()  # another attempt may begin: the run goes on
+    sink.close()  # the run continues: another attempt may start
     assert file.exists()
     run.finish()
     PrometheusSink(run_facts_of(folder), settings, {}).close()

@@ -37,7 +37,7 @@ TWO_ATTEMPTS = (Attempt(1, START), Attempt(2, START + 50, from_step=3))
 
 @pytest.fixture(autouse=True)
 def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings from outside, and no run left open for the next test."""
+    """Removes settings of the environment, and closes an open run for the next test."""
     for name in [name for name in os.environ if name.startswith("SWANLAB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SWANLAB_ROOT", str(tmp_path / "home"))
@@ -53,7 +53,7 @@ def open_sink(tmp_path: Path, memory: dict[str, Any] | None = None, **settings: 
 
 
 def deliver(sink: SwanLabSink, *given: SinkRow) -> None:
-    """What the recorder and the follower do: log, hand over, commit."""
+    """Log, write and commit, as the recorder and the follower do."""
     write_log(sink.facts, given)
     sink.write(given)
     sink.commit()
@@ -125,7 +125,7 @@ def test_values_come_back_exact_at_their_steps(tmp_path: Path) -> None:
     sink = open_sink(tmp_path)
     deliver(sink, *rows([3, 1]), row(3, lr=1e-300))  # out of order, and two rows of one step
     deliver(sink, row(2, loss=0.1 + 0.2))  # late
-    assert read(tmp_path)["kto-7b"].series("loss") == {1: 1 / 2, 2: 0.1 + 0.2, 3: 1 / 4}  # held once commit returns
+    assert read(tmp_path)["kto-7b"].series("loss") == {1: 1 / 2, 2: 0.1 + 0.2, 3: 1 / 4}  # commit has written it
     sink.close()
     experiment = read(tmp_path)["kto-7b"]
     assert experiment.series("loss") == {1: 1 / 2, 2: 0.1 + 0.2, 3: 1 / 4}
@@ -170,7 +170,7 @@ def test_names_swanlab_does_not_like_and_steps_it_does_not_take(tmp_path: Path) 
 def test_an_attempt_is_an_experiment_of_the_group(tmp_path: Path) -> None:
     sink = open_sink(tmp_path)
     deliver(sink, *rows(range(1, 6)), *rows(range(4, 8), attempt=2))
-    # The follower reads the logs side by side, so an evaluation of the first attempt may come now.
+    # The follower reads the logs in parallel, so an evaluation of the first attempt may arrive now.
     deliver(sink, row(5, stream="eval", loss=0.5), row(8, attempt=2, loss=0.8))
     sink.close()
     found = read(tmp_path)
@@ -186,7 +186,7 @@ def test_rows_sent_again_are_read_once(tmp_path: Path) -> None:
     sink = open_sink(tmp_path)
     deliver(sink, *rows(range(5)), row(4, stream="eval", loss=0.5))
     saved = json.loads(json.dumps(sink.memory))
-    deliver(sink, *rows(range(5, 9)))  # held, but its memory is lost
+    deliver(sink, *rows(range(5, 9)))  # committed, but its memory is lost
     late = rows(range(9, 12))
     write_log(sink.facts, late)
     sink.write(late)
@@ -228,7 +228,7 @@ def test_a_log_that_lost_rows_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_noticed_and_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SwanLab swallows the error and would count the values as written."""
+    """SwanLab suppresses the error and would count the values as written."""
     from swanlab.sdk.internal.core_python.store import DataStoreWriter
 
     sink = open_sink(tmp_path)
@@ -255,7 +255,7 @@ def test_abandoning_does_not_wait_for_what_hangs(tmp_path: Path, monkeypatch: py
     deliver(sink, *rows([1]))
     run = swanlab.get_run()
     monkeypatch.setattr(module, "LETTING_GO_SECONDS", 0.05)
-    with run._api_lock:  # as a finish that waits for the network holds it
+    with run._api_lock:  # as held by a finish that waits for the network
         sink.abandon()
     assert list(read(tmp_path)["kto-7b"].series("loss")) == [1]
 

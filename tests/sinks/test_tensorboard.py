@@ -29,7 +29,7 @@ RESUMED = (Attempt(1, START), Attempt(2, START + 1000, from_step=5))
 
 
 def read(log_dir: Path):
-    """What TensorBoard holds of a folder: nothing thinned, superseded points dropped."""
+    """A folder as TensorBoard reads it: all points, without the superseded ones."""
     from tensorboard.backend.event_processing.event_accumulator import (
         STORE_EVERYTHING_SIZE_GUIDANCE,
         EventAccumulator,
@@ -39,7 +39,7 @@ def read(log_dir: Path):
 
 
 def points(log_dir: Path, tag: str) -> list[tuple[int, float]]:
-    """One metric's points, on which TensorBoard's two readers (for scripts, and behind its pages) must agree."""
+    """The points of one metric. TensorBoard's two readers (for scripts and for its pages) must give the same."""
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
     found = [(event.step, event.value) for event in read(log_dir).Scalars(tag)]
@@ -195,7 +195,7 @@ def test_rows_sent_again_after_an_error_are_read_once(tmp_path):
     sink.abandon()
     memory = write(of, tmp_path / "tb", rows(range(1, 6)))
     sink = TensorBoardSink(of, settings, dict(memory))
-    sink.write(rows(range(6, 20_000)))  # more than the buffer holds: a part is in the file
+    sink.write(rows(range(6, 20_000)))  # more than the buffer holds: some rows are in the file
     assert sum(path.stat().st_size for path in (tmp_path / "tb").iterdir()) > 2**20
     sink.abandon()
     write(of, tmp_path / "tb", rows(range(6, 12)), memory=memory)

@@ -1,4 +1,4 @@
-"""Trackio, with the real package: what its own storage gives back, also after kill -9."""
+"""Trackio, with the real package: its own storage returns the rows, also after kill -9."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TWO_ATTEMPTS = (Attempt(1, START), Attempt(2, START + 50, from_step=3))
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Trackio's folder, which it otherwise takes from the environment at its import."""
+    """Trackio's folder, which it otherwise reads from the environment when it is imported."""
     for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_STORAGE_MODE", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -44,7 +44,7 @@ def open_sink(tmp_path: Path, memory: dict[str, Any] | None = None, **settings: 
 
 
 def read(run: str = "kto-7b") -> list[dict[str, Any]]:
-    """What Trackio itself reads of one run, by step."""
+    """The rows of one run as Trackio reads them, sorted by step."""
     return sorted(SQLiteStorage.get_logs(PROJECT, run), key=lambda log: log["step"])
 
 
@@ -101,7 +101,7 @@ def test_rows_sent_again_are_read_once(tmp_path: Path) -> None:
     sink.commit()
     saved = json.loads(json.dumps(sink.memory))
     sink.write([*rows(range(5, 9)), row(5, stream="eval", loss=1.0)])
-    sink.commit()  # held, but its memory is lost
+    sink.commit()  # committed, but its memory is lost
     sink.write(rows(range(9, 12)))
     sink.abandon()
     sink = open_sink(tmp_path, saved)
@@ -132,7 +132,7 @@ def test_on_a_network_disk_fragments_are_written(tmp_path: Path, folder: Path, m
         sink.commit()
         sink.close()
     assert not list(folder.glob("*.db"))
-    fragments.import_inbox_dir(folder / "inbox")  # what the dashboard does
+    fragments.import_inbox_dir(folder / "inbox")  # as the dashboard does
     assert [log["step"] for log in read()] == [0, 1, 2, 3, 4, 5]
     assert read()[5]["loss"] == math.inf
     assert datetime.fromisoformat(read()[5]["timestamp"]).timestamp() == START + 5
@@ -198,7 +198,7 @@ def test_a_server_of_ones_own_acknowledges_and_takes_a_row_once(
         sink = open_sink(tmp_path, **settings)
         sink.write(rows(range(4)))
         sink.commit()
-        assert [log["step"] for log in read()] == [0, 1, 2, 3]  # held as soon as commit returns
+        assert [log["step"] for log in read()] == [0, 1, 2, 3]  # in the storage when commit returns
         sink.abandon()
         sink = open_sink(tmp_path, **settings)
         sink.write([*rows(range(4)), row(4, loss=math.nan), row(4, attempt=2, loss=-math.inf)])
@@ -253,7 +253,7 @@ def test_samples_of_the_machine_are_system_metrics_on_the_axis_of_time(tmp_path:
     sink.write([*samples([0]), *rows([100])])
     sink.commit()
     saved = json.loads(json.dumps(sink.memory))
-    for memory in (saved, saved):  # the second time they come again
+    for memory in (saved, saved):  # the second time, they are sent again
         sink = open_sink(tmp_path, json.loads(json.dumps(memory)))
         sink.write(samples([1, 2]))
         sink.commit()

@@ -31,7 +31,7 @@ RESUMED = (Attempt(1, START), Attempt(2, START + 1000, from_step=5))
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
-    """W&B's caches and settings are the test's own."""
+    """Each test has its own caches and settings of W&B."""
     for name in ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_RUN_GROUP"):
@@ -39,7 +39,7 @@ def _own_home(tmp_path, monkeypatch):
 
 
 def records(path: Path) -> list:
-    """Every whole record: a 7-byte header, then a LevelDB log (blocks of 32 KiB, chunks with a 7-byte head)."""
+    """Every complete record: a 7-byte header, then a LevelDB log (blocks of 32 KiB, chunks with a 7-byte head)."""
     from wandb.proto import wandb_internal_pb2
 
     data, position, parts, found = path.read_bytes(), 7, b"", []
@@ -59,7 +59,7 @@ def records(path: Path) -> list:
 
 
 def run_files(folder: Path, attempt: int = 1) -> list[Path]:
-    """What `wandb sync` finds of an attempt."""
+    """The files of an attempt that `wandb sync` finds."""
     return sorted(folder.glob(f"wandb/offline-run-*/run-*-a{attempt}.wandb"))
 
 
@@ -83,7 +83,7 @@ def run_record(folder: Path, attempt: int = 1):
 
 
 def write(of, folder, *batches, memory=None, **settings):
-    """Log as the recorder would, hand over as the follower would."""
+    """Log like the recorder, then write like the follower."""
     sink = WandbSink(of, {"mode": "offline", "dir": str(folder), **settings}, json.loads(json.dumps(memory or {})))
     for batch in batches:
         sink.write(batch)
@@ -312,7 +312,7 @@ def test_samples_of_the_machine_have_an_axis_of_their_own(tmp_path):
     of = facts(tmp_path)
     write_log(of, [*rows([100]), *samples(range(3))])
     memory = write(of, tmp_path, [*rows([100]), *samples(range(2))])
-    write(of, tmp_path, samples([2]), memory=memory)  # a closed run is written anew, samples and all
+    write(of, tmp_path, samples([2]), memory=memory)  # a closed run is rewritten with its samples
     found = [values for values in history(tmp_path) if "System/CPU_Percent" in values]
     assert [(values["rlvitals/sample"], values["System/CPU_Percent"]) for values in found] == [(0, 0), (1, 1), (2, 2)]
     assert not any("rlvitals/step" in values for values in found)
