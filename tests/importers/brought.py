@@ -1,4 +1,4 @@
-"""What the tests of trackers share: a run's rows, the command in a process of its own, and a proxy that fails or holds.
+"""Helpers for the tests of trackers: the rows of a run, the command in a separate process, and a proxy that can fail.
 
 Imported as `from brought import ...`: pytest puts this folder on the path.
 """
@@ -29,14 +29,14 @@ def rows(root: Path, stream: str = "train") -> list[Row]:
 
 
 def points(root: Path, name: str, stream: str = "train") -> list[tuple[int, float, str]]:
-    """Step, time and value of each point of a metric; values as text, so that NaN equals itself."""
+    """Step, time and value of each point of a metric. Values are text, so NaN equals NaN."""
     return [
         (row.step, row.timestamp, repr(float(row.numbers[name]))) for row in rows(root, stream) if name in row.numbers
     ]
 
 
 def folders(folder: Path) -> dict[str, Path]:
-    """The runs that were made in a folder, by the name they have."""
+    """The imported runs in a folder, by name."""
     from rlvitals.store.cards import read_info
 
     return {read_info(RunDir(path.parent)).name: path.parent for path in folder.glob("*/run.json")}
@@ -66,15 +66,15 @@ class _Server(ThreadingHTTPServer):
 
 
 class Proxy:
-    """Passes requests on to a real server, unless told to answer a status or to hold one."""
+    """Forwards requests to a real server. It can answer some with an error status, and hold others."""
 
     def __init__(self, url: str) -> None:
         target = urlsplit(url)
         self.seen: list[str] = []
         self.faults: dict[str, list[int]] = {}
-        """Statuses that the next requests get whose address or body matches a pattern."""
+        """Pattern -> statuses for the next requests whose address or body matches it."""
         self.hold: tuple[str, int] | None = None
-        """Hold the request whose address or body matches, the how-manieth."""
+        """(pattern, number): hold requests whose address or body matches, from the match with this number on."""
         self.holding, self.released = threading.Event(), threading.Event()
         self._matched = 0
         proxy = self

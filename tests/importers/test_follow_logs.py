@@ -1,4 +1,4 @@
-"""Following a log that grows: against a real writer, through tears, rotation and replacement."""
+"""Following a log that grows: with a real writer, torn lines, rotation and replacement."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_process_that_really_writes_is_followed_row_by_row(tmp_path, kind):
     writer = subprocess.Popen([sys.executable, "-c", WRITER, path, kind])
     tail, polls, is_over = LogTail(path), [], False
     while not is_over:
-        is_over = writer.poll() is not None  # asked before the poll: what was written until then is still read
+        is_over = writer.poll() is not None  # checked before the poll, so the last rows are still read
         polls += [rows] if (rows := tail.poll().rows) else []
         time.sleep(0.01)
     assert writer.wait() == 0
@@ -67,7 +67,7 @@ def verl_lines():
 
 
 def console_lines():
-    """Each kind of row is more telling than those before; a mapping over two lines, and bars that draw themselves."""
+    """Each kind of row has more information than those before. A mapping has two lines, and progress bars redraw."""
     yield "step 1: loss=0.9\r\nstep 2: loss=0.8\r\n"
     for done in range(1, 4):
         yield f"\rTrain: {done * 10}%|█▊  | {done}/10 [00:10<08:15, 1.0s/it, policy_loss=0.{done}, kl=nan]"
@@ -128,7 +128,7 @@ FILES["a very long head"] = "".join([*(f"loading {n}\n" for n in range(9000)), *
 
 
 def events():
-    """The bytes of an event file, tag by tag; the evaluation of a step comes after the next one."""
+    """The bytes of an event file with one event per tag. The evaluation of a step comes after the next step."""
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason="needs tensorboard")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -155,7 +155,7 @@ def rows_in(path):
 
 
 def follow(path, data, sizes, rows=(), tail=None):
-    """Append to a file piece by piece; what a follower knows in the end, before the writer is known to be done."""
+    """Append to a file piece by piece. Returns the follower and its rows before it knows that the writer is done."""
     tail, rows, at = tail or LogTail(path), list(rows), 0
     for size in itertools.cycle(sizes):
         with path.open("ab") as file:
@@ -214,7 +214,7 @@ def test_another_log_in_a_log_s_place_is_read_from_its_beginning(tmp_path, old, 
 
 
 def test_rows_that_no_longer_count_are_judged_again(tmp_path):
-    """As `check --follow` and `watch` see it."""
+    """As `check --follow` and `watch` read a log."""
     path = tmp_path / "log"
     path.write_text("step 1: loss=0.9\nstep 2: loss=0.8\n")
     feed = LogFeed(path)
@@ -228,7 +228,7 @@ def test_rows_that_no_longer_count_are_judged_again(tmp_path):
 
 
 def test_a_longer_copy_of_each_log_goes_on_where_it_ended(tmp_path):
-    """rsync writes a whole new file and renames it: nothing is judged anew, unless the rows themselves change."""
+    """rsync writes a whole new file and renames it. Rows are judged again only if they change."""
     path, draft, data = tmp_path / "log", tmp_path / "draft", FILES["verl"]
     tail, rows = LogTail(path), []
     for end in range(50, len(data) + 50, 50):
@@ -305,7 +305,7 @@ def test_a_log_cut_in_place_is_read_from_its_beginning(tmp_path, rows):
 
 
 def test_another_log_that_ends_the_same_way_is_read_from_its_beginning(tmp_path):
-    """A new run of the same script: as long as the old log, and its last lines are the same."""
+    """A new run of the same script: its log has the length and the last lines of the old one."""
     path, draft, lines = tmp_path / "log", tmp_path / "draft", "=" * 300
     path.write_text(f'{{"step": 1, "loss": 0.5}}\n{lines}\n')
     tail = LogTail(path)
@@ -317,7 +317,7 @@ def test_another_log_that_ends_the_same_way_is_read_from_its_beginning(tmp_path)
 
 
 def test_a_longer_copy_in_a_log_s_place_goes_on_where_it_ended(tmp_path):
-    """rsync writes a whole new file and renames it, at every turn."""
+    """rsync writes a whole new file each time and renames it."""
     path, draft = tmp_path / "log", tmp_path / "draft"
     add(path, 1)
     tail = LogTail(path)

@@ -1,6 +1,6 @@
-"""Every reader on damaged files: small logs of each format, cut, doubled, flipped, spliced, in the wrong encoding.
+"""Every importer reads damaged files: small logs of each format, cut, doubled, flipped, spliced, in a wrong encoding.
 
-Whatever a file holds, reading it gives rows of numbers or says that it is no log. A format without a sample here fails.
+Reading any file gives rows of numbers or raises NotALog. A format without a sample here fails the test.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rlvitals.importers.registry import importers
 
 ROWS = [{"step": step, "loss": 1 / step, "reward": step / 10, "kl": 0.1, "eval_acc": 0.5} for step in range(1, 13)]
 CHANGES = 40
-"""Damaged files of each sample."""
+"""The number of damaged files per sample."""
 PATIENCE = 20.0
-"""Seconds for one small file, on a busy machine."""
+"""The most seconds for one small file, on a busy machine."""
 
 
 def lines(template):
@@ -106,7 +106,7 @@ def trackio():
 
 
 def records(mark, number, version, contents):
-    """The file of a tracker: a head, then records with their checksums."""
+    """The file of a tracker: a header, then records with checksums."""
     found = struct.pack("<4sHB", mark, number, version)
     for data in contents:
         found += struct.pack("<IHB", zlib.crc32(data, zlib.crc32(b"\x01")), len(data), 1) + data
@@ -178,7 +178,7 @@ SAMPLES = {
     "trackio": [trackio],
     "wandb": [wandb],
 }  # fmt: skip
-"""Format -> small logs: their text, or what makes their bytes."""
+"""Format -> small logs: their text, or a function that returns their bytes."""
 IMPORTERS = {importer.name: importer for importer in importers()}
 
 
@@ -231,7 +231,7 @@ def recoded(data, chance):
 
 
 def swapped(data, chance):
-    """Other characters where some stand that mean something."""
+    """Replaces characters that have a meaning by others."""
     old, new = chance.choices(
         [b"0", b",", b":", b'"', b"\n", b"|", b" ", b"{", b"[", b"%", b".", b"/", b"-", b"1e999"], k=2
     )
@@ -250,7 +250,7 @@ def is_rows(rows):
 
 
 def rows_or_none(read):
-    """What reading gives, where it gives rows; nothing but NotALog may say that there are none."""
+    """The rows, or None if `read` raises NotALog or MissingDependency. Any other result fails the test."""
     start = time.perf_counter()
     try:
         rows = read()
@@ -282,7 +282,7 @@ def test_a_damaged_file_gives_rows_or_is_no_log(tmp_path, name):
 
 @pytest.mark.parametrize("name", IMPORTERS)
 def test_the_samples_are_of_their_formats(tmp_path, name):
-    """Damage is only worth something where the whole file is read."""
+    """The test with damaged files needs samples that can be read when undamaged."""
     for number, sample in enumerate(SAMPLES.get(name, [])):
         path = tmp_path / str(number)
         path.write_bytes(sample_bytes(sample))

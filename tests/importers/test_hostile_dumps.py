@@ -1,4 +1,4 @@
-"""Rows of dumps with every part in turn replaced by something else: what cannot be read is left out, never raised."""
+"""Rows of dumps with each part in turn replaced by an odd value. Unreadable values are skipped and never raise."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ SLIME = {
 
 
 def replaced(value, path=()):
-    """The way to every part of a value."""
+    """The path to every part of a value."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
@@ -99,7 +99,7 @@ def replaced(value, path=()):
 
 
 def spoilt(value):
-    """The value with each of its parts in turn replaced by each of the odd ones."""
+    """The value with each of its parts in turn replaced by each odd value."""
     for path in replaced(value):
         for odd in ODD:
             changed = [copy.deepcopy(value)]
@@ -116,7 +116,7 @@ def test_no_row_raises(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     rows = list(spoilt(LINES[name]))
-    if name.startswith("rollout_dump"):  # a file of ROLL's is one row
+    if name.startswith("rollout_dump"):  # a file of ROLL is one row
         for row in rows:
             file.write_text(json.dumps(row))
             read_or_refuse(file)
@@ -128,7 +128,7 @@ def test_no_row_raises(tmp_path, name):
     assert log.find(worst=True, limit=5)
     assert log.find(text="nowhere to be found") == []
     for step in log.steps:
-        assert as_json({"groups": [plain(group) for group in log.at(step)]})  # what a page is sent
+        assert as_json({"groups": [plain(group) for group in log.at(step)]})  # the data for a page
 
 
 def read_or_refuse(path):

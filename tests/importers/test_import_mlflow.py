@@ -1,4 +1,4 @@
-"""Runs of a real MLflow server, logged and brought in through the real client."""
+"""Runs of a real MLflow server, logged and imported with the real client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
 
 START = 1_763_190_000_000
 LONG = 26_000
-"""Points of one metric: more than MLflow gives in one page."""
+"""The points of one metric, more than MLflow returns in one page."""
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 
 
@@ -50,7 +50,7 @@ def environment(folder):
 
 @pytest.fixture(scope="module")
 def store(folder):
-    """A database with an experiment of four runs, in a client of its own."""
+    """A database with an experiment of four runs, and its own client."""
     uri = f"sqlite:///{folder}/mlflow.db"
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("team/grpo", artifact_location=str(folder / "artifacts"))
@@ -67,7 +67,7 @@ def store(folder):
     log(long, [Metric("loss", i / 7, START + 10 * i, i) for i in range(LONG)])
     odd = {3: math.nan, 4: math.inf, 5: -math.inf}
     mixed = begin("mixed")
-    for i in range(20):  # log_metrics gives one time to a row; an evaluation comes later
+    for i in range(20):  # log_metrics gives one time to a row; evaluations come later
         moment = START + 1000 * i
         both = [Metric("reward", odd.get(i, i / 3), moment, i), Metric("kl", -i / 9, moment, i)]
         later = [Metric("eval/accuracy", i / 20, moment + 500, i)] if i % 5 == 0 else []
@@ -75,7 +75,7 @@ def store(folder):
     client.log_batch(mixed, params=[Param("lr", "1e-5"), Param("hf_token", SECRET), Param("name", "a b")])
     client.set_terminated(mixed, "FAILED", START + 60_000)
     hostile = begin("../../evil/run")
-    log(hostile, [Metric("loss", i, START + i, 0) for i in range(5)])  # nobody gave a step
+    log(hostile, [Metric("loss", i, START + i, 0) for i in range(5)])  # logged without a step
     client.set_terminated(hostile)
     again = begin("again")
     for i, step in enumerate([0, 10, 20, 30, 10, 20]):  # restarted from a checkpoint
@@ -114,7 +114,7 @@ def server(folder, store, environment):
 def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environment, tmp_path, capsys):
     _, client, ids = store
     proxy = Proxy(server)
-    proxy.faults["metrics/get-history"] = [503, 429]  # MLflow's own client tries again
+    proxy.faults["metrics/get-history"] = [503, 429]  # MLflow's own client retries
     address = f"mlflow:{proxy.url}#team/grpo"
     done = imported(environment, address, "--to", tmp_path / "runs", "--json")
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
         "long": ("new", LONG, 0, 0), "mixed": ("new", 20, 4, 20), "../../evil/run": ("new", 5, 0, 0),
         "again": ("new", 6, 0, 0),
     }  # fmt: skip
-    assert proxy.count("metrics/get-history") == 2 + 2 + 4 + 1 + 2  # two faults; the long metric has two pages
+    assert proxy.count("metrics/get-history") == 2 + 2 + 4 + 1 + 2  # two faults, and two pages of the long metric
     found = folders(tmp_path / "runs")
     assert os.listdir(tmp_path) == ["runs"]
     assert found["../../evil/run"].parent == tmp_path / "runs"
@@ -147,7 +147,7 @@ def test_an_experiment_comes_with_every_point_and_goes_on(store, server, environ
     assert FolderMarks(tmp_path / "runs").read()["runs"][found["long"].name] == {
         "tags": ["team=rl", "starred"], "note": "the long one",
     }  # fmt: skip
-    assert open_run(found["long"]).info.status == "interrupted"  # MLflow says that it runs; nothing here writes it
+    assert open_run(found["long"]).info.status == "interrupted"  # running in MLflow, but nothing writes it here
     assert points(found["../../evil/run"], "loss") == [(i + 1, (START + i) / 1000, repr(float(i))) for i in range(5)]
     assert "numbered from 1" in facts["../../evil/run"]["notes"][0]
     assert [(row.step, row.attempt) for row in rows(found["again"])] == [

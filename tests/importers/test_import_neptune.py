@@ -1,5 +1,5 @@
-"""Exports of Neptune: tables as neptune-exporter writes them (its schema and names of files), and series as the neptune
-client's `fetch_values()` gives them, saved with pandas.
+"""Exports of Neptune: tables as neptune-exporter writes them (with its schema and file names), and series as returned
+by `fetch_values()` of the neptune client, saved with pandas.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_an_export_comes_with_every_point(exported, tmp_path, capsys):
     assert view.config["params/lr"] == 1e-5
     assert view.config["params/hf_token"] == "***"
     assert view.config["rlvitals"]["tracker"]["tags"] == ["rl", "try"]
-    # Neptune's steps have decimals, those of a run do not.
+    # Steps in Neptune have decimals, steps of a run do not.
     assert [(step, value) for step, _, value in points(found["../../evil"], "loss")] == [
         (25 * i, repr(i / 7)) for i in range(9)
     ]

@@ -1,5 +1,5 @@
-"""Experiments of a SwanLab server, fetched by the real client. The server answers what the client of swanlab 0.10 asks,
-in the forms that its code reads (pages of runs and keys, the export of sixteen metrics as one wide CSV).
+"""Experiments of a SwanLab server, fetched by the real client. The server answers the requests of the swanlab 0.10
+client in the forms that it reads (pages of runs and keys, the export of sixteen metrics as one wide CSV).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ODD = {3: math.nan, 4: math.inf, 5: -math.inf}
 
 
 class SwanLab:
-    """A server with one project. `broken` exports give no file, as many times as it says."""
+    """A server with one project. The next `broken` exports return no file."""
 
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
@@ -162,7 +162,7 @@ def server(tmp_path, monkeypatch):
 
 
 def test_a_project_comes_with_every_point_and_goes_on(server, tmp_path, capsys):
-    server.broken = 1  # the client swallows it and gives no points: they are asked for again
+    server.broken = 1  # the client suppresses it and returns no points: rlvitals asks again
     address = f"swanlab:{server.url}#me/grpo"
     assert main(["import", address, "--to", str(tmp_path / "runs"), "--json"]) == 0
     facts = {one["name"]: one for one in json.loads(capsys.readouterr().out)["runs"]}

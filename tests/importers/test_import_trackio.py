@@ -1,4 +1,4 @@
-"""Runs of Trackio, logged with the real package and brought in from its own storage and from a real server of it."""
+"""Runs of Trackio, logged with the real package and imported from its storage and from a real Trackio server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytest.importorskip("trackio", reason="trackio is not installed: pip install 'rl
 pytestmark = pytest.mark.slow
 
 LONG = 12_000
-"""Rows of a run: more than one answer of Trackio's may have."""
+"""The rows of a run, more than one answer of Trackio may have."""
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 
 LOGGING = """
@@ -162,7 +162,7 @@ def test_a_server_that_fails_and_an_import_that_is_killed(logged, server, tmp_pa
     proxy.released.set()
     held = rows(folders(tmp_path / "runs")["long"])
     assert len(held) == base.PAGE_ROWS
-    proxy.faults[page] = [503]  # Trackio's client does not try again; rlvitals does
+    proxy.faults[page] = [503]  # Trackio's client does not retry; rlvitals does
     proxy.seen.clear()
     done = imported(logged, *words[4:], "--json")
     assert done.returncode == 0, done.stderr

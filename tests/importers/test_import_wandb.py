@@ -1,4 +1,4 @@
-"""Runs that the real wandb client logged to a server, brought back by the real public API of the same client."""
+"""Runs that the real wandb client logged to a server, imported with the public API of the same client."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_project_comes_with_every_value_and_goes_on(logged, environment, tmp_p
     }  # fmt: skip
     found = folders(tmp_path / "runs")
     assert sorted(found) == ["../../../evil", "kto 7b", "long"]
-    assert sorted(os.listdir(tmp_path)) == ["runs"]  # the hostile name has left nothing outside
+    assert sorted(os.listdir(tmp_path)) == ["runs"]  # the hostile name created nothing outside
     assert [path.name for path in (tmp_path / "runs").iterdir() if path.name.startswith("evil")] == ["evil-hostile"]
 
     trained = rows(found["kto 7b"])
@@ -158,12 +158,10 @@ def test_an_import_that_is_killed_goes_on_without_doubles(logged, environment, t
     logged.hold_at = None
     logged.released.set()
     assert 0 < len(rows(tmp_path / "run")) < 2500
-    with open(
-        RunDir(tmp_path / "run").train_log, "ab"
-    ) as file:  # what the kill may leave of a page that was not committed
+    with open(RunDir(tmp_path / "run").train_log, "ab") as file:  # rows that a kill may leave of an uncommitted page
         file.write(b'{"step":2000,"attempt":1,"loss":1}\n{"step":20')
     logged.variables.clear()
-    logged.faults += [429, 503, 502]  # the client waits and asks again
+    logged.faults += [429, 503, 502]  # the client waits and retries
     done = imported(environment, "wandb:team/grpo/long", "--to", tmp_path / "run", "--json")
     assert done.returncode == 0, done.stderr
     assert min(asked["minStep"] for asked in logged.variables if "minStep" in asked) == 2000
@@ -190,7 +188,7 @@ def test_a_missing_login_and_a_refused_one_say_how_to_log_in(logged, environment
 
 
 def test_tables_of_completions_are_rollouts(server, environment, tmp_path):
-    """As TRL logs them: a table for each logging step, a row for each completion; the step is a text."""
+    """As TRL logs them: a table for each logging step and a row for each completion. The step is text."""
     columns = ["step", "prompt", "completion", "accuracy_reward", "advantage"]
     run = server.run("team", "tables", "trl1")
     run["state"] = "finished"

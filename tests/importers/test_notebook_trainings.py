@@ -1,4 +1,4 @@
-"""Which parts of a notebook are one training, at which steps its rows are, and which training is the main one."""
+"""Which parts of a notebook belong to one training, the steps of its rows, and which training is the main one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlvitals.importers.notebook_trainings import BarProgress, OutputPart, Train
 
 
 def rows(steps, **names):
-    """Rows at these steps; a name's value may depend on the position."""
+    """Rows at these steps. The value of a metric may depend on the position."""
     return [
         {"step": step, **{name: value(at) if callable(value) else value for name, value in names.items()}}
         for at, step in enumerate(steps, 1)
@@ -35,9 +35,9 @@ def steps_of(one):
     ("printed", "shown", "expected"),
     [
         (5, [10, 20, 30, 40, 50], [10, 20, 30, 40, 50]),
-        (6, [10, 20, 30, 40], [10, 20, 30, 40, 50, 60]),  # the table is a little older
+        (6, [10, 20, 30, 40], [10, 20, 30, 40, 50, 60]),  # the table was saved a little earlier
         (3, [10, 20, 30, 40, 50], [10, 20, 30]),
-        (8, [10, 20, 30, 40, 50], [1, 2, 3, 4, 5, 6, 7, 8]),  # too many more to be its rows
+        (8, [10, 20, 30, 40, 50], [1, 2, 3, 4, 5, 6, 7, 8]),  # too many to be the rows of the table
         (1, [10], [10]),
     ],
 )
@@ -137,7 +137,7 @@ def test_epochs_go_on_where_the_one_before_ended():
 @pytest.mark.parametrize(
     "runs",
     [
-        epochs(4.0, 4.0, 4.0),  # each begins anew
+        epochs(4.0, 4.0, 4.0),  # each starts again
         [*epochs(4.0), *epochs(3.5, names=("loss", "kl"))],
         [*epochs(4.0), [*epochs(3.5)[0], {"step": 5, "train_runtime": 1.0}]],
     ],
@@ -154,14 +154,14 @@ def test_the_loss_shows_epochs_before_other_names():
     runs = epochs(4.0, 3.5)
     for run in runs:
         for at, row in enumerate(run):
-            row["a_reward"] = at / 5  # goes back in each epoch
+            row["a_reward"] = at / 5  # starts again in each epoch
     assert joined_epochs(runs)
 
 
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
-        (part([1, 2, 3], reward=falling), True),  # printed beside the table, under other names
+        (part([1, 2, 3], reward=falling), True),  # printed with the table, under other names
         (part([1, 2, 3], cell=2, reward=falling), False),
         (part([1, 2, 3], is_table=True, reward=falling), False),
         (part([1, 2, 3], cell=9, loss=lambda at: round(1 / at, 4), reward=0.5), True),
@@ -192,12 +192,12 @@ SFT = Training([part(range(1, 61), is_table=True, loss=falling)], CodedTrainer("
     ("other", "is_main"),
     [
         (Training([part(range(1, 21), is_table=True, loss=0.0, reward=falling)]), True),
-        (Training([part(range(1, 21), is_table=True, loss=0.0)], CodedTrainer("grpo")), True),  # the code tells
+        (Training([part(range(1, 21), is_table=True, loss=0.0)], CodedTrainer("grpo")), True),  # known from the code
         (Training([part(range(1, 21), is_table=True, loss=0.0)], CodedTrainer("reward_model")), False),
-        (Training([part(range(1, 21), loss=0.1, reward=falling)]), True),  # printed by a loop of one's own
+        (Training([part(range(1, 21), loss=0.1, reward=falling)]), True),  # printed by a user's loop
         (Training([part(range(1, 21), reward=falling)]), False),  # rewards of samples, most likely
         (Training([part(range(1, 6), loss=0.1, reward=falling)]), False),
-        (Training([part(range(1, 6), loss=0.1, epoch=0.1, reward=falling)]), True),  # what a trainer prints
+        (Training([part(range(1, 6), loss=0.1, epoch=0.1, reward=falling)]), True),  # as a trainer prints it
     ],
 )
 def test_a_training_of_rl_comes_before_a_longer_supervised_one(other, is_main):

@@ -1,4 +1,4 @@
-"""Console output: each trainer's way of printing, wrapped, cut, coloured, behind progress bars; settings in it."""
+"""Console output: the format of each trainer, wrapped, cut, coloured or behind progress bars, and printed settings."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_line_cut_in_a_number_loses_that_pair_alone(tmp_path):
     log = read(tmp_path, f"{line[:4096]}\nstep:6 - a/loss:0.5 - b:nope - c:1\n")
     last = line[:4096].rpartition(" - ")[2].partition(":")[0]
     assert last not in log.rows[0]
-    assert len(log.rows[0]) == line[:4096].count(" - ")  # the step, and all pairs but the last
+    assert len(log.rows[0]) == line[:4096].count(" - ")  # the step and all pairs except the last
     assert log.notes == [
         "1 line was cut at 4096 characters: what followed is missing",
         "1 value is not a number and was left out",
@@ -173,7 +173,7 @@ def test_a_mapping_cut_at_the_end_of_its_line_gives_its_whole_pairs(tmp_path):
     line = "{'loss': 0.25, " + ", ".join(f"'metric/{n:04d}': 0.123456789" for n in range(400)) + "}"
     log = read(tmp_path, f"{line[:4096]}\n{{'loss': 0.125, 'metric/0000': 1.0}}\n")
     assert [row["loss"] for row in log.rows] == [0.25, 0.125]
-    assert len(log.rows[0]) == line[:4096].count(", ") + 1  # the step, and all pairs but the cut one
+    assert len(log.rows[0]) == line[:4096].count(", ") + 1  # the step and all pairs except the cut one
     assert "1 line was cut at 4096 characters: what followed is missing" in log.notes
 
 

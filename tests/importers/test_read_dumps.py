@@ -1,4 +1,4 @@
-"""Dumps of frameworks, in the shape that their code at the commit named in each form gives them."""
+"""Dumps of frameworks, in the layout of the commit that each reader names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_verls_training_and_validation_are_kept_apart(tmp_path):
 
 
 def episode(kind="train", step=3, **more):
-    """As `Episode.to_record` writes it: no field that is None, one branch with a tool."""
+    """An episode as `Episode.to_record` writes it: no fields that are None, one branch with a tool."""
     nodes = [
         {"sampled": False, "token_ids": [1, 2], "mask": [False] * 2, "message": {"role": "user", "content": "2+2?"}},
         {
@@ -97,7 +97,7 @@ def test_prime_rls_files_of_a_step_are_read_once(tmp_path):
         lines(tmp_path / "rollouts" / "step_12" / "train" / subset / "traces.jsonl", [episode()])
     lines(tmp_path / "rollouts" / "step_12" / "eval" / "effective" / "traces.jsonl", [episode("eval")])
     _, group, _ = only(tmp_path, "train")
-    assert group.step == 12  # the batch it was trained in, not the step it was sent at
+    assert group.step == 12  # the batch of the training, not the step of the request
     assert only(tmp_path, "validation")[1].step == 12
     assert [file.name for file in dump_files(tmp_path)] == [
         "rollouts/step_12/eval/effective/traces.jsonl", "rollouts/step_12/train/all/traces.jsonl",
@@ -252,7 +252,7 @@ def test_openrlhfs_samples_are_wandbs_table(tmp_path):
 
 
 def sample(number, epoch, value):
-    """As `EvalSample` is written, with a text that is stored once and referred to."""
+    """A sample as `EvalSample` writes it, with a text that is stored once as an attachment."""
     return {
         "id": number, "epoch": epoch, "input": "attachment://h", "target": "4", "attachments": {"h": "long question"},
         "messages": [{"role": "user", "content": "attachment://h", "source": "input"},
@@ -278,7 +278,7 @@ def test_inspects_archive_is_a_group_a_sample(tmp_path, packing):
 
 
 def test_inspects_archive_packed_with_zstd_is_read(tmp_path):
-    """As newer versions pack it; zipfile of this Python does not know the method."""
+    """As newer versions compress it. The zipfile module of this Python does not support the method."""
     arrow = pytest.importorskip("pyarrow")
     name, data = "samples/1_epoch_1.json", json.dumps(sample(1, 1, "C")).encode()
     with zipfile.ZipFile(tmp_path / "log.eval", "w") as archive:

@@ -1,4 +1,4 @@
-"""What is no log, what is huge, and what lies where a log was expected."""
+"""Files that are not logs, huge files, and other content where a log was expected."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_long_log_needs_little_more_memory_than_its_numbers(tmp_path, kind, ch
     )
     rows, used = map(int, done.stdout.split())
     assert rows == lines
-    # A float and its place in a row are about 60 bytes; names are shared.
+    # A float and its entry in a row take about 60 bytes; names are shared.
     assert used < lines * 9 * 110, f"{used / 2**20:.0f} MiB for a file of {path.stat().st_size / 2**20:.0f} MiB"
 
 

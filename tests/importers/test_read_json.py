@@ -75,7 +75,7 @@ def test_a_restart_is_distinguished_from_an_evaluation_that_comes_late(tmp_path)
     assert late.notes == []
     again = read_log(write(tmp_path / "again", *rows, *rows[3:]))
     assert again.notes == ["steps start again at row 6: a restart inside the file"]
-    # An evaluation that repeats a metric of the training, and a restart whose first row logs something new as well.
+    # An evaluation that repeats a metric of the training, and a restart whose first row also has a new metric.
     mixed = {"step": 2, "eval/acc": 0.5, "eval/len": 9.0, "kl": 0.1}
     assert read_log(write(tmp_path / "mixed", *rows, mixed, {"step": 5, "loss": 1.0, "kl": 0.1})).notes == []
     wider = [row | {"entropy": 0.3} for row in rows[2:]]

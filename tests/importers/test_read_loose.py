@@ -1,4 +1,4 @@
-"""Consoles of any loop: names and numbers in every style, blocks below a step, drawn tables; prose is none of them."""
+"""Console output of any loop: names and numbers in every style, blocks below a step, drawn tables. Prose is no log."""
 
 from __future__ import annotations
 
@@ -461,9 +461,9 @@ def test_a_line_and_a_file_of_any_length_take_time_by_their_length(tmp_path):
     "unit", ["loss 0.5 ", "1,234", "| a | 1 ", "step 1: ", "a=1, ", "9", "nan ", "- ", "[", "│", "第", "x" * 50 + " "]
 )
 def test_a_long_line_takes_no_longer_than_its_length(tmp_path, unit):
-    """Twice the length takes about twice the time: nothing is looked at again and again."""
+    """Twice the length takes about twice the time: no part of the line is read repeatedly."""
     for size in (MAX_LINE, 2_000_000):
-        start = time.thread_time()  # which does not go on while the machine does something else
+        start = time.thread_time()  # does not count while other threads run
         text = (unit * (size // len(unit)))[:size]
         read_pairs(text)
         cells_in(text)

@@ -1,4 +1,4 @@
-"""Notebooks: tables and texts in saved outputs, which of them are one training, and what the code says of it."""
+"""Notebooks: tables and texts in saved outputs, which of them are one training, and the facts in its code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shown(kind="display_data", **forms):
 
 
 def table(names, rows, done=None, total=None, epochs="0.50/1"):
-    """As transformers shows it, with the progress above."""
+    """A table as transformers shows it, with the progress bar above."""
     head = "".join(f"      <th>{name}</th>\n" for name in names)
     body = "".join("    <tr>\n" + "".join(f"<td>{cell}</td>\n" for cell in row) + "</tr>" for row in rows)
     above = f"<div>\n <progress value='{done}' max='{total}' style='width:300px;'></progress>\n"
@@ -85,7 +85,7 @@ def test_epochs_are_placed_at_the_steps_at_which_they_ended(tmp_path):
     rows = [[1, "0.5", "0.6"], [2, "0.4", "0.5"]]
     log = read(tmp_path, code("", shown(html=table(names, rows, 200, 300, epochs="2/3"))))
     assert (steps(log), log.config["max_steps"]) == ([100, 200], 300)
-    rows[0][0], rows[1][0] = 0, 1  # as older versions cut 0.99 and 1.99
+    rows[0][0], rows[1][0] = 0, 1  # older versions truncate 0.99 and 1.99
     log = read(tmp_path, code("", shown(html=table(names, rows, 200, 300, epochs="1.99/3"))))
     assert steps(log) == [100, 200]
 
@@ -113,7 +113,7 @@ def test_a_frame_of_pandas_gives_the_rows_it_shows_and_says_what_is_missing(tmp_
     pandas, data = frame()
     with pandas.option_context("display.max_rows", 10):
         forms = {"html": data._repr_html_(), "plain": data.to_string(line_width=40, max_rows=10, show_dimensions=True)}
-    assert "\\\n" in forms["plain"]  # columns that follow in a second block
+    assert "\\\n" in forms["plain"]  # more columns follow in a second block
     log = read(tmp_path, code("", shown("execute_result", **{form: forms[form]})))
     assert steps(log) == [10, 20, 30, 40, 50, 360, 370, 380, 390, 400]
     assert log.rows[0] == {"step": 10, "loss": 0.142857, "reward": 1.142857, "grad_norm": 2.142857}
@@ -259,7 +259,7 @@ def test_csv_and_json_that_were_printed(tmp_path):
 
 
 def test_a_table_and_the_rows_printed_beside_it_are_merged(tmp_path):
-    """As Colab saves it: the table a little before the end, and at the end; texts in between."""
+    """As Colab saves it: a table shortly before the end and one at the end, with texts in between."""
     text = "".join(printed(step) for step in range(10, 90, 10))
     before, after = text[: text.rindex("{")], text[text.rindex("{") :] + "{'train_runtime': 9.5, 'epoch': 0.8}\n"
     names = ["Step", "Training Loss"]
@@ -389,7 +389,7 @@ def test_trainings_in_a_loop_are_several(tmp_path):
 
 
 def facts(tmp_path, *sources, output=None):
-    """What is known of the training that the last cell shows."""
+    """The facts about the training that the last cell shows."""
     shows = output or shown(html=table(["Step", "Training Loss"], losses(range(1, 10)), 9, 9))
     log = read(tmp_path, *(code(source) for source in sources[:-1]), code(sources[-1], shows))
     return log.algorithm, {name: value for name, value in log.config.items() if name != "max_steps"}

@@ -29,7 +29,7 @@ JSONL = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """A place of its own for what is unpacked, and nothing of it left."""
+    """A separate folder for unpacked files; checks that nothing is left in it."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -139,7 +139,7 @@ def test_a_packed_log_that_is_cut_gives_the_rows_before_the_cut(tmp_path, pack):
 def test_a_log_that_is_packed_while_it_is_written_is_followed(tmp_path):
     path, rows, tail = tmp_path / "train.jsonl.gz", [], LogTail(tmp_path / "train.jsonl.gz")
     for row in ROWS[:5]:
-        with gzip.open(path, "at") as file:  # each time a stream of its own
+        with gzip.open(path, "at") as file:  # a new gzip stream each time
             file.write(json.dumps(row) + "\n")
         rows = with_growth(rows, tail.poll())
     assert rows == ROWS[:5]

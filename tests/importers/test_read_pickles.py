@@ -1,4 +1,4 @@
-"""slime's and miles' files: what `torch.save` wrote is read, and nothing in it is run."""
+"""Files of slime and miles: data that `torch.save` wrote is read, and no code in it is run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def value_of(path):
 
 
 def slime_sample(index, **more):
-    """What slime's `Sample.to_dict` gives."""
+    """A sample as returned by slime's `Sample.to_dict`."""
     return {
         "group_index": index // 2, "index": index, "prompt": [{"role": "user", "content": f"p{index // 2}"}],
         "tokens": [1, 2, 300, 70_000], "response": f"r{index}", "response_length": 2, "label": "4", "reward": index / 2,
@@ -76,7 +76,7 @@ def test_torchs_own_tensors_are_read_by_type_and_place(tmp_path):
         read = opened.value()
         assert read["view"].tolist() == [4.0, 5.0, 6.0]
         assert read["matrix"].tolist() == saved["matrix"].tolist()
-        assert read["turned"].tolist() is None  # it does not lie row by row
+        assert read["turned"].tolist() is None  # not stored row by row
         assert read["single"].tolist() == 2.5
         assert [tensor.tolist() for tensor in read["kinds"]] == [[0, 1, 1]] * len(kinds)
         assert read["none"].tolist() == []
@@ -159,7 +159,7 @@ def test_the_trainers_files_are_not_followed_out_of_the_dump(tmp_path):
 
 
 class Touch:
-    """What an attacker would put into a file: unpickled, it calls a function of theirs."""
+    """An object that an attacker could put into a file: unpickling it calls a function of the attacker's choice."""
 
     def __init__(self, path):
         self.path = path
@@ -177,7 +177,7 @@ def test_nothing_in_a_hostile_file_is_run(tmp_path):
     assert [rollout.turns[0].text for rollout in dump.groups[0].rollouts] == ["r0"]
     assert dump.notes == ["1 row holds no rollout and was skipped"]
     assert not mark.exists()
-    pickle.loads(data)  # what unpickling the same bytes does
+    pickle.loads(data)  # real unpickling of the same bytes runs it
     assert mark.exists()
 
 
@@ -216,7 +216,7 @@ def test_a_damaged_or_hostile_pickle_is_refused(tmp_path, data, why):
 
 
 def test_a_value_that_would_grow_without_end_is_refused(tmp_path):
-    """Each list holds the one before it ten times: a few hundred bytes stand for ten to the power of forty values."""
+    """Each list holds the previous one ten times: a few hundred bytes expand to ten to the power of forty values."""
     data = b"\x80\x02]q\x00" + b"".join(b"0](" + b"h%c" % n * 10 + b"eq%c" % (n + 1) for n in range(40)) + b"."
     with pytest.raises(NotPlain, match="too often"):
         value_of(archive(tmp_path / "a.pt", data))

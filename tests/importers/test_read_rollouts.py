@@ -15,7 +15,7 @@ pandas = pytest.importorskip("pandas")
 
 
 def trl_table(folder, step, rows):
-    """As GRPOTrainer writes it with log_completions=True."""
+    """A table as GRPOTrainer writes it with log_completions=True."""
     (folder / "completions").mkdir(exist_ok=True)
     pandas.DataFrame(rows).to_parquet(folder / "completions" / f"completions_{step:05d}.parquet")
 
@@ -45,7 +45,7 @@ def test_trls_completions_are_groups_by_step_and_prompt(tmp_path):
     assert (first.turns[0].text, first.reward, first.advantage) == ("a", 1.5, 1.0)
     assert first.reward_parts == {"accuracy_reward": 1.0, "format_reward": 0.5}
     assert first.meta == {"source": "web"}
-    assert dump.groups[1].rollouts[0].reward == 1.0  # a part that does not apply adds nothing
+    assert dump.groups[1].rollouts[0].reward == 1.0  # a reward function that does not apply adds nothing
     assert dump.notes == ["the table does not hold the weights of its rewards: a rollout's reward is their plain sum"]
 
 

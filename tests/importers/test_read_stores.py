@@ -141,7 +141,7 @@ def test_the_newest_run_of_a_trackio_project_is_read_and_another_by_its_name(tra
 
 
 def test_reading_a_database_makes_no_file_beside_it(tmp_path):
-    """A write-ahead log that nobody has open would be made anew by opening it."""
+    """Opening a database normally would recreate a write-ahead log that no process has open."""
     path = make_database(tmp_path / "x.db", "PRAGMA journal_mode = WAL; CREATE TABLE users (id)")
     with opened(path) as database:
         assert tables_of(database) == {"users": {"id"}}
@@ -153,7 +153,7 @@ def test_reading_a_database_makes_no_file_beside_it(tmp_path):
 
 
 def test_a_database_that_a_training_writes_is_followed(tmp_path):
-    """With a write-ahead log, which its writer keeps open."""
+    """The database has a write-ahead log that its writer keeps open."""
     path = tmp_path / "project.db"
     writer = sqlite3.connect(path)
     writer.execute("PRAGMA journal_mode = WAL")
@@ -236,7 +236,7 @@ def test_mlflow_runs_are_read_from_folders_and_from_a_database(mlflow_stores):
 
 
 def mlflow_run(folder, name="run", start=0, **metrics):
-    """As the file store writes it; making one with the package takes seconds."""
+    """A run as the file store writes it. Creating one with the package takes seconds."""
     for metric, lines in {"loss": [(1, 0.5, 10)], **metrics}.items():
         file = folder / name / "metrics" / metric
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -309,7 +309,7 @@ def test_an_mlflow_folder_that_grows_is_followed_and_a_torn_line_waits(tmp_path)
 
 
 def runs(*facts):
-    """Each as id, name, start, metrics, points."""
+    """Runs from tuples of id, name, start, metrics and points."""
     return [RunInDatabase(*fact) for fact in facts]
 
 

@@ -1,4 +1,4 @@
-"""CSV and TSV: empty cells, padding and real nan, exports of several tools, faults."""
+"""CSV and TSV: empty cells, padding and real NaN, exports of several tools, faults."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_rows_of_samples_are_averaged(tmp_path):
     assert log.rows == [{"step": n, "sample": 1.5, "reward": n + 1.5} for n in range(3)]
     assert log.notes == ["several rows a step are samples of it: their means are read"]
     twice = read(tmp_path, "step,loss,eval_loss\n" + "".join(f"{n},0.5,\n{n},,0.6\n" for n in range(4)))
-    assert len(twice.rows) == 8  # different metrics of a step, each logged for itself
+    assert len(twice.rows) == 8  # different metrics of a step, logged separately
 
 
 def test_rows_of_evaluations_among_others_are_held_out(tmp_path):

@@ -1,4 +1,4 @@
-"""TensorBoard: event files written by the tensorboard package itself, in one file or several, whole or torn."""
+"""TensorBoard: event files written by the tensorboard package, in one file or several, complete or torn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlvitals.views.logs import open_any
 
 
 def write(folder, rows, *, suffix="", start=1_764_000_000.0):
-    """One event a value, as PyTorch's SummaryWriter writes them."""
+    """One event per value, as PyTorch's SummaryWriter writes them."""
     writer = EventFileWriter(str(folder), filename_suffix=suffix)
     for step, row in rows:
         for tag, value in row.items():
@@ -38,7 +38,7 @@ def write(folder, rows, *, suffix="", start=1_764_000_000.0):
 
 
 def rename(folder, second):
-    """Event files carry the second they were begun in; tests are quicker than that."""
+    """Names of event files contain the second of their creation. Tests create several within a second."""
     (path,) = [path for path in folder.glob("*tfevents*") if "kept" not in path.name]
     path.rename(folder / f"events.out.tfevents.{second}.kept")
 
@@ -105,7 +105,7 @@ def test_of_several_runs_the_newest_is_read_and_the_others_are_named(tmp_path):
 
 
 def write_runs(folder, *spans):
-    """A folder for each span of steps, begun one after the other; what is logged is the number of the folder."""
+    """A folder for each span of steps, created one after the other. The logged loss is the number of the folder."""
     for number, steps in enumerate(spans):
         below = folder / f"Jan0{number + 1}_host"
         write(below, [(step, {"train/loss": float(number)}) for step in steps])
@@ -140,7 +140,7 @@ def test_runs_that_do_not_go_on_from_each_other_are_separate(tmp_path, second):
 
 
 def test_the_lines_of_add_scalars_get_the_names_they_were_given(tmp_path):
-    """Each is in a folder of its own, as PyTorch's SummaryWriter has it."""
+    """Each is in its own folder, as PyTorch's SummaryWriter writes it."""
     write(tmp_path / "runs" / "host", [(1, {"lr": 0.125})])
     write(tmp_path / "runs" / "host" / "ppo_loss_train", [(1, {"ppo/loss": 0.5})])
     write(tmp_path / "runs" / "host" / "ppo_loss_eval", [(1, {"ppo/loss": 0.25})])
@@ -242,7 +242,7 @@ def test_a_growing_folder_is_followed_and_the_newest_step_waits_for_its_tags(tmp
     assert [row["step"] for row in tail.poll().rows] == [2]
     add(1, accuracy=1.0)
     add(3, loss=0.5)
-    late = tail.poll()  # an evaluation of a step that was given: what was given no longer counts
+    late = tail.poll()  # a late evaluation of step 1 replaces the rows so far
     assert [(row["step"], row.get("accuracy")) for row in late.before] == [(1, 1.0), (2, None)]
     assert late.rows == []
     assert [row["step"] for row in tail.poll().rows] == [3]
@@ -269,7 +269,7 @@ def test_histograms_are_distributions(tmp_path):
 
 
 def tensor_value(tag: str, plugin: str, tensor: TensorProto) -> Summary.Value:
-    """A summary as TensorFlow 2 writes it: `tensorboard.compat` has the same messages, and no writer for them."""
+    """A summary as TensorFlow 2 writes it. `tensorboard.compat` has the same messages but no writer for them."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
     return Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
 
@@ -303,7 +303,7 @@ def test_histograms_of_tensorflow_2_are_distributions(tmp_path):
     assert (grads["name"], grads["steps"], grads["counts"]) == ("grads", [1, 2], [100, 100])
     quantiles = dict(zip(grads["levels"], grads["quantiles"], strict=True))
     assert quantiles[0.25] == pytest.approx([5, 10], abs=1e-6)
-    assert (quantiles[0.0], quantiles[1.0]) == ([0, 0], [20, 40])  # the last bucket holds nothing
+    assert (quantiles[0.0], quantiles[1.0]) == ([0, 0], [20, 40])  # the last bucket is empty
     assert log.distributions[0].sketch.mean == pytest.approx(10)
 
 

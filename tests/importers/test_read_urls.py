@@ -26,7 +26,7 @@ JSONL = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files, and for `/status/403/...` that status, whatever is asked for."""
+    """Serves files. A request for `/status/403/...` gets that status."""
 
     def send_head(self):
         if self.path.startswith("/status/"):
@@ -39,7 +39,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Its folder and its address."""
+    """The folder and the address of a server."""
     folder = tmp_path_factory.mktemp("served")
 
     def handler(*arguments):

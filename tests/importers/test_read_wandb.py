@@ -1,4 +1,4 @@
-"""Weights & Biases: real offline runs, whole, torn, and without the package."""
+"""Weights & Biases: real offline runs, complete, torn, and without the package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def offline_run(tmp_path_factory):
         run.finish()
     (path,) = folder.glob("wandb/offline-run-*")
     (file,) = path.glob("*.wandb")
-    # The vendor's own process writes the file, and may still be at it when finish() returns.
+    # A process of wandb writes the file, and may still be writing when finish() returns.
     until(lambda: len(set(_sizes(file))) == 1)
     return path
 
@@ -138,7 +138,7 @@ def test_the_history_older_versions_wrote_is_read_without_media(tmp_path):
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_an_exported_history_has_the_trainings_step_and_no_padding(tmp_path, kind):
-    """What `run.history()` and `run.scan_history()` give, written with pandas."""
+    """The results of `run.history()` and `run.scan_history()`, written with pandas."""
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     rows = [{"_step": 2 * n, "_runtime": 1.0 * n, "_timestamp": 1.7e9 + n, "train/global_step": 10 * n,
              "train/loss": 1 / n, "train/reward": 0.5} for n in range(1, 9)]  # fmt: skip

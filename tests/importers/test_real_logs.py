@@ -15,10 +15,10 @@ DIFFERENCES = {
     "grpo_chaos_saturated_100.log": (1, "the summary transformers prints at the end is a row too"),
     "grpo_nan_grad_46.log": (3, "two such summaries, and a row that is wrapped over two lines"),
 }
-"""Log -> how many more points it gives than the index says, and why."""
+"""Log -> how many more points it has than the index lists, and the reason."""
 
 IMPORTERS = {"trainer_state": {"json"}, "verl": {"console"}, "console": {"console", "notebook log"}}
-"""Format -> the importers that tell it, where it is not their name."""
+"""Format -> the importers that report it, where their name differs."""
 FORMATS = {".csv": {"csv"}, ".jsonl": {"jsonl"}, ".json": {"json", "trainer_state"}, ".log": {"verl", "console"}}
 
 EXPECTED = {
@@ -52,7 +52,7 @@ LOGS = logs()
 
 @cache
 def log_of(name):
-    """Read once for all tests of this file, which one process runs."""
+    """Read once for all tests of this file, which run in one process."""
     return read_log(SHARED / "logs" / name)
 
 

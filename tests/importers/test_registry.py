@@ -1,4 +1,4 @@
-"""Which importer reads a log, what a plug-in adds, and where a file starts again."""
+"""Which importer reads a log, plug-ins, and restarts inside a file."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_log_of_a_folder_is_found_by_marks_then_names_then_below(tmp_path, f
 
 @pytest.mark.parametrize(("saved", "found"), [(200, "trainer_state.json"), (100, "checkpoint-200/trainer_state.json")])
 def test_the_state_that_was_saved_last_is_read(tmp_path, saved, found):
-    """At the end of training it is saved beside the checkpoints; a training that goes on leaves it behind."""
+    """The state is saved next to the checkpoints at the end of training. A resumed training makes it outdated."""
     make(tmp_path, "checkpoint-9/trainer_state.json", "checkpoint-200/trainer_state.json")
     state = {"best_global_step": 900, "global_step": saved, "log_history": [{"step": 1, "loss": 0.5}]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
@@ -199,7 +199,7 @@ def test_a_folder_is_one_log_by_the_marks_of_an_importer(tmp_path, files, is_one
     assert is_one_log(tmp_path) is is_one
 
 
-# Plug-ins: distributions as pip installs them, in a process of their own.
+# Plug-ins: distributions as pip installs them, in separate processes.
 
 SICK = """
 from rlvitals.importers import Importer
@@ -228,7 +228,7 @@ def documented():
 
 
 def install(folder, name, code, entry):
-    """What pip leaves in site-packages."""
+    """Creates the files that pip leaves in site-packages."""
     (folder / f"{name}.py").write_text(code)
     about = folder / f"{name}-1.0.dist-info"
     about.mkdir(parents=True)
@@ -340,7 +340,7 @@ def test_an_error_names_what_was_tried(tmp_path):
         read_log(tmp_path / "log")
 
 
-# Where a file starts again.
+# Restarts inside a file.
 
 
 def row(step, *names):
@@ -350,7 +350,7 @@ def row(step, *names):
 @pytest.mark.parametrize(
     ("names", "is_restart"),
     [
-        (["loss", "a", "b"], False),  # one of three was logged at a later step: a late evaluation that shares a name
+        (["loss", "a", "b"], False),  # one of three was logged at a later step: a late evaluation with a common name
         (["loss", "a"], False),  # half of them
         (["loss", "kl", "a"], True),
         (["loss", "kl", "reward"], True),

@@ -1,4 +1,4 @@
-"""What all trackers share: addresses, folders, waiting, going on, and points made rows."""
+"""Features of all trackers: addresses, folders, retries, continued imports, and rows built from points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlvitals.views.run import open_run
 
 
 class Fake(Source):
-    """A tracker whose runs are lists of rows; it fails at the row that it is told to."""
+    """A tracker whose runs are lists of rows. It fails at the rows in `fail_at`."""
 
     scheme, grammar, goes_on = "wandb", "fake:PROJECT", True
     runs_held: ClassVar[dict[str, list[RemoteRun]]] = {}
@@ -97,7 +97,7 @@ def test_a_failure_loses_nothing_and_doubles_nothing(tracker, tmp_path, kind):
     found = folders(tmp_path / "runs")
     assert [row.step for row in rows(found["a"])] == list(range(7))
     assert [(row.step, row.attempt) for row in rows(found["b"])] == [(0, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
-    add("p", "b", [0, 1, 2, 3, 1, 2, 3, 4, 2], mark="2", name="renamed")  # it went on, and restarted once more
+    add("p", "b", [0, 1, 2, 3, 1, 2, 3, 4, 2], mark="2", name="renamed")  # it continued and restarted again
     Fake.asked.clear()
     done = fetch("p", tmp_path / "runs")
     assert [(one.name, one.outcome, one.path) for one in done][1] == ("renamed", "continued", found["b"])
@@ -113,7 +113,7 @@ def test_what_a_kill_left_beyond_the_last_commit_is_cut_off(tracker, tmp_path):
     with pytest.raises(SourceError):
         fetch("p/a", tmp_path / "run")
     log = RunDir(tmp_path / "run").train_log
-    with open(log, "ab") as file:  # rows of a page that was not committed, and half a row
+    with open(log, "ab") as file:  # rows of an uncommitted page, and half a row
         file.write(b'{"step":4,"attempt":1,"loss":0.2}\n{"step":5,"att')
     assert open_run(tmp_path / "run").info.status == "interrupted"
     Fake.fail_at = {}
@@ -187,7 +187,7 @@ def test_no_name_leaves_the_folder(tracker, tmp_path, name):
 
 
 class Refused(Exception):
-    """As HTTP clients raise it."""
+    """An error as HTTP clients raise it."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__(f"status {status} for key hf_abcdefghijklmnopqrstuvwxyz012345")
@@ -248,7 +248,7 @@ def test_addresses(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_points_become_the_rows_that_the_plain_way_gives(seed):
-    """Against `rows_of_points`, which holds every point as an object."""
+    """Compared with `rows_of_points`, which keeps every point as an object."""
     chance = random.Random(seed)
     points: list[Point] = []
     moment = 1.7e9

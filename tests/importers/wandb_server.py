@@ -1,8 +1,8 @@
-"""A W&B server in a few lines, for the real `wandb` client: it takes what runs log (UpsertBucket, the file stream) and
-answers what the public API asks (Runs, Run, RunHistoryKeys, RunParquetHistory, HistoryPage, RunFullHistory).
+"""A small W&B server for the real `wandb` client. It accepts the data that runs log (UpsertBucket, the file stream) and
+answers the public API (Runs, Run, RunHistoryKeys, RunParquetHistory, HistoryPage, RunFullHistory).
 
-The queries are those of wandb 0.31, as seen on the wire. History is answered from lines as they were uploaded, or, for
-steps below `exported`, from a Parquet file as W&B exports them.
+The queries are those of wandb 0.31, as captured. The history comes from the uploaded lines, or, for steps below
+`exported`, from a Parquet file as W&B exports it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class WandbServer:
-    """Runs by (entity, project, name). `faults` are statuses that the next questions get instead of an answer."""
+    """Runs by (entity, project, name). `faults` are the statuses of the next answers."""
 
     def __init__(self) -> None:
         self.runs: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -37,7 +37,7 @@ class WandbServer:
         self.refuses_login = False
         self.lock = threading.Lock()
         self.hold_at: int | None = None
-        """HistoryPage from this step on is not answered before `released`."""
+        """A HistoryPage from this step on is answered only after `released`."""
         self.holding, self.released = threading.Event(), threading.Event()
         self.unknown: list[str] = []
         self.files: dict[str, bytes] = {}
@@ -151,7 +151,7 @@ class WandbServer:
         if name == "Runs":
             owned = [run for key, run in self.runs.items() if key[:2] == (asked["entity"], asked["project"])]
             begin = int(asked["cursor"] or 0)
-            some = owned[begin : begin + 2]  # small pages, so that the client has to ask again
+            some = owned[begin : begin + 2]  # small pages, so the client has to ask again
             edges = [{"node": self._node(run, "summaryMetrics" in query), "cursor": str(begin + place + 1)}
                      for place, run in enumerate(some)]  # fmt: skip
             info = {"endCursor": str(begin + len(some)), "hasNextPage": begin + len(some) < len(owned)}
