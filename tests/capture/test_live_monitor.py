@@ -735,7 +735,7 @@ def test_wrong_rules_are_refused_before_anything_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("rules", [OWN_RULE, [OWN_RULE]])
-def test_rules_of_one_s_own_are_gone_by(tmp_path, rules):
+def test_a_users_rules_are_applied(tmp_path, rules):
     with rlvitals.start(tmp_path, rules=rules) as run:
         for step in range(1, 8):
             run.log({"kl": 0.9}, step=step)

@@ -838,7 +838,7 @@ def test_rows_after_the_end_are_dropped_with_one_warning(tmp_path, caplog):
         run.log_eval({"accuracy": 1.0})
     assert len(rows_of(tmp_path)) == 1
     assert not (tmp_path / "logs/eval_metrics.jsonl").exists()
-    assert sum("the run is finished" in message for message in caplog.messages) == 2  # one for rows, one for evaluations
+    assert sum("the run is finished" in message for message in caplog.messages) == 2  # rows and evaluations
 
 
 def test_a_finished_run_leaves_no_lock_and_no_drafts(tmp_path):

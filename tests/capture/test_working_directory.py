@@ -203,7 +203,7 @@ def test_trackers_know_which_of_their_settings_are_paths(tmp_path, monkeypatch):
     assert MlflowSink.with_kept_paths({"artifact_location": "s3://bucket/x"}) == {"artifact_location": "s3://bucket/x"}
 
 
-def test_a_trackers_file_under_the_name_an_earlier_version_recorded_is_gone_on_with(tmp_path, monkeypatch):
+def test_a_trackers_file_under_the_name_an_earlier_version_recorded_is_continued(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with rlvitals.start("out", track_with="csv", tracker_kwargs={"path": "rows.csv"}) as run:
         run.log({"loss": 1.0}, step=0)

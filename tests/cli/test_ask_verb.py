@@ -1,5 +1,5 @@
-"""`rlvitals ask` on runs that really train: the trainer does what is asked and answers; who asked, why and the answer
-are on record; nobody is asked who does not listen.
+"""`rlvitals ask` on runs that really train. The trainer carries out a request and answers it. The requester, the reason
+and the answer are recorded. A trainer that does not take requests gets none.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_what_makes_no_sense_is_refused_before_it_is_asked(words, message, tmp_p
 
 
 def test_the_doctor_asks_nothing_where_only_people_may(tmp_path):
-    """The same dead gradient that stops a run with `actions="act"`."""
+    """With `actions="act"`, the same zero gradient stops the run."""
     for mode, asked in (("asked", None), ("act", "stop")):
         with rlvitals.start(tmp_path / mode, actions=mode, algorithm="ppo", hardware=False, display="none") as run:
             for step in range(1, 40):
@@ -158,7 +158,7 @@ def test_a_request_for_an_earlier_attempt_does_not_stop_the_resumed_run(tmp_path
     with rlvitals.start(tmp_path, resume=1, actions="asked", hardware=False, display="none") as run:
         for step in range(2, 5):
             run.log({"loss": 1.0}, step=step)
-        assert run.findings is not None  # waits until the past is read
+        assert run.findings is not None  # waits until the earlier rows are read
         assert run.request() is None
         assert not list((tmp_path / "asks").glob("*.json"))
         put(RunDir(tmp_path), Ask("stop", "Ada", attempt=2))

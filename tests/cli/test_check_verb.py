@@ -120,7 +120,7 @@ def test_nothing_is_wider_than_the_terminal(shared, columns):
 
 
 def test_four_findings_are_printed_in_full_and_the_others_in_a_line(healthy, capsys):
-    # One after the other: what comes all at once is a storm, and said shorter.
+    # One after the other: findings that come at once are a storm, which is printed in a shorter form.
     rules = [word for rank in range(10) for word in ("--rules", f"reward > 0.{rank:02d}1 for {1 + 6 * rank}: warning")]
     assert main(["check", healthy, *rules]) == 1
     shown = capsys.readouterr().out
@@ -161,11 +161,11 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
     assert "\x1b" not in capsys.readouterr().out
 
 
-# --- the page
+# --- The page
 
 
 class Page(HTMLParser):
-    """What a browser would make of it: tags, attributes and text."""
+    """The tags, attributes and text of a page, as a browser reads them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ def test_the_page_of_a_folder_begins_with_the_most_severe_by_its_short_name(tmp_
     assert "1 act, 1 healthy" in text
 
 
-# --- following
+# --- Following
 
 
 WRITER = """
@@ -261,7 +261,7 @@ with rlvitals.start(sys.argv[2], algorithm="grpo") as run:
 
 
 def write_live(tmp_path, rows, target, pause=0.01, script=WRITER):
-    """A process that really writes; the foreign kind when it is told to go, because starting it takes a while."""
+    """Start a process that writes a log. WRITER waits for `go`, because starting a process takes a while."""
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     (tmp_path / "rows.json.go").unlink(missing_ok=True)
     return subprocess.Popen([sys.executable, "-c", script, tmp_path / "rows.json", target, str(pause)])
@@ -272,7 +272,7 @@ def go(tmp_path):
 
 
 def follow(target, *words, until_idle="1.5", **more):
-    """A watcher that has looked at what is there already."""
+    """Start a watcher and wait until it has read the existing rows."""
     command = [sys.executable, "-m", "rlvitals.cli.main", "check", "--follow", str(target), "--interval", "0.05"]
     idle = ["--until-idle", until_idle] if until_idle else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -355,7 +355,7 @@ def test_following_a_run_ends_with_the_run(tmp_path):
 
 def test_ctrl_c_prints_the_verdict(tmp_path):
     target = write_jsonl(tmp_path / "live.jsonl", healthy_rows())
-    # A test run in the background has Ctrl-C switched off, and so would have its children.
+    # A test run in the background ignores SIGINT, and its children would inherit that.
     watcher = follow(target, until_idle=None, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert "60 rows so far, healthy" in watcher.greeting
     watcher.send_signal(signal.SIGINT)

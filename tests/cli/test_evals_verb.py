@@ -1,4 +1,4 @@
-"""`rlvitals evals`: trends of one run, several runs and checkpoints, of ours and of others."""
+"""`rlvitals evals`: trends of one run, several runs and checkpoints, recorded by rlvitals or by other tools."""
 
 from __future__ import annotations
 

@@ -60,11 +60,11 @@ SCHEMA = """
   </xs:extension></xs:simpleContent></xs:complexType>
 </xs:schema>
 """
-"""What Jenkins' JUnit reader and those of GitLab and GitHub take, as far as it is used here."""
+"""The part of the JUnit schema used here, as Jenkins, GitLab and GitHub read it."""
 
 
 def record(path, seed, *, lift=1.0, name=None, metric="reward", error=None, rules=None):
-    """A run as a trainer records it, watched where it is given rules."""
+    """Record a run as a trainer does; it is monitored if rules are given."""
     rng = np.random.default_rng(seed)
     run = rlvitals.start(
         path, name=name or path.name, config={"seed": seed, "lr": 1e-5 * lift}, algorithm="grpo", display="none",
@@ -79,7 +79,7 @@ def record(path, seed, *, lift=1.0, name=None, metric="reward", error=None, rule
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three baselines in a folder, one healthy run and one that is 15 % worse beside it."""
+    """Three baselines in a folder; beside it a healthy run, one 15 % worse, one with another metric, one failed."""
     root = tmp_path_factory.mktemp("gate")
     (root / "baselines").mkdir()
     for seed in (1, 2, 3):
@@ -166,7 +166,7 @@ def test_wrong_usage_exits_as_with_every_verb(runs, capsys):
 
 
 def validated(path):
-    """A JUnit file as lxml reads it, checked against the schema."""
+    """A JUnit file, parsed by lxml and checked against the schema."""
     etree = pytest.importorskip("lxml.etree")
     document = etree.parse(str(path))
     etree.XMLSchema(etree.fromstring(SCHEMA)).assertValid(document)
@@ -247,7 +247,7 @@ def steps():
 
 
 def run_action(tmp_path, **inputs):
-    """Run the shell of the action's own step as GitHub's runner does: inputs through its `env`, bash with -e."""
+    """Run the shell script of the action's step as GitHub's runner does: inputs through its `env`, bash with -e."""
     action = yaml.safe_load(ACTION.read_text())
     given = {name: str(entry.get("default", "")) for name, entry in action["inputs"].items()} | inputs
     step = next(step for step in steps() if step.get("id") == "gate")

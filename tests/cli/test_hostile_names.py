@@ -1,5 +1,5 @@
-"""Every verb over runs and logs whose every name and text attacks the terminal: nothing of it is obeyed, and each verb
-ends as it does over the same run with harmless names.
+"""Every verb on runs and logs in which every name and text attacks the terminal. No attack reaches the terminal, and
+each verb exits as it does on the same run with harmless names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def hostile(text):
 
 
 def hostile_name(text):
-    """As a directory's name, which may hold bytes that are not a text at all."""
+    """A hostile directory name, which may contain bytes that are not valid text."""
     return f"{text}{ATTACK}".replace("/", "|") + os.fsdecode(b"\xff\x9b")
 
 
@@ -306,7 +306,7 @@ def words_of(command: str, material: dict[str, str]) -> list[str]:
 
 
 def ended(words: list[str]) -> int:
-    """The exit code of one command in this process; an exception is a crash and passes."""
+    """The exit code of one command in this process; any other exception is a crash and propagates."""
     try:
         return main(words)
     except SystemExit as end:
@@ -350,7 +350,7 @@ def assert_harmless(text: str, *, is_data: bool = False) -> None:
     assert "\x1b[7;777H" not in text
     bare = COLOURS.sub("", text)
     assert {letter for letter in bare if not letter.isprintable()} <= {"\n"}
-    # A long line may be folded anywhere, behind the newline that is shown as a backslash and an n too.
+    # A long line may wrap anywhere, also after a newline that is printed as a backslash and an n.
     assert is_data or not re.search(r"(?<!\\n)\nFORGED", bare)
 
 
@@ -399,7 +399,7 @@ def test_a_terminal_is_given_no_sequence_of_a_run(command, materials, monkeypatc
     monkeypatch.setenv("TERM", "xterm-256color")
     harmless, attack = (on_terminal(words_of(command, material)) for material in materials)
     assert attack[0] == harmless[0], attack[1]
-    assert len(attack[1]) >= 0.9 * len(harmless[1]) > 0  # other names, other widths of columns
+    assert len(attack[1]) >= 0.9 * len(harmless[1]) > 0  # column widths depend on the names
     assert_harmless(attack[1], is_data="--output -" in command)
 
 
@@ -443,7 +443,7 @@ def test_an_exception_nobody_caught_is_reported_without_its_sequences(materials)
 
 @pytest.mark.slow
 def test_the_screens_of_watch_give_a_terminal_no_sequence_of_a_run(materials):
-    """The whole program in a pseudo-terminal, every screen and the explanation looked at."""
+    """Runs the whole program in a pseudo-terminal and opens every screen and the explanation."""
     pytest.importorskip("textual")
     child, ours = pty.fork()
     if child == 0:
@@ -451,7 +451,7 @@ def test_the_screens_of_watch_give_a_terminal_no_sequence_of_a_run(materials):
         os.execve(sys.executable, words, environment())
     seen = b""
     keys = [b"e", b"\x1b", b"2", b"3", b"J", b"4", b"j", b"w", b"q"]
-    with contextlib.suppress(OSError):  # the terminal is closed with the program
+    with contextlib.suppress(OSError):  # the program's exit closes the terminal
         while select.select([ours], [], [], 20)[0] and (data := os.read(ours, 65536)):
             seen += data
             is_drawn = b"step 12" in seen and not select.select([ours], [], [], 0.15)[0]
@@ -459,7 +459,7 @@ def test_the_screens_of_watch_give_a_terminal_no_sequence_of_a_run(materials):
                 os.write(ours, keys.pop(0))
     os.close(ours)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)  # where it did not leave by itself
+        os.kill(child, signal.SIGKILL)  # if it did not exit by itself
     os.waitpid(child, 0)
     assert not keys
     text = seen.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""`rlvitals import LOG --to RUN`: a run like any other, every point in it."""
+"""`rlvitals import LOG --to RUN` creates a normal run with every point of the log."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_restart_opens_another_attempt(tmp_path):
     view = open_run(tmp_path / "run")
     assert [attempt.number for attempt in view.attempts] == [1, 2]
     assert [row.attempt for row in rows_of(tmp_path / "run")] == [1, 1, 1, 1, 2, 2]
-    assert list(view.series("loss").values) == [4 / 8, 5 / 8]  # the living line
+    assert list(view.series("loss").values) == [4 / 8, 5 / 8]  # the rows of the last attempt
     assert view.config["rlvitals"]["notes"] == ["steps start again at row 5: a restart inside the file"]
 
 

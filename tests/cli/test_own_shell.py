@@ -45,7 +45,7 @@ def test_bash_completes_verbs_and_flags(tmp_path, capsys):
     assert completed("rlvitals", "che") == ["check"]
     assert set(completed("rlvitals", "''")) == set(VERBS)
     assert completed("rlvitals", "check", "--foll") == ["--follow"]
-    assert completed("rlvitals", "check", "some") == []  # then bash completes paths
+    assert completed("rlvitals", "check", "some") == []  # bash itself completes paths
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish: apt-get install fish")

@@ -1,4 +1,4 @@
-"""`rlvitals prune`: what is old goes, rows and everything else stay."""
+"""`rlvitals prune` removes old rollouts and evaluations and keeps rows and everything else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_newest_evaluations_and_the_control_stay(run_path):
     assert files(run_path)[1] == [0, 20]
 
 
-def test_every_so_many_th_step_can_be_kept(run_path):
+def test_every_nth_step_can_be_kept(run_path):
     words = ["--rollouts-keep-last", "1", "--evals-keep-last", "1", "--keep-every", "10"]
     assert main(["prune", str(run_path), *words]) == 0
     assert files(run_path) == ([0, 10, 20], [0, 10, 20])

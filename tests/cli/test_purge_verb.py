@@ -1,4 +1,4 @@
-"""`rlvitals purge`: what was marked as deleted goes when somebody says yes; everything else stays."""
+"""`rlvitals purge` removes runs that were marked as deleted, after a confirmation, and nothing else."""
 
 from __future__ import annotations
 

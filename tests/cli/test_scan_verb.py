@@ -1,4 +1,4 @@
-"""`rlvitals scan` as a user runs it, over a run, a framework's dump, with scanners of one's own and with a model."""
+"""`rlvitals scan` as a user runs it: on a run, on a framework's dump, with a user's scanners and with a model."""
 
 from __future__ import annotations
 
@@ -110,15 +110,15 @@ def test_wrong_usage_is_reported(run_path, tmp_path, capsys):
 
 
 class Judge(http.server.BaseHTTPRequestHandler):
-    """A server that answers as an OpenAI-compatible one does: it says what the rollout it was sent holds."""
+    """An OpenAI-compatible server that judges the rollout in the prompt."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        prompt = asked["messages"][1]["content"]  # a further try quotes the refusal after it
+        prompt = asked["messages"][1]["content"]  # a retry quotes the refusal in a later message
         self.server.asked.append(prompt)
-        if len(self.server.asked) == 5:  # it fails once for good
+        if len(self.server.asked) == 5:  # this prompt is refused permanently
             answer = "I would rather not."
             self.server.refused.add(prompt)
         elif prompt in self.server.refused:
@@ -163,7 +163,7 @@ def test_a_model_judges_a_rubric_with_cost_and_agreement(run_path, tmp_path, cap
     assert found["asked"] == 20
     lost = found["asked"] - found["judged"]
     assert lost == len(found["failures"])
-    assert lost >= 1  # every rollout with the same text is refused
+    assert lost >= 1  # all rollouts with this text are refused
     assert (found["only_model"], found["only_scanners"]) == (0, 0)
     assert found["both"] + found["neither"] == found["judged"]
     assert found["share"]["share"] == 1.0

@@ -1,4 +1,4 @@
-"""`rlvitals skill`: prints the guide, and puts it where agents look without touching what somebody has changed."""
+"""`rlvitals skill` prints the guide and installs it where agents look for it, without overwriting changed files."""
 
 from __future__ import annotations
 

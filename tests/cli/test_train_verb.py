@@ -1,4 +1,4 @@
-"""`rlvitals train` as a user types it, up to where training begins."""
+"""`rlvitals train` as a user types it, up to the start of the training."""
 
 from __future__ import annotations
 

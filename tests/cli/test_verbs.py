@@ -184,7 +184,7 @@ def test_rules_lists_every_rule_and_tells_one_or_a_kind_in_full(capsys):
     assert all(name in output for name, rule in shipped.items() if rule.kind == "reward_hacking")
     assert main(["rules", "proxy_gap"]) == 0
     assert "the policy exploits the reward" in capsys.readouterr().out
-    assert main(["explain", "kto_margin_backwards"]) == 0  # of a preset, as a finding of it names it
+    assert main(["explain", "kto_margin_backwards"]) == 0  # a preset's rule, by the name in its findings
     assert "the model is learning backwards" in capsys.readouterr().out
     assert main(["rules", "proxy_gapp"]) == 64
     assert "Did you mean 'proxy_gap'?" in capsys.readouterr().err
@@ -201,7 +201,7 @@ def test_runs_tells_verdict_outcome_and_duration(tmp_path, capsys):
     by_name = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert by_name["good"]["verdict"] == "healthy"
     assert by_name["good"]["outcome"] == {"name": "reward", "value": pytest.approx(0.39)}
-    assert by_name["bad"]["verdict"] == rlvitals.check(tmp_path / "bad").verdict == "act"  # nobody had watched it
+    assert by_name["bad"]["verdict"] == rlvitals.check(tmp_path / "bad").verdict == "act"  # it was not monitored
     assert by_name["bad"]["outcome"]["name"] == "rewards/margins"
     assert 0 < by_name["good"]["seconds"] < 60
 

@@ -1,4 +1,4 @@
-"""Frameworks that are no package: their source, from a checkout that the one who runs the tests has.
+"""Frameworks that are not packages: their source comes from a local checkout.
 
 `RLVITALS_SOURCES` names a folder with checkouts called `prime-rl`, `slime`, `miles`, `RL` (NeMo-RL) and `ROLL`.
 """
@@ -14,7 +14,7 @@ import pytest
 
 
 def use(name, *folders):
-    """Put a checkout's folders on the path; returns its commit. Skips the module where there is none."""
+    """Put a checkout's folders on the path; returns its commit. Skips the module if there is no checkout."""
     sources = os.environ.get("RLVITALS_SOURCES")
     root = Path(sources or "/nowhere") / name
     if not root.is_dir():
@@ -30,5 +30,5 @@ def use(name, *folders):
 
 
 def roots(*names):
-    """The folders of checkouts, for other processes' path."""
+    """The folders of checkouts, for the path of other processes."""
     return [Path(os.environ["RLVITALS_SOURCES"]) / name for name in names]

@@ -1,4 +1,4 @@
-"""Tests that need another project's package: `make frameworks`. They are no part of `make test`."""
+"""Tests that need another project's package, run by `make frameworks`. `make test` does not include them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rlvitals import open_run
 if "RLVITALS_SHOWN" not in os.environ:
     collect_ignore_glob = ["*"]
 
-# No model or data set is asked for on the network, and no processor is waited for.
+# No model or data set is downloaded, and W&B is disabled.
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1", WANDB_MODE="disabled")
 
 PROMPTS = ["the cat ", "the dog ", "a bird ", "my fish "]
 GOOD, BAD = "sat on the mat .", "no no no !"
 DIALOGUE = "<|im_start|> <|im_end|> system user assistant Human: Assistant: You are a helpful assistant. \n"
-"""What the frameworks' chat templates put around messages."""
+"""The text that the frameworks' chat templates put around messages."""
 
 
 @pytest.fixture(scope="session")
 def shown():
-    """Take down a row of the table in docs/frameworks.md: what of a framework ran, and what the run directory holds."""
+    """Write a row of the table in docs/frameworks.md: the tested part of a framework and the content of its run."""
     rows = []
 
     def show(framework, version, ran, run_path, *, acts="no", users=()):
-        """`users`: names that the test gives as a user would; the framework knows nothing of them."""
+        """`users`: metric names that the test adds as a user would; they are not the framework's names."""
         view = open_run(run_path)
         ours = ("time/", "memory/", "system/")
         logged = [name for name in view.metrics if not name.startswith(ours) and name not in users]
@@ -47,7 +47,7 @@ def shown():
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
-    """A folder with a Llama of a few thousand random weights, in Hugging Face's form, and its tokenizer."""
+    """A folder with a Llama of a few thousand random weights in Hugging Face's format, and its tokenizer."""
     from rlvitals.train import tiny
 
     folder = tmp_path_factory.mktemp("tiny-model")
@@ -59,7 +59,7 @@ def tiny_model(tmp_path_factory):
 
 @pytest.fixture
 def ask_for():
-    """A rule that asks for an action as soon as its condition holds."""
+    """A rule that requests an action as soon as its condition holds."""
 
     def rule(action, when):
         return {
@@ -72,7 +72,7 @@ def ask_for():
 
 @pytest.fixture
 def answers():
-    """The answers to a run's requests, in order: action, answer and its words."""
+    """The answers to a run's requests, in order: action, answer and text."""
 
     def given(folder):
         path = Path(folder) / "logs" / "findings.jsonl"

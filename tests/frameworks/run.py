@@ -1,10 +1,11 @@
-"""Run the tests of other projects' packages, each in a virtual environment of its own, and print what ran.
+"""Run the tests of other projects' packages, each in its own virtual environment, and print a table of the results.
 
     python tests/frameworks/run.py [NAME ...] [--fresh] [--delete] [--write]
 
-`NAME/requirements.txt` pins what is installed, one pip command a line (options are allowed: `--no-deps verl==0.9.1`);
-`NAME/test_NAME.py` holds the tests. A test tells what it showed by the fixture `shown`; the table of docs/frameworks.md
-is printed from that, and with `--write` put there. `--delete` removes each environment after its tests.
+`NAME/requirements.txt` pins the installed packages, one pip command per line (options are allowed:
+`--no-deps verl==0.9.1`). `NAME/test_NAME.py` holds the tests. A test reports its results with the fixture `shown`. The
+table of docs/frameworks.md is printed from these results; `--write` also updates that page. `--delete` removes each
+environment after its tests.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ def tried(name: str, *, fresh: bool) -> bool:
         return False
     result = ENVIRONMENTS / f"{name}.json"
     result.unlink(missing_ok=True)
-    # The suite's own settings and conftest are about other tests. Nothing of this folder goes on sys.path: its folders
-    # have the frameworks' names.
+    # The suite's own settings and conftest are for other tests. This folder must not be on sys.path, because its
+    # subfolders have the frameworks' names.
     alone = ["-c", os.devnull, "--rootdir", ROOT, "--confcutdir", HERE, "--import-mode", "importlib"]
     command = [python, "-m", "pytest", HERE / name, "-q", "-rs", "-p", "no:cacheprovider", *alone]
     variables = {**os.environ, "RLVITALS_SHOWN": str(result), "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of modules would be compiled at every run
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise every run would compile thousands of modules
     return subprocess.run([str(part) for part in command], cwd=ROOT, env=variables, check=False).returncode == 0
 
 
 def environment(name: str, *, fresh: bool) -> Path | None:
-    """The Python of one framework's environment, made where it is not there or its pins have changed."""
+    """The Python of one framework's environment, which is created if it is missing or its pins have changed."""
     wanted = (HERE / name / "requirements.txt").read_text(encoding="utf-8")
     folder = ENVIRONMENTS / name
     python, stamp = folder / "bin" / "python", folder / "installed.txt"
@@ -93,7 +94,7 @@ def environment(name: str, *, fresh: bool) -> Path | None:
 
 
 def installer(python: Path) -> list[str]:
-    """The command that installs: pip, or uv where there is one, which needs a tenth of the time."""
+    """The install command: uv if there is one, because it needs a tenth of the time, otherwise pip."""
     uv = shutil.which("uv")
     if uv:
         return [uv, "pip", "install", "--quiet", "--python", str(python)]
@@ -101,7 +102,7 @@ def installer(python: Path) -> list[str]:
 
 
 def shown_by(name: str) -> list[dict[str, Any]]:
-    """What the last run of a framework's tests took down."""
+    """The rows that the last run of a framework's tests wrote."""
     file = ENVIRONMENTS / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
@@ -112,7 +113,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def write(rows: dict[str, str]) -> None:
-    """Replace these frameworks' rows in the table of the page; those that it does not have come last."""
+    """Replace these frameworks' rows in the table of the page; new rows are appended."""
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(f"{HEAD}\n")
     table, _, after = rest.partition("\n\n")

@@ -1,5 +1,5 @@
-"""AReaL's own StatsLogger, as its trainers make and call it, and the dump of its WorkflowExecutor. The trainers need
-engines on GPUs and were not run.
+"""AReaL's own StatsLogger, created and called as its trainers do, and the dump of its WorkflowExecutor. The trainers
+themselves need engines on GPUs and are not run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlvitals.adapters import areal
 
 @pytest.fixture
 def trainer(tmp_path):
-    """What `areal.follow` and the training loop use of a trainer: its configuration and its real logger."""
+    """The parts of a trainer that `areal.follow` and the training loop use: its configuration and its real logger."""
     place = {"experiment_name": "grpo", "trial_name": "one", "fileroot": str(tmp_path)}
     config = BaseExperimentConfig(
         experiment_name="grpo", trial_name="one", stats_logger=StatsLoggerConfig(**place), total_train_epochs=1
@@ -32,7 +32,7 @@ def trainer(tmp_path):
 
 
 def train(trainer):
-    """The end of each step in `PPOTrainer.train`; returns how many there were."""
+    """Run the end of each step in `PPOTrainer.train`; returns the step at which the loop ended."""
     for step in range(10):
         if trainer.config.total_train_steps is not None and step >= trainer.config.total_train_steps:
             break
@@ -44,7 +44,7 @@ def train(trainer):
 
 @pytest.fixture
 def dump(tmp_path, tiny_model):
-    """What AReaL's executor does with a task's samples where `rollout.dump_to_file` is set."""
+    """Dump a task's samples as AReaL's executor does when `rollout.dump_to_file` is set."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
     place = {"experiment_name": "grpo", "trial_name": "one", "fileroot": str(tmp_path)}
     executor = WorkflowExecutor(InferenceEngineConfig(**place, tokenizer_path=str(tiny_model)), None)
@@ -77,7 +77,7 @@ def test_what_its_logger_is_given_is_recorded_and_what_it_dumps_are_the_runs_rol
     assert "n__count" not in run.metrics
     assert "timeperf/train_step" in run.metrics
     assert (run.framework, run.status) == ("areal", "finished")
-    assert trainer.stats_logger.state_dict() == {"last_commit_step": 19}  # its own goes on, and counts two parts a step
+    assert trainer.stats_logger.state_dict() == {"last_commit_step": 19}  # its own counter: two parts per step
     shown("AReaL", version("areal"), "its StatsLogger and dump, 10 steps; no training", run.path, acts="stop")
 
 

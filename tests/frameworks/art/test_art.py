@@ -1,4 +1,4 @@
-"""ART's real Model, Trajectory and TrajectoryGroup: what its loop logs is recorded, trajectories included."""
+"""ART's real Model, Trajectory and TrajectoryGroup: the log of its loop is recorded, including trajectories."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def group(question, *answers):
 
 def test_a_models_log_is_recorded_with_its_trajectories(tmp_path, shown):
     vitals.install(hardware=False)
-    vitals.install(hardware=False)  # a second time does nothing
+    vitals.install(hardware=False)  # a second call does nothing
     model = art.Model(name="agent", project="sums", base_path=str(tmp_path))
 
     async def loop():
@@ -66,7 +66,7 @@ def test_a_models_log_is_recorded_with_its_trajectories(tmp_path, shown):
     vitals.finish()
     run = rlvitals.open_run(tmp_path / "sums" / "models" / "agent")
     logged = {name for line in own for name in line} - {"step", "recorded_at", "training_step", "time/wall_clock_sec"}
-    assert logged == set(run.metrics)  # the names of ART's own file
+    assert logged == set(run.metrics)  # the same names as in ART's own file
     steps, rewards = run.series("train/reward")
     assert (list(steps), list(rewards)) == ([0, 1, 2, 3, 4], [0.5] * 5)
     assert list(run.series("loss/train")[1]) == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]

@@ -1,4 +1,4 @@
-"""Files of rollouts that the packages write themselves, read by the forms of `importers/dumps`."""
+"""Rollout files that the packages themselves write, read by the formats of `importers/dumps`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlvitals.importers.rollouts import read_rollouts
 
 @solver
 def answering():
-    """Right in the first epoch, wrong in the second; no model is asked."""
+    """Answers right in the first epoch and wrong in the second, without a model."""
 
     async def solve(state, generate):
         said = "4" if state.epoch == 1 else "5"
@@ -37,7 +37,7 @@ def answering():
 
 @pytest.mark.parametrize("form", ["eval", "json"])
 def test_inspects_own_log_is_read(tmp_path, form):
-    question = "What is 2 + 2? " * 20  # long enough to be stored once and referred to
+    question = "What is 2 + 2? " * 20  # long enough that Inspect stores it once and refers to it
     task = inspect_ai.Task(
         dataset=[Sample(input=question, target="4", id="sum")], solver=answering(), scorer=match(), epochs=2
     )
@@ -45,7 +45,7 @@ def test_inspects_own_log_is_read(tmp_path, form):
     (file,) = tmp_path.glob(f"*.{form}")
     if form == "eval":
         assert {member.compress_type for member in zipfile.ZipFile(file).infolist()} == {93}  # zstd
-    assert is_dump(tmp_path)  # by the name that Inspect gives it
+    assert is_dump(tmp_path)  # recognised by Inspect's file name
     (group,) = read_rollouts(file).groups
     assert (group.id, group.prompt, group.answer) == ("sum", question, "4")
     told = sorted(
@@ -55,7 +55,7 @@ def test_inspects_own_log_is_read(tmp_path, form):
 
 
 def test_verifiers_own_episode_is_read(tmp_path):
-    """As prime-rl's file monitor writes it: `Episode.to_record` as a line of its stream."""
+    """prime-rl's file monitor writes `Episode.to_record` as one line of its stream."""
     task = TraceTask(type="T", data=WireTaskData(prompt="2+2?", answer="4"), key="sum")
     calls = [ToolCall(id="c", name="add", arguments='{"a": 2}')]
     nodes = [

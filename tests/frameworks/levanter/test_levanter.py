@@ -1,4 +1,4 @@
-"""Levanter's real Trainer on the CPU, with the tracker chosen by name as its configuration does."""
+"""Levanter's real Trainer on the CPU, with the tracker chosen by name as in its configuration."""
 
 from __future__ import annotations
 

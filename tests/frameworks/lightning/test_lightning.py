@@ -1,4 +1,4 @@
-"""A real `Trainer.fit` of Lightning with the callback in it."""
+"""A real `Trainer.fit` of Lightning with the callback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlvitals.adapters.lightning import VitalsCallback, VitalsLogger
 
 
 class Tiny(lightning.LightningModule):
-    """A line through a cloud of points."""
+    """A linear regression."""
 
     def __init__(self, lr=0.1, width=3):
         super().__init__()
@@ -61,7 +61,7 @@ def test_a_fit_is_recorded_beside_lightnings_own_logger(tmp_path, data, shown):
     steps, losses = run.series("loss")
     assert list(steps) == list(range(30))
     assert losses[-1] < losses[0] / 5
-    assert len(run.series("val_loss")[0]) == 3  # after each whole epoch of 8 steps
+    assert len(run.series("val_loss")[0]) == 3  # after each full epoch of 8 steps
     assert (run.status, run.info.framework, run.info.total_steps) == ("finished", "lightning", 30)
     assert run.config["width"] == 3
     assert (tmp_path / "csv" / "lightning_logs" / "version_0" / "metrics.csv").is_file()
@@ -88,7 +88,7 @@ def test_the_trainer_stops_saves_and_cuts_the_rate(tmp_path, data, ask_for, answ
         ("checkpoint", "done"), ("reduce_lr", "done"), ("stop", "done"),
     ]  # fmt: skip
     assert done[1][2] == "learning rate 0.02 -> 0.01"
-    assert fit.optimizers[0].param_groups[0]["lr"] == 0.01  # the schedule has not put it back
+    assert fit.optimizers[0].param_groups[0]["lr"] == 0.01  # the schedule has not restored the old rate
     assert fit.global_step < 20
     saved = tmp_path / "run" / done[0][2].removeprefix("saved ") / "lightning.ckpt"
     assert "state_dict" in torch.load(saved, weights_only=False)

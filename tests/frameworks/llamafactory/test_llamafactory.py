@@ -14,7 +14,7 @@ import yaml
 import rlvitals
 from rlvitals.adapters import llamafactory
 
-# LLaMA-Factory imports torchaudio for data with sound. Its builds need CUDA's libraries; no sound is played here.
+# LLaMA-Factory imports torchaudio for audio data. Its builds need CUDA's libraries; these tests use no audio.
 sys.modules["torchaudio"] = types.ModuleType("torchaudio")
 sys.modules["torchaudio"].__spec__ = ModuleSpec("torchaudio", None)
 
@@ -23,7 +23,7 @@ COLUMNS = {"messages": "conversations"}
 
 @pytest.fixture
 def settings(tiny_model, tmp_path):
-    """What a LLaMA-Factory YAML file holds."""
+    """The settings of a LLaMA-Factory YAML file."""
     talk = [{"from": "human", "value": "the cat "}, {"from": "gpt", "value": "sat on the mat ."}]
     pair = {
         "conversations": talk[:1],
@@ -52,7 +52,7 @@ def settings(tiny_model, tmp_path):
 
 
 def test_sft_from_a_yaml_file(settings, tmp_path, monkeypatch, shown):
-    """`python -m rlvitals.adapters.llamafactory train.yaml`, with a section of our settings."""
+    """`python -m rlvitals.adapters.llamafactory train.yaml`, with a section of rlvitals settings."""
     file = tmp_path / "train.yaml"
     file.write_text(yaml.safe_dump({**settings, "rlvitals": {"name": "from-yaml", "hardware": False}}))
     monkeypatch.setattr(sys, "argv", ["train", str(file)])

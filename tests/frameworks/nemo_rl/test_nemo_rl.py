@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# At the end of the path: folders here have the frameworks' names.
+# Append to the path: the folders here have the same names as the frameworks.
 sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
@@ -39,7 +39,7 @@ def configuration(folder, **more):
 
 
 def train_data():
-    """What `grpo_train` writes after a step: prompts of 2 tokens, answers of 2, padded to 5."""
+    """The data that `grpo_train` writes after a step: prompts of 2 tokens, answers of 2, padded to 5."""
     return {
         "content": [[f"{prompt} + 1?", f"{answer}", "wrong", "again"] for prompt in (1, 2) for answer in (2, 3)],
         "rewards": [1.0, 0.0, 0.0, 1.0],
@@ -55,7 +55,7 @@ def train_data():
 
 def test_the_logger_records_rows_and_samples(tmp_path, shown):
     nemo_rl.install(hardware=False)
-    nemo_rl.install(hardware=False)  # a second time does nothing
+    nemo_rl.install(hardware=False)  # a second call does nothing
     logger = Logger(configuration(tmp_path))
     assert len(logger.loggers) == 2  # TensorBoard's and ours
     logger.log_hyperparams(MASTER)

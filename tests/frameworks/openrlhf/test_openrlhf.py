@@ -1,6 +1,6 @@
 """OpenRLHF's PPO trainer, in its loop, with its experience maker and its TensorboardLogger.
 
-Its model actors and its engine need CUDA, DeepSpeed and vLLM: in their places is one Ray actor that samples and trains.
+Its model actors and its engine need CUDA, DeepSpeed and vLLM. One Ray actor replaces them: it samples and trains.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def logger(tmp_path):
 
 @pytest.fixture
 def batch(tiny_model):
-    """Two answers to one prompt: the second is cut, and a tool speaks within the first."""
+    """Two answers to one prompt: the first contains tool output, the second is truncated."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
     prompt = tokenizer("the cat ")["input_ids"]
     answers = [tokenizer("sat on")["input_ids"], tokenizer("no no")["input_ids"]]
@@ -73,12 +73,12 @@ def test_its_logger_and_its_experiences_are_recorded(logger, batch, tmp_path):
     assert [turn.text for turn in second.turns] == ["no no"]
     assert (first.reward, first.stop, second.reward, second.stop) == (1.0, "", 0.0, "length")
     assert (first.advantage, second.advantage) == (pytest.approx(0.7), pytest.approx(-0.7))
-    assert list((tmp_path / "tensorboard" / "ppo_1115").glob("events*"))  # its own logging goes on
+    assert list((tmp_path / "tensorboard" / "ppo_1115").glob("events*"))  # OpenRLHF's own logging continues
     assert (run.status, run.algorithm) == ("finished", "grpo")
 
 
 class Policy:
-    """A model that generates, as OpenRLHF's RolloutRayActor does, and is trained, as its PolicyModelActor is."""
+    """A model that generates like OpenRLHF's RolloutRayActor and is trained like its PolicyModelActor."""
 
     def __init__(self, folder):
         torch.manual_seed(0)
@@ -133,11 +133,11 @@ class Policy:
         return {"policy_loss": sum(losses) / len(losses), "actor_lr": 1e-2}
 
     def broadcast_to_vllm(self):
-        """It is the same model."""
+        """Nothing to do: the engine and the trained policy are the same model."""
 
 
 class Settings(SimpleNamespace):
-    """A section of OpenRLHF's settings: what is not said is off."""
+    """A section of OpenRLHF's settings; settings that are not given are None."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -146,7 +146,7 @@ class Settings(SimpleNamespace):
 
 @pytest.fixture
 def trainer(monkeypatch, tmp_path, tiny_model):
-    """OpenRLHF's PPOTrainer, which it starts as a Ray actor, in this process."""
+    """OpenRLHF's PPOTrainer in this process; OpenRLHF itself starts it as a Ray actor."""
     unused = {
         "vllm": {"SamplingParams": SimpleNamespace, "__version__": "0.0.0"},
         "vllm.inputs": {"TokensPrompt": dict},

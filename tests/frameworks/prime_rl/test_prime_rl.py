@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# At the end of the path: folders here have the frameworks' names.
+# Append to the path: the folders here have the same names as the frameworks.
 sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
@@ -26,7 +26,7 @@ from rlvitals.adapters import prime_rl
 
 
 class OrchestratorConfig(BaseConfig):
-    """The part of the orchestrator's that is read: its whole needs vLLM."""
+    """The part of the orchestrator's configuration that the adapter reads; the full class needs vLLM."""
 
     max_steps: int = 3
 
@@ -86,7 +86,7 @@ def test_the_monitors_of_a_process_record_rows_and_episodes(tmp_path, shown):
         await monitors.finalize()
 
     asyncio.run(orchestrate())
-    assert (tmp_path / "metrics.jsonl").is_file()  # prime-rl's own monitor goes on
+    assert (tmp_path / "metrics.jsonl").is_file()  # prime-rl's own monitor still works
     run = rlvitals.open_run(tmp_path / "rlvitals" / "orchestrator")
     assert (run.status, run.info.framework, run.info.total_steps) == ("finished", "prime_rl", 3)
     assert list(run.series("train/sums/effective/solver/reward/mean")[1]) == [0.5] * 3

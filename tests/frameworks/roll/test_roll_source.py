@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-# At the end of the path: folders here have the frameworks' names.
+# Append to the path: the folders here have the same names as the frameworks.
 sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
 
 COMMIT = checkouts.use("ROLL")
-os.environ.setdefault("ROLL_LOG_DIR", tempfile.mkdtemp())  # it begins to write its log when it is imported
+os.environ.setdefault("ROLL_LOG_DIR", tempfile.mkdtemp())  # ROLL writes its log as soon as it is imported
 
 import torch
 from roll.distributed.scheduler.protocol import DataProto
@@ -27,7 +27,7 @@ from rlvitals.adapters import roll
 
 
 class Tokenizer:
-    """One letter a token; 0 is padding."""
+    """One letter per token; 0 is padding."""
 
     def batch_decode(self, rows, skip_special_tokens=True):
         return ["".join(chr(96 + int(token)) for token in row if token) for row in rows]
@@ -48,7 +48,7 @@ def test_a_pipelines_tracker_and_its_dump_are_recorded(tmp_path, shown):
     config = {"exp_name": "rlvr", "output_dir": str(tmp_path), "max_steps": 3, "adv_estimator": "grpo"}
     tracker = create_tracker("rlvitals", config, hardware=False)
     for step in range(3):
-        rlvr.dump_rollout_to_specific_path("", step, batch(), Tokenizer())  # no folder is set
+        rlvr.dump_rollout_to_specific_path("", step, batch(), Tokenizer())  # no dump folder is set
         metrics = {"actor/pg_loss@mean": 1 / (step + 1), "critic/score/mean": 1.5, "val_correct/all/mean": 0.5}
         tracker.log(values=metrics, step=step)
     messages = [{"role": "user", "content": "three?"}, {"role": "assistant", "content": "c"}]

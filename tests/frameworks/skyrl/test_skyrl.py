@@ -1,7 +1,7 @@
 """SkyRL's own `RayPPOTrainer.train()` with our callback: its loop, data, advantages, metrics, callbacks, checkpoints.
 
-Its workers and its inference engines need GPUs; in their place are a tiny model's forward, backward and generation on
-the CPU, through the interfaces that the trainer calls.
+Its workers and inference engines need GPUs. A tiny model on the CPU replaces them, behind the interfaces that the
+trainer calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.metadata import version
 import pytest
 import typing_extensions
 
-# SkyRL imports on Python 3.12 alone: before, pydantic refuses the standard library's TypedDict in its models.
+# Before Python 3.12, pydantic refuses the standard library's TypedDict in SkyRL's models.
 typing.TypedDict = typing_extensions.TypedDict
 
 import torch
@@ -33,7 +33,7 @@ PROMPTS = ["the cat ", "the dog ", "a bird ", "my fish "]
 
 
 class Policy:
-    """A model that generates, and that is trained by the calls of SkyRL's WorkerDispatch."""
+    """A model that generates and that the calls of SkyRL's WorkerDispatch train."""
 
     def __init__(self, folder):
         self.model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -191,7 +191,7 @@ def test_a_checkpoint_is_saved_where_the_doctor_asks_for_one(make, tmp_path, ask
 
 def test_a_training_that_raises_is_a_failed_run(make, tmp_path):
     class Experiment:
-        """What SkyRL's BasePPOExp is asked for here."""
+        """The used part of SkyRL's BasePPOExp."""
 
         def get_trainer(self):
             return make()

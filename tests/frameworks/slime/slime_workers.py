@@ -1,4 +1,4 @@
-"""What the processes of a slime or miles job do with their logging functions."""
+"""The calls that the processes of a slime or miles job make on their logging functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def samples(kind):
 
 @ray.remote(num_cpus=0)
 class Manager:
-    """What slime's rollout manager does with its samples, in a process of its own."""
+    """Logs samples as slime's rollout manager does, in a separate process."""
 
     def log(self, framework, rollout_id, args):
         if framework == "slime":
@@ -54,7 +54,7 @@ class Manager:
 
 @ray.remote(num_cpus=0)
 class Trainer:
-    """What the trainer's logging rank does after each update."""
+    """Logs as the trainer's logging rank does after each update."""
 
     def log(self, framework, step, args):
         if framework == "slime":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# At the end of the path: folders here have the frameworks' names.
+# Append to the path: the folders here have the same names as the frameworks.
 sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 import checkouts
@@ -52,14 +52,14 @@ def test_the_processes_of_a_job_record_one_run(framework, tmp_path, shown):
     manager, trainer = Manager.remote(), Trainer.remote()
     for rollout_id in range(3):
         ray.get(manager.log.remote(framework, rollout_id, args))
-        for update in range(2):  # 4 samples, 2 an update
+        for update in range(2):  # 4 samples, 2 per update
             ray.get(trainer.log.remote(framework, 2 * rollout_id + update, args))
     assert ray.get(trainer.flush.remote())
     ray.get(manager.dispose.remote(framework, args))
     run = rlvitals.open_run(tmp_path / "run")
     assert (run.status, run.info.framework, run.info.algorithm) == ("finished", framework, "grpo")
     assert list(run.series("train/loss")[0]) == [0, 1, 2, 3, 4, 5]
-    assert list(run.series("rollout/zero_std/count_1.0")[0]) == [0, 2, 4]  # at the update they are trained on first
+    assert list(run.series("rollout/zero_std/count_1.0")[0]) == [0, 2, 4]  # the first update that trains on them
     assert list(run.series("rollout/truncated_ratio")[1]) == [0.25] * 3
     assert list(run.series("eval/gsm8k")[1]) == [0.5] * 3
     told = ("num_generations", "temperature", "train_batch_size", "max_grad_norm", "num_gpus")

@@ -1,7 +1,7 @@
-"""tinker-cookbook's real RL loop, `tinker_cookbook.rl.train.main`, with our logger in it.
+"""tinker-cookbook's real RL loop, `tinker_cookbook.rl.train.main`, with our logger.
 
-The service that samples and trains is remote. Here a stand-in of its client does so: a policy of one table, without a
-context, which learns by the gradient of the importance-sampling loss. Everything else is the cookbook's.
+The service that samples and trains is remote. A stand-in for its client replaces it: a policy of one table without
+context, which learns by the gradient of the importance-sampling loss. Everything else is the cookbook's own code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VOCABULARY = 12
 
 
 class Letters:
-    """A tokenizer: one letter a token."""
+    """A tokenizer with one letter per token."""
 
     eos_token_id = 0
 
@@ -89,7 +89,7 @@ class Service:
 
 
 class Guess(Env):
-    """Two letters; each that is GOOD counts a half."""
+    """The answer has two letters; each GOOD letter is rewarded with 0.5."""
 
     async def initial_observation(self):
         return tinker.ModelInput.from_ints([1, 2, 3]), [0]
@@ -143,7 +143,7 @@ def test_the_loop_is_recorded_with_its_rollouts(trained, shown):
     steps, rewards = run.series("env/all/reward/total")
     assert list(steps) == list(range(25))
     assert rewards[0] < 0.3
-    assert rewards[-5:].mean() > 0.8  # it learns
+    assert rewards[-5:].mean() > 0.8  # the policy learns
     own = (trained / "metrics.jsonl").read_text().splitlines()
     assert len(own) == 25  # the cookbook's own file is written as before
     first, second = run.rollouts(3)

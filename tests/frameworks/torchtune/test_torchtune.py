@@ -48,7 +48,7 @@ def configuration(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a recipe that was run."""
+    """The folder of a finished recipe."""
     folder = tmp_path_factory.mktemp("recipe")
     torch.manual_seed(0)
     (folder / "model").mkdir()

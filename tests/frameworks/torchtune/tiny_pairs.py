@@ -1,4 +1,4 @@
-"""Components of a tiny recipe, as its configuration names them: no file has to be downloaded."""
+"""Components that the configuration of a tiny recipe names, so that no file has to be downloaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 
 
 class Tokenizer:
-    """The recipe asks for nothing but the padding."""
+    """The recipe uses only the padding id."""
 
     pad_id = 0
 

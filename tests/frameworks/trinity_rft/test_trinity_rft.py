@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 
-# At the end of the path: folders here have the frameworks' names.
+# Append to the path: the folders here have the same names as the frameworks.
 sys.path += [str(folder) for folder in Path(__file__).parents[:2]]
 
 from trinity_roles import role

@@ -1,4 +1,4 @@
-"""What the explorer and the trainer of Trinity-RFT do with their monitor, in processes of their own."""
+"""The calls that the explorer and the trainer of Trinity-RFT make on their monitor, each in a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATH = "rlvitals.adapters.trinity_rft.VitalsMonitor"
 
 @ray.remote(num_cpus=0)
 def role(name, folder, steps):
-    """What an explorer or a trainer does with its monitor."""
+    """Call the monitor as an explorer or a trainer does."""
     config = Config(project="sums", name="tiny", checkpoint_root_dir=folder)
     config.checkpoint_job_dir = folder
     config.monitor.monitor_type, config.monitor.monitor_args = PATH, {"hardware": False}

@@ -29,7 +29,7 @@ def trainer_of(tiny_model, folder, callback, steps):
 
 def test_a_training_is_recorded(tiny_model, tmp_path, shown):
     trainer = trainer_of(tiny_model, tmp_path, VitalsCallback(), 6)
-    assert "_make_cpu_sft_trainer" in type(trainer).__qualname__  # Unsloth's own, under TRL's name
+    assert "_make_cpu_sft_trainer" in type(trainer).__qualname__  # Unsloth's trainer under TRL's name
     trainer.train()
     run = rlvitals.open_run(tmp_path)
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

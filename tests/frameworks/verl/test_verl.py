@@ -1,5 +1,5 @@
-"""verl itself, in processes that verl starts from the environment variable a user sets: its Tracking, and its PPO
-trainer's whole loop on a CPU (see verl_on_cpu).
+"""verl itself, with rlvitals loaded by the environment variable that a user sets: its Tracking, and the whole loop of
+its PPO trainer on a CPU (see verl_on_cpu).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ REWARD = """
 
 @pytest.fixture
 def track(tmp_path):
-    """A trainer's calls from `first` to `last`, and how it ends: an exit code, or the Tracking's fate."""
+    """Make a trainer's calls from step `first` to `last`. `end` is the exit code or the way the Tracking ends."""
 
     def run(first=1, last=12, end="0"):
         environment = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "rlvitals.adapters.verl"}

@@ -1,7 +1,7 @@
-"""verl without a GPU: a platform and a rollout engine, entered into verl's own registries.
+"""verl without a GPU: a platform and a rollout engine, registered in verl's own registries.
 
-verl imports this in each of its processes (VERL_USE_EXTERNAL_MODULES). Its training loop, its FSDP engine, its agent
-loop, its weight synchronisation and its TransferQueue are verl's; what samples is `transformers`' `generate`.
+verl imports this module in each of its processes (VERL_USE_EXTERNAL_MODULES). The training loop, FSDP engine, agent
+loop, weight synchronisation and TransferQueue are verl's; `generate` of `transformers` samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def none_used(*given):
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):
-    """The processor. Ray is told of one GPU, which is not there: verl places its workers by GPUs."""
+    """The CPU. Ray gets one fictitious GPU, because verl places its workers by GPUs."""
 
     device_name = vendor_name = "cpu"
     device_module = SimpleNamespace(
@@ -55,8 +55,8 @@ class CpuPlatform(PlatformBase):
         return None, None
 
     def communication_backend_name(self):
-        # verl asks torch for "cpu:gloo,cpu:THIS" (verl/utils/distributed.py), which torch refuses; it asks for nothing
-        # where there is a process group.
+        # verl passes "cpu:gloo,cpu:THIS" to torch (verl/utils/distributed.py), which torch refuses. If a process group
+        # exists, verl creates none.
         if "RANK" in os.environ and not torch.distributed.is_initialized():
             where = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
             torch.distributed.init_process_group("gloo", init_method=os.environ.get("DIST_INIT_METHOD"), **where)
@@ -79,7 +79,7 @@ class CpuPlatform(PlatformBase):
 
 
 class Server:
-    """One inference engine: a model of its own, whose weights come from the trainer."""
+    """One inference engine: a separate model that gets its weights from the trainer."""
 
     def __init__(self, path, longest):
         from transformers import AutoModelForCausalLM
@@ -104,14 +104,14 @@ class Server:
         )  # fmt: skip
 
     async def load(self, weights, version):
-        self.model.load_state_dict(weights, strict=False)  # the output layer is tied to the input's
+        self.model.load_state_dict(weights, strict=False)  # the output layer shares the input's weights
         self.version = version
 
     async def sleep(self):
-        """There is no memory to give back."""
+        """There is no memory to release."""
 
     async def wake_up(self):
-        """There was no memory given back."""
+        """No memory was released."""
 
 
 class Replica(RolloutReplica):
@@ -126,7 +126,7 @@ class Replica(RolloutReplica):
 
 
 class Rollout(base.BaseRollout):
-    """The trainer's end of the server: hands it the weights."""
+    """The trainer's side of the server: sends it the weights."""
 
     async def resume(self, tags):
         pass
