@@ -1,7 +1,7 @@
-"""Every statistic of a step once more: from its definition, token by token, in plain Python floats.
+"""A second implementation of every statistic of a step: from its definition, token by token, in plain Python floats.
 
-Shares no code with `rlvitals.compute`, so that it can be held against all implementations there, and stands in for the
-frameworks' own functions where those are not installed. What is undefined is None; a NaN among the numbers is NaN.
+It shares no code with `rlvitals.compute`, so every implementation there can be compared with it. It also replaces the
+frameworks' own functions where those are not installed. Undefined numbers are None; a NaN among the numbers gives NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PER_TOKEN = (
     "logprobs", "old_logprobs", "ref_logprobs", "rollout_logprobs", "advantages", "returns", "values", "old_values",
     "entropy", "exact_kl_ref", "exact_kl_old", "raw_advantages", "token_rewards",
 )  # fmt: skip
-"""[sequences, tokens]; the two kinds of advantages may also be [sequences]."""
+"""Of shape [sequences, tokens]; the two kinds of advantages may also be [sequences]."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ ALL = Settings(
     dual_clip=1.2, value_clip=0.2, advantage_clip=0.7, weight_cap=1.05, weight_floor=0.9, kl_coef=0.05,
     entropy_coef=0.01, score_low=0.1, score_high=0.6, min_group_std=0.05,
 )  # fmt: skip
-"""Every clip binds on some tokens of `step_data.every_input` and leaves others alone."""
+"""Every clip binds on some tokens of `step_data.every_input` and not on others."""
 
 
 def numbers(given: Mapping[str, Any], settings: Settings) -> dict[str, float | None]:
-    """All numbers that the inputs allow, by id."""
+    """All numbers that can be computed from the inputs, by id."""
     rows = [list(tokens) for tokens in _rows(given)]
     found: dict[str, float | None] = {}
     _samples(found, rows, given)
@@ -69,7 +69,7 @@ def _rows(given: Mapping[str, Any]) -> Iterable[Iterable[Token]]:
         ]
 
 
-# What numbers are made of.
+# Basic functions
 
 
 def mean(x: Sequence[float]) -> float | None:
@@ -126,7 +126,7 @@ def _each(rows: list[list[Token]], number: Callable[[Token], float]) -> list[lis
     return [[number(token) for token in row] for row in rows if row]
 
 
-# The families.
+# The families
 
 
 def _samples(found: dict[str, float | None], rows: list[list[Token]], given: Mapping[str, Any]) -> None:

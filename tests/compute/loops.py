@@ -1,4 +1,4 @@
-"""Slow and obvious: the definitions as loops over single tokens, to compare the real thing with."""
+"""The definitions as slow and simple loops over single tokens, to compare the real functions with."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NAN = math.nan
 
 
 def batch(seed: int, sequences: int = 5, tokens: int = 7, *, with_empty: bool = True) -> dict[str, np.ndarray]:
-    """A trainer's tensors with ragged masks; NaN lies in the padding, as in real life."""
+    """A trainer's tensors with ragged masks and NaN in the padding, as in real trainings."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, tokens + 1, sequences)
     if with_empty:
         lengths[-1] = 0
     mask = (np.arange(tokens) < lengths[:, None]).astype(float)
-    mask[0, 0] = 0.0 if lengths[0] > 1 else 1.0  # a hole, as tool output leaves it
+    mask[0, 0] = 0.0 if lengths[0] > 1 else 1.0  # a hole, like tool output
     old = -rng.exponential(1.0, (sequences, tokens))
 
     def near(spread: float) -> np.ndarray:
@@ -53,6 +53,6 @@ def variance(numbers: list[float], ddof: int = 0) -> float:
 
 
 def rows_of(x: np.ndarray, mask: np.ndarray) -> list[list[float]]:
-    """Each sequence's counted numbers; sequences without any are left out."""
+    """Each sequence's counted numbers; sequences without any are skipped."""
     found = [[float(x[i, t]) for t in range(x.shape[1]) if mask[i, t]] for i in range(x.shape[0])]
     return [row for row in found if row]

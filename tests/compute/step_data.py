@@ -1,4 +1,4 @@
-"""A step's tensors and its statistics by numpy in float64, written from the definitions."""
+"""A step's tensors, and its statistics computed from the definitions by numpy in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKEN_NAMES = (
 
 
 def make_step(rows: int = 12, length: int = 150, seed: int = 0) -> dict[str, np.ndarray]:
-    """Ragged responses after a prompt; one sequence has no token, one is full; what is masked is NaN."""
+    """Ragged responses after a prompt. One sequence has no token, one is full. Masked values are NaN."""
     draw = np.random.default_rng(seed)
     logp = -(draw.random((rows, length)) ** 3) * 6
     ends = draw.integers(1, length + 1, rows)
@@ -81,7 +81,7 @@ def every_input(seed: int = 0, rows: int = 7, length: int = 9) -> dict[str, np.n
 
 
 def reference(data: dict[str, np.ndarray], low: float = 0.2, high: float = 0.28, dual: float = 1.2) -> dict[str, float]:
-    """The numbers, token by token where that is the definition."""
+    """The numbers, computed token by token where the definition requires it."""
     mask = data["mask"]
     flat = {name: data[name].astype(np.float64)[mask] for name in TOKEN_NAMES}
     logp, old, ref, rollout = (flat[f"{name}logprobs"] for name in ("", "old_", "ref_", "rollout_"))
@@ -177,10 +177,10 @@ def _sample_std(numbers) -> float:
 
 
 def error(got: float, name: str, want: dict[str, float]) -> float:
-    """Relative to the number; for a mean, to the spread it is taken over where that is larger; for a share, to 1.
+    """The error, relative to the number; for a mean, to the spread of its numbers if that is larger; for a share, to 1.
 
-    A mean near 0 is what is left of numbers that cancel, and a token at the very edge of a clip may fall on the other
-    side of it in another precision. A NaN is no small error.
+    Numbers cancel in a mean near 0, and in another precision a token at the edge of a clip may be on the other side. A
+    NaN is an infinite error.
     """
     spread = want.get(name.replace(".mean", ".std"), 0.0) if name.endswith(".mean") else 0.0
     size = 1.0 if "fraction" in name else max(abs(want[name]), 0.0 if np.isnan(spread) else spread, 1e-2)

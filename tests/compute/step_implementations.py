@@ -1,4 +1,4 @@
-"""The ways in which a step's statistics are computed, brought to one form: inputs by name in, numbers by id out."""
+"""All implementations of a step's statistics with one interface: inputs by name in, numbers by id out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rlvitals.compute.step_channels import CHANNELS, FIELDS
 Numbers = dict[str, float | None]
 
 RENAMED = {rollout: {"rewards": "scores", "mask": "response_mask"}}
-"""What a family calls an input otherwise than the rest."""
+"""Inputs for which a family uses another name."""
 
 NOT_MEASURED = {
-    "names", "aggregation", "horizon", "ratio_level", "kl", "kl_clamp",  # how, not what; each has tests of its own
-    "response_lengths", "prompt_mask", "finish_reasons", "max_response_length",  # other ways to say the same
-    "components", "component_weights", "pass_k", "tokens", "texts", "stage", "unbiased",  # not of tensors
+    "names", "aggregation", "horizon", "ratio_level", "kl", "kl_clamp",  # settings; each has its own tests
+    "response_lengths", "prompt_mask", "finish_reasons", "max_response_length",  # other forms of the same inputs
+    "components", "component_weights", "pass_k", "tokens", "texts", "stage", "unbiased",  # not about tensors
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def has_interpreter() -> bool:
 
 
 def numbers(values: Any) -> Numbers:
-    """The numbers by the catalogue's ids; a step logs a few of them under names of its own."""
+    """The numbers by the catalogue's ids; a step logs a few of them under its own names."""
     found = {}
     for name, value in values.items():
         matches = catalog.find(name, "rlvitals")
@@ -45,12 +45,12 @@ def numbers(values: Any) -> Numbers:
 
 
 def arguments_of(family: Any) -> set[str]:
-    """The inputs and settings that a family takes, all of them that are measured."""
+    """The measured inputs and settings that a family takes."""
     return set(inspect.signature(family.pack).parameters) - NOT_MEASURED
 
 
 def by_families(given: dict[str, np.ndarray], settings: by_hand.Settings) -> Numbers:
-    """By `policy`, `advantage` and `rollout`."""
+    """The numbers computed by `policy`, `advantage` and `rollout`."""
     found: Numbers = {}
     every = given | {name: bound for name, bound in vars(settings).items() if bound is not None}
     every.setdefault("mask", np.ones(given["logprobs"].shape))
@@ -59,25 +59,25 @@ def by_families(given: dict[str, np.ndarray], settings: by_hand.Settings) -> Num
         taken = {renamed.get(name, name): value for name, value in every.items() if name != "scores" or not renamed}
         taken = {name: value for name, value in taken.items() if name in inspect.signature(family.pack).parameters}
         if family is advantage and "old_values" not in given:
-            taken.pop("value_clip", None)  # which is refused without them
+            taken.pop("value_clip", None)  # it is refused without old values
         found |= numbers(family.stats(**taken))
     return found
 
 
 def by_operations(given: dict[str, np.ndarray], settings: by_hand.Settings, **options: Any) -> Numbers:
-    """By plain torch."""
+    """The numbers computed by plain torch."""
     tensors = {name: torch.from_numpy(np.asarray(given[name])) for name in INPUTS if name in given}
     return numbers(_statistics(settings, use_kernels=False, **options)(**tensors).values())
 
 
 def by_kernels(given: dict[str, np.ndarray], settings: by_hand.Settings) -> Numbers:
-    """By Triton: on a CUDA device where there is one, by its interpreter otherwise."""
+    """The numbers computed by Triton: on a CUDA device if there is one, otherwise in its interpreter."""
     tensors = {name: torch.from_numpy(np.asarray(given[name])) for name in INPUTS if name in given}
     if torch.cuda.is_available():
         made = _statistics(settings)
         on_device = {name: tensor.cuda() for name, tensor in tensors.items()}
         first = numbers(made(**on_device).values())
-        # The second call takes the short way past Triton's own start.
+        # The second call bypasses Triton's own launcher.
         again = numbers(made(**on_device).values())
         assert repr(first) == repr(again)
         return first

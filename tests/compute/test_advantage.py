@@ -15,7 +15,7 @@ from rlvitals.errors import ConfigError
 
 
 def discounted_sum_of_errors(rewards, values, mask, *, gamma, lam, ends, last):
-    """GAE as the sum it abbreviates: A_t = sum_k (gamma lam)^k delta_{t+k}, over the tokens that count."""
+    """GAE written out as a sum: A_t = sum_k (gamma lam)^k delta_{t+k}, over the tokens that count."""
     found = np.zeros_like(rewards)
     for i in range(len(rewards)):
         kept = [t for t in range(rewards.shape[1]) if mask[i, t]]
@@ -188,7 +188,7 @@ def test_a_sequence_without_tokens_has_no_shaped_reward():
 
 
 def test_values_outside_the_clip_range_are_counted_whichever_error_is_larger():
-    # Moves of 0.2, 0.6, -0.6; the second goes towards its return and the clip binds, the third away from it.
+    # Moves of 0.2, 0.6, -0.6. The second moves towards its return and the clip binds; the third moves away from it.
     given = {"values": [[1.2, 1.6, 0.4]], "old_values": [[1.0, 1.0, 1.0]], "returns": [[1.0, 2.0, 2.0]]}
     found = advantage.stats(**given, value_clip=0.5)
     assert found["value.outside_fraction"].number == pytest.approx(2 / 3)

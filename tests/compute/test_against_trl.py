@@ -1,4 +1,4 @@
-"""The same tensors through TRL's own code. Only its networks are stood in for, by ones that return given log-probs."""
+"""The same tensors through TRL's own code. Only its networks are replaced, by ones that return given log-probs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_grpo_losses_and_metrics(trainers, loss_type, aggregation, level):
         "kl_coef": 0.04, "names": "trl",
     }  # fmt: skip
     ours = policy.stats(**given, aggregation=aggregation)
-    # Dr. GRPO also divides by the number of sequences, where the mode of ROLL and verl only sums over them.
+    # Dr. GRPO also divides by the number of sequences; the mode of ROLL and verl only sums over them.
     assert ours["loss"].number / (4 if loss_type == "dr_grpo" else 1) == pytest.approx(loss, rel=1e-10)
     over_tokens = policy.stats(**given)
     compared = 0
@@ -104,7 +104,7 @@ def test_grpo_losses_and_metrics(trainers, loss_type, aggregation, level):
         "clip_ratio/high_max",
     ):
         if level == "sequence" and name.startswith("clip_ratio"):
-            continue  # TRL counts sequences there, and rlvitals their tokens
+            continue  # TRL counts sequences, rlvitals counts their tokens
         assert over_tokens[name].number == pytest.approx(metrics[name], rel=1e-6), name
         compared += 1
     assert compared >= 2

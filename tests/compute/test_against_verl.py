@@ -1,5 +1,5 @@
-"""The same tensors through verl's functions: through loops written from their definitions (`verl_by_hand`) everywhere,
-and through verl's own where it is installed beside ray: `pip install --no-deps verl tensordict omegaconf
+"""The same tensors through verl's functions: always through loops written from their definitions (`verl_by_hand`), and
+through verl's own functions if it is installed beside ray: `pip install --no-deps verl tensordict omegaconf
 antlr4-python3-runtime==4.9.3 codetiming hydra-core torchdata pyvers`.
 """
 
@@ -62,7 +62,7 @@ def test_aggregation_and_kl_estimators(verl, tensors):
     x, mask = tensors["advantages"], tensors["mask"]
     for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
         assert float(aggregate(x, mask, mode)) == pytest.approx(float(verl.core.agg_loss(x, mask, mode)), rel=1e-6)
-    # verl of today divides by the number of sequences too; the mode as ROLL has it does so with that in its horizon.
+    # Current verl also divides by the number of sequences. ROLL's mode does so if the horizon includes that number.
     theirs = verl.core.agg_loss(x, mask, "seq-mean-token-sum-norm")
     horizon = x.shape[0] * x.shape[1]
     assert float(aggregate(x, mask, "seq-mean-token-sum-norm", horizon=horizon)) == pytest.approx(float(theirs))
@@ -112,7 +112,7 @@ def test_mismatch_of_rollout_and_trainer(verl, tensors):
 def test_what_is_logged_of_a_batch_with_responses_without_tokens(verl):
     given = loops.batch(3, sequences=6)  # the last response is empty
     mask = torch.from_numpy(given["mask"])
-    mask[0, 0] = 1.0  # verl takes the width of a response from its attention mask, which has no holes
+    mask[0, 0] = 1.0  # verl's attention mask, which gives the width of a response, has no holes
     tensors = {name: torch.from_numpy(np.nan_to_num(tensor)) * mask for name, tensor in given.items()}
     rewards, returns, values = (tensors[name] for name in ("advantages", "ref_logprobs", "old_logprobs"))
     batch = SimpleNamespace(

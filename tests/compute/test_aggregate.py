@@ -1,4 +1,4 @@
-"""How per-token numbers become one."""
+"""Aggregation of per-token numbers into one number."""
 
 from __future__ import annotations
 

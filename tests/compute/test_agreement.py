@@ -1,8 +1,8 @@
-"""One id, one number: whoever computes it, with whatever else is given.
+"""Every implementation computes the same number for an id, whatever other inputs it gets.
 
 The families (`policy`, `advantage`, `rollout`), a step's statistics by plain torch and by Triton's kernels, and loops
-in plain Python (`by_hand`) get the same inputs, in every combination that matters. Nothing is listed here: an id or an
-input that is added anywhere is compared, or its absence from the loops is a failure.
+in plain Python (`by_hand`) get the same inputs, in every combination that matters. The ids are not listed here: a new
+id or input is compared automatically, and the test fails if the loops lack it.
 
 The kernels need a CUDA device, or Triton and its interpreter:
 `TRITON_INTERPRET=1 python -m pytest tests/compute/test_agreement.py -k kernels`, a few minutes.
@@ -65,7 +65,7 @@ def cases() -> dict[str, tuple[dict[str, np.ndarray], Settings]]:
         broken[0, 1] = np.nan
         found[f"a NaN among {name}"] = every | {name: broken}, ALL
     for given, _ in found.values():
-        if "mask" not in given:  # then all tokens count, and none may be NaN
+        if "mask" not in given:  # all tokens count, so none may be NaN
             given |= {name: np.nan_to_num(array) for name, array in given.items() if name in PER_TOKEN}
     return found
 
@@ -73,7 +73,7 @@ def cases() -> dict[str, tuple[dict[str, np.ndarray], Settings]]:
 CASES = cases()
 IN_INTERPRETER = ("all", "logprobs alone", "without old_values", "without values", "one advantage per sequence",
                   "dual clip None, value clip None", "a NaN among old_values", "no token counts")  # fmt: skip
-"""It takes seconds for what a device does in microseconds."""
+"""Fewer cases, because the interpreter is slow: seconds instead of a device's microseconds."""
 
 
 def assert_same(got, want, what, tolerance):
@@ -102,7 +102,7 @@ def test_families_and_plain_torch_give_the_numbers_of_the_definitions(case):
 
 
 @needs_kernels
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy, at what was masked or not given
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy in the interpreter, for masked or missing values
 @pytest.mark.parametrize("case", CASES if torch.cuda.is_available() else IN_INTERPRETER)
 def test_the_kernels_give_the_numbers_of_the_definitions(case):
     given, settings = CASES[case]
@@ -164,7 +164,7 @@ def test_a_frameworks_names_mean_the_same_in_a_step_and_in_the_families(names):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("compute", [by_operations, pytest.param(by_kernels, marks=needs_kernels)])
 def test_exponents_are_cut_off_and_log_ratios_are_not(compute):
-    assert LOG_BOUND == 20.0  # as verl does it, and as docs/measure-gpu.md says
+    assert LOG_BOUND == 20.0  # as in verl and in docs/measure-gpu.md
     far = {
         "logprobs": np.array([[-1.0, -41.0, -1.0]], dtype=np.float32),
         "old_logprobs": np.array([[-31.0, -1.0, -20.5]], dtype=np.float32),
@@ -185,7 +185,7 @@ def test_exponents_are_cut_off_and_log_ratios_are_not(compute):
 
 
 def _possible(given, settings):
-    """The settings without coefficients of what is not given, which the families refuse."""
+    """The settings without coefficients for missing inputs, which the families refuse."""
     return replace(
         settings,
         kl_coef=settings.kl_coef if "ref_logprobs" in given else None,

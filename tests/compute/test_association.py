@@ -1,4 +1,4 @@
-"""Marks and rewards, shares and steps, orders: against all permutations, scipy and cases by hand."""
+"""Marks and rewards, shares and steps, orders: compared with all permutations, scipy and cases by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvitals.compute.association import Gain, Trend, rank_correlation, sign_tes
 
 
 def permuted(strata):
-    """Mean and deviation of the marked rewards' sum over every way to deal the marks within strata."""
+    """Mean and deviation of the sum of marked rewards over all permutations of the marks within strata."""
     ways = []
     for rewards, marks in strata:
         count = sum(marks)
@@ -57,7 +57,7 @@ def test_strata_of_one_kind_say_nothing():
 
 
 def test_the_trend_is_that_of_a_correlation():
-    """Cochran and Armitage's z is the correlation of mark and place times the root of the count."""
+    """Cochran and Armitage's z is the correlation of mark and position times the square root of the count."""
     dice = random.Random(1)
     trend, places, marks = Trend(), [], []
     for step in (1000, 1010, 1013, 1040):

@@ -1,4 +1,4 @@
-"""Under which names statistics come out."""
+"""The names under which statistics are returned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_frameworks_names_are_names_it_knows_and_no_two_metrics_share_one(fram
     named = [list(stats) for stats in everything(framework)]
     own = 0
     for ids, names in zip(canonical, named, strict=True):
-        assert len(names) >= len(ids)  # a name given twice would be one entry less
+        assert len(names) >= len(ids)  # a duplicate name would give fewer entries
         for name in set(names) - set(ids):
             own += 1
             assert any(match.alias.framework == framework for match in catalog.find(name, framework))

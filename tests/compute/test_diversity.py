@@ -1,4 +1,4 @@
-"""How different answers are, against counts by hand and a plain re-implementation."""
+"""The diversity of answers, compared with counts by hand and a plain re-implementation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def group(*texts):
 
 
 def alike(one, other):
-    """Jaccard by hand: lists, no sets of the module under test."""
+    """Jaccard similarity by hand, without functions of the module under test."""
 
     def cut(text):
         words = text.split()

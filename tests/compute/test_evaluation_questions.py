@@ -1,4 +1,4 @@
-"""Calibration, prompts lost and won, dependence on prompts and need of reasoning, from their definitions."""
+"""Calibration, prompts lost and won, dependence on prompts and need for reasoning, from their definitions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_area_under_reward_by_truncation_is_that_of_its_trapezoids():
     kept, rewards = [0.0, 0.1, 0.4, 1.0], [0.2, 0.3, 0.8, 1.0]
     found = evaluation.truncation_area(kept, rewards)["eval.truncation_area"].number
     assert found == pytest.approx(float(np.trapezoid(rewards, kept)))
-    # An answer that needs no reasoning has the whole reward from the start.
+    # An answer that needs no reasoning gets the full reward from the start.
     assert evaluation.truncation_area([0, 1], [1, 1])["eval.truncation_area"].number == 1.0
 
 

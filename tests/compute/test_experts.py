@@ -1,4 +1,4 @@
-"""Routing against sets of experts, one token and layer at a time."""
+"""Routing compared with sets of experts, one token and layer at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rollouts fail: by what is recorded of them, in the words of several environments."""
+"""The origin of rollout failures, found from recorded fields with the vocabulary of several environments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlvitals.records import Group, Rollout, ToolCall, Turn
         (Rollout(stop="answered", outcome="wrong", reward=0.0), None),
         (Rollout(stop="tool_calls"), None),
         (Rollout(stop="scored"), None),
-        (Rollout(stop="length"), None),  # a truncation has a number of its own
+        (Rollout(stop="length"), None),  # truncation has its own metric
         (Rollout(stop="max_turns"), "policy"),
         (Rollout(stop="bad_arguments"), "policy"),
         (Rollout(error="malformed tool call: no closing brace"), "policy"),

@@ -1,4 +1,4 @@
-"""The statistics of few runs, each against scipy, an enumeration or a simulation."""
+"""The statistics of few runs, each compared with scipy, an enumeration or a simulation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_ratio_of_mean_squares_is_scipys_f(one, other):
 
 
 def test_values_of_printed_tables():
-    """Student's table, as every textbook has it."""
+    """Student's table from textbooks."""
     assert quantile(0.95, 2.0) == pytest.approx(2.920, abs=5e-4)
     assert quantile(0.99, 7.0) == pytest.approx(2.998, abs=5e-4)
     assert tail(math.inf, 3.0) == 0.0
@@ -36,7 +36,7 @@ def test_values_of_printed_tables():
 
 
 def closed_testing(chances: list[float]) -> list[float]:
-    """Hommel's adjusted p by its definition: the largest Simes p of all sets of hypotheses that hold this one."""
+    """Hommel's adjusted p by its definition: the largest Simes p of all sets of hypotheses that contain this one."""
     adjusted = [0.0] * len(chances)
     for size in range(1, len(chances) + 1):
         for chosen in itertools.combinations(range(len(chances)), size):
@@ -63,7 +63,7 @@ def test_the_spread_is_the_weighted_mean_of_both():
     assert prediction_error(found, 3) == pytest.approx(found.deviation * math.sqrt(4 / 3))
 
 
-def test_one_run_alone_goes_by_what_is_predicted():
+def test_one_run_alone_uses_the_predicted_spread():
     assert moderated([3.0], predicted=0.2, worth=5.0) == (0.2, 5.0)
 
 
@@ -75,7 +75,7 @@ def test_runs_far_apart_are_believed_over_what_is_predicted():
 
 @pytest.mark.parametrize("runs", [1, 3, 8])
 def test_a_run_of_the_same_kind_fails_as_often_as_it_says(runs):
-    """Kinds of runs differ in how their spread relates to what is predicted, as the prior says they do."""
+    """The ratio of a kind of run's spread to the predicted spread is drawn from the prior."""
     rng = np.random.default_rng(runs)
     worth, alpha, count, hits = 5.0, 0.05, 6000, 0
     for _ in range(count):

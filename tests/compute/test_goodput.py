@@ -1,4 +1,4 @@
-"""Goodput and waste: what is divided, and that steps and ranks are added first."""
+"""Goodput and waste are ratios of sums: steps and ranks are added before the division."""
 
 from __future__ import annotations
 

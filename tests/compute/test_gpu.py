@@ -1,7 +1,7 @@
-"""What needs a CUDA device: the kernels against float64, not a single synchronisation, CUDA graphs.
+"""Tests that need a CUDA device: the kernels compared with float64, no synchronisation, CUDA graphs.
 
-Skipped where there is no device. `PYTHONPATH=src:tests python -m pytest tests/compute/test_gpu.py` runs it on a machine
-with one.
+They are skipped without a device. On a machine with one, run
+`PYTHONPATH=src:tests python -m pytest tests/compute/test_gpu.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def waits_in(work):
     """The CUDA calls of `work` in which the host waits."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    for _ in range(3):  # the first calls build kernels and take memory
+    for _ in range(3):  # the first calls compile kernels and allocate memory
         work()
     torch.cuda.synchronize()
     watched = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
@@ -101,7 +101,7 @@ def test_queueing_step_statistics_never_waits():
     made = statistics()
     made(**tensors).values()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that the mode is a prototype
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         arrival = made(**tensors)
@@ -133,7 +133,7 @@ def test_numbers_arrive_behind_the_work_before_them():
 
 
 def test_numbers_that_nobody_reads_do_no_harm_to_those_that_are_read():
-    """Dropped while the device is still busy, kept while others come, on two streams, by two objects."""
+    """Dropped while the device is still busy or kept while others arrive, on two streams, by two objects."""
     made, beside = statistics(), statistics()
     datas = [step_data.make_step(64, 512, seed=seed) for seed in range(4)]
     tensors = [on_device(data) for data in datas]
@@ -209,7 +209,7 @@ def test_token_gradients_are_those_of_float64():
 
 
 def test_hidden_states_give_what_their_logits_give():
-    token_data.check_hidden("cuda", torch.float32, tolerance=2e-3)  # the products may use tf32
+    token_data.check_hidden("cuda", torch.float32, tolerance=2e-3)  # matrix products may use tf32
 
 
 def test_rows_that_have_no_distribution_are_reported():

@@ -1,4 +1,4 @@
-"""Groups and turns against cases worked out by hand, and against numpy."""
+"""Groups and turns compared with cases computed by hand and with numpy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def turn_with(name, arguments=None, result=None, error="", **fields):
 
 def test_the_advantage_is_the_distance_from_the_groups_mean_in_its_population_deviations():
     (done,) = groups.advantages([group_with(2.0, 0.0, -1.0, 3.0)])
-    # mean 1; squares 1 + 1 + 4 + 4 = 10, a quarter of it 2.5
+    # mean 1; squares 1 + 1 + 4 + 4 = 10, divided by 4: 2.5
     assert (done.mean, done.std, done.kept, done.reason) == (1.0, pytest.approx(math.sqrt(2.5)), True, "")
     expected = [1 / math.sqrt(2.5), -1 / math.sqrt(2.5), -2 / math.sqrt(2.5), 2 / math.sqrt(2.5)]
     assert [rollout.advantage for rollout in done.rollouts] == pytest.approx(expected)
@@ -49,7 +49,7 @@ def test_equal_rewards_have_no_deviation_at_all_whatever_their_sum_rounds_to(rew
 @pytest.mark.parametrize(
     ("rewards", "kept", "reason"),
     [
-        ((0.0, 0.1), True, ""),  # the deviation is 0.05: the limit itself is kept
+        ((0.0, 0.1), True, ""),  # the deviation is 0.05, exactly the limit: kept
         ((0.0, 0.0999), False, "reward std 0.050 < 0.05"),
         ((1.0, 1.0, 1.0), False, "reward std 0.000 < 0.05"),
         ((0.7,), False, "reward std 0.000 < 0.05"),
@@ -236,12 +236,12 @@ def test_a_rollout_is_early_when_it_ended_before_the_limit_for_any_reason():
         Rollout(turns=turns[:1], stop="idk"),
         Rollout(turns=turns[:1], stop="bad_arguments"),
         Rollout(turns=turns, stop="turn_limit"),
-        Rollout(turns=turns, stop="answered"),  # with the last of its turns
+        Rollout(turns=turns, stop="answered"),  # on its last turn
     ]
     row = numbers(groups.stats([Group(rollouts=tuple(ends), max_turns=3)]))
     assert row["train/num_early_exit"] == 3
     assert row["agent.turn_limit_fraction"] == pytest.approx(0.2)
-    row = numbers(groups.stats([Group(rollouts=tuple(ends))]))  # the limit is not known: the reasons decide
+    row = numbers(groups.stats([Group(rollouts=tuple(ends))]))  # the limit is unknown, so the stop reasons decide
     assert row["train/num_early_exit"] == 4
     assert numbers(groups.stats([Group(rollouts=(Rollout(),))]))["train/num_early_exit"] == 0  # nothing is known
 
@@ -261,7 +261,7 @@ def test_rollouts_of_filtered_groups_are_discarded_and_compared_with_the_trained
         return Group(rollouts=tuple(Rollout(trainable_tokens=n, seconds=s) for n, s in rollouts), kept=kept)
 
     row = numbers(groups.stats([group(True, (10, 1.0), (20, None)), group(False, (90, 9.0)), group(None, (999, 99.0))]))
-    assert row["discard.fraction"] == pytest.approx(1 / 3)  # of the groups that were decided on
+    assert row["discard.fraction"] == pytest.approx(1 / 3)  # of the groups with a decision
     assert row["discard.length_ratio"] == pytest.approx(15 / 40)
     assert (row["discard.time.trained.mean"], row["discard.time.discarded.mean"]) == (1.0, 9.0)
     assert row["discard.time_ratio"] == pytest.approx(1 / 5)

@@ -1,4 +1,4 @@
-"""Places where numbers arrive: used again when nobody reads them, never before."""
+"""Host memory for results is reused only when nothing reads it any more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 class Reader:
-    """Somebody who waits for numbers."""
+    """An object that waits for numbers."""
 
 
 def test_a_place_is_used_again_when_its_reader_is_gone():

@@ -1,4 +1,4 @@
-"""An audit of a judge against scipy, sets counted by hand, and faults put into judges."""
+"""The audit of a judge, compared with scipy and sets counted by hand, and tested on judges with planted faults."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_length_bias_is_found_within_the_gold_label_alone():
     honest, biased = [], []
     for _ in range(400):
         gold, size = dice.random() < 0.5, dice.randint(50, 2000)
-        size *= 2 if gold else 1  # right answers are longer, which is no bias
+        size *= 2 if gold else 1  # right answers are longer, which is not a bias
         honest.append(HeldAnswer(gold, ((dice.random() < 0.8) == gold,), size))
         biased.append(HeldAnswer(gold, (dice.random() < (0.7 if gold else 0.1) + size / 8000,), size))
     assert audit(honest).length.p > 0.05
@@ -107,7 +107,7 @@ def test_a_judge_that_prefers_the_first_is_found_and_an_even_one_is_not():
 
 def test_the_length_bias_of_pairs_looks_at_errors():
     longer = [HeldPair("a", ("b",), lengths=(10, 90))] * 9 + [HeldPair("b", ("a",), lengths=(10, 90))]
-    right = [HeldPair("b", ("b",), lengths=(10, 90))] * 50  # prefers the longer, and that is right
+    right = [HeldPair("b", ("b",), lengths=(10, 90))] * 50  # prefers the longer answer, correctly
     found = audit_pairs([*longer, *right]).length
     assert (found.size, found.count) == (0.9, 10)
     assert found.p == pytest.approx(stats.binomtest(9, 10).pvalue)

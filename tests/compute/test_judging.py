@@ -53,7 +53,7 @@ def test_a_judge_that_always_takes_the_first_answer_flips_every_time():
 def test_ties_flip_against_a_preference_and_have_no_position():
     found = numbers(preferred=["a", "tie", "b", None, "b"], preferred_swapped=["a", "a", "tie", "a", "b"])
     assert found["judge.order_flip_fraction"] == 2 / 4
-    # Of the read pairs: a first and taken; a second and taken twice; b second, taken; b second and first.
+    # Of the read pairs: a first and taken; a second and taken twice; b second and taken; b second and first.
     assert found["judge.first_position_share"] == 2 / 6
 
 

@@ -9,7 +9,7 @@ from rlvitals.compute import merge_steps, optim
 from rlvitals.errors import ConfigError
 
 
-def test_a_real_optimiser_and_its_scheduler_tell_the_rate_after_the_last_step():
+def test_a_real_optimiser_and_its_scheduler_give_the_rate_after_the_last_step():
     torch = pytest.importorskip("torch")
     weights = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([{"params": [weights], "lr": 0.5}])
@@ -50,7 +50,7 @@ def test_the_noise_of_a_gradient_is_the_variance_of_its_mean():
         assert steps[-1]["optim.noise_power"].number == pytest.approx(variance)
     merged = merge_steps(steps)
     assert merged["optim.noise_to_signal"].number == pytest.approx(sum(noises) / sum(signals))
-    # The estimate finds the truth: noise 9 * 50 / 8 in the mean of eight, and the signal's own square.
+    # The estimate is close to the truth: noise of 9 * 50 / 8 in the mean of eight, and the square of the signal.
     assert merged["optim.noise_to_signal"].number == pytest.approx(9 * 50 / 8 / (signal @ signal), rel=0.1)
     assert merged["optim.lm_head_grad_norm"].number == 2.0
 

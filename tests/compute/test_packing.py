@@ -1,4 +1,4 @@
-"""Moments in one tensor, and values in the sign, scale and sense of their names."""
+"""Moments in one tensor, and values with the sign, scale and direction of their names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_converted_value_is_the_value_of_converted_numbers(caveat, logged, kin
     sheet = StatisticSheet(FamilyNames({"ours": name}))
     sheet.moments(NUMBERS, **{kind: "ours"})
     found = sheet.pack().values()["theirs"]
-    # The largest of ours is the smallest of theirs where the sign differs.
+    # If the sign differs, our maximum is their minimum.
     mirrored = {"max": "min", "min": "max"}.get(kind, kind) if name.scale < 0 else kind
     expected = values.of([logged(x) for x in NUMBERS], mirrored)
     assert found.kind == expected.kind

@@ -1,4 +1,4 @@
-"""Policy statistics against loops over single tokens."""
+"""Policy statistics compared with loops over single tokens."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_sequence_weights_are_products_and_their_effective_sample_size_is_that_o
      (0.5, 2.0, (0.5, 1.0, 2.0, 2.0), 2 / 4)],
 )  # fmt: skip
 def test_truncated_weights_are_cut_to_the_bounds(floor, cap, cut, share):
-    weights = (0.25, 1.0, 2.0, 8.0)  # one of them on the bound, which is inside
+    weights = (0.25, 1.0, 2.0, 8.0)  # one is exactly on the bound, which counts as inside
     given = {"logprobs": [[math.log(w) for w in weights]], "rollout_logprobs": [[0.0] * 4]}
     found = numbers(policy.stats(**given, weight_floor=floor, weight_cap=cap))
     assert found["mismatch.is_truncated_fraction"] == pytest.approx(share)
@@ -303,11 +303,11 @@ def test_truncated_weights_are_cut_to_the_bounds(floor, cap, cut, share):
     assert found["mismatch.effective_sample_size.truncated"] == pytest.approx(
         sum(cut) ** 2 / (4 * sum(w * w for w in cut))
     )
-    assert found["mismatch.is_weight.max"] == pytest.approx(8.0)  # what was cut off still shows
+    assert found["mismatch.is_weight.max"] == pytest.approx(8.0)  # the maximum before truncation
     ends = found["mismatch.is_weight_truncated.min"], found["mismatch.is_weight_truncated.max"]
     assert ends == pytest.approx((min(cut), max(cut)))
     sides = {"upper": cap, "lower": floor}
-    for side, bound in sides.items():  # one weight is beyond each bound, where there is one
+    for side, bound in sides.items():  # one weight is beyond each given bound
         assert found.get(f"mismatch.is_truncated_fraction.{side}") == (None if bound is None else 0.25)
     assert found["mismatch.is_truncated_fraction.sequence"] == 1.0
     assert not [name for name in policy.stats(**given) if "truncated" in name]

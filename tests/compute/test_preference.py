@@ -1,4 +1,4 @@
-"""Preference statistics against loops over pairs and completions."""
+"""Preference statistics compared with loops over pairs and completions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_kto_completion_by_completion(rng, shift):
 
 
 def kto_step(*differences):
-    """A step whose mismatched pairs have these log ratios."""
+    """A step in which the mismatched pairs have these log ratios."""
     return preference.stats(
         logprobs=[-1.0], ref_logprobs=[-1.0], desirable=[True], kl_logprobs=list(differences),
         ref_kl_logprobs=[0.0] * len(differences),
@@ -111,7 +111,7 @@ def test_the_reference_point_of_ranks_is_pooled_and_that_of_steps_is_averaged():
     assert merge(ranks)["kl_ref.kto"].number == pytest.approx(max(0.0, (-3.0 + 1.0 + 5.0) / 3))
     steps = [merge(ranks), kto_step(-8.0, -2.0), kto_step(2.0)]
     assert merge_steps(steps)["kl_ref.kto"].number == pytest.approx((1.0 + 0.0 + 2.0) / 3)
-    assert merge(steps)["kl_ref.kto"].number == 0.0  # one step of -10 outweighs the rest
+    assert merge(steps)["kl_ref.kto"].number == 0.0  # the step with the sum -10 outweighs the rest
     assert merge_steps([merge_steps(steps[:2]), steps[2]])["kl_ref.kto"].number == pytest.approx(1.0)
 
 

@@ -1,4 +1,4 @@
-"""What must hold for any batch: padding, order, splits into micro-batches, library and precision do not show."""
+"""Padding, order, micro-batches, library and precision do not change the results of any batch."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_gradients_are_left_alone():
 
 
 class NoReading(TorchDispatchMode):
-    """Fails on any operation for which a device would have to answer before the host can go on."""
+    """Fails on any operation that makes the host wait for the device."""
 
     SYNCHRONISING = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "unique", "masked_select", "equal")
 

@@ -1,7 +1,7 @@
-"""A step's statistics from recorded tokens: updates computed by hand agree with them, and planted faults are found and
-named.
+"""A step's statistics recomputed from recorded tokens: they agree with updates computed by hand, and planted faults are
+found and named.
 
-The updates are those of `token_updates`.
+The updates come from `token_updates`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FAULTS = {
     ("fault", "cause", "mode"),
     [
         *((fault, cause, mode) for fault, cause in FAULTS.items() for mode in MODES),
-        # In the other modes rollouts count the same in every micro-batch of one size: the mean of means is the mean.
+        # In the other modes, rollouts have equal weight in micro-batches of equal size: the mean of means is the mean.
         ("microbatch", "microbatch_weighting", "token-mean"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_planted_fault_is_found_and_named(fault, cause, mode):
         update = Update(seed=seed, mode=mode, fault=fault)
         row, right = update.log(), Update(seed=seed, mode=mode).log()
         found = recheck(update.groups(), row, config=update.config)
-        if not found.differences:  # with means of 0 in every group a sign hardly shows in the loss
+        if not found.differences:  # if every group's mean is 0, a wrong sign hardly changes the loss
             assert fault == "sign"
             assert abs(row["train.loss"] - right["train.loss"]) < 0.005
             continue
@@ -169,7 +169,7 @@ def test_unknown_clip_bounds_leave_out_what_depends_on_them():
 
 
 def test_a_difference_has_the_sign_of_its_name():
-    """ROLL's policykl is minus the catalogue's k1."""
+    """ROLL's policykl is the catalogue's k1 with the opposite sign."""
     update = Update(has_kl=False)
     used = update.mask > 0
     right = float((update.new - update.old)[used].mean())

@@ -99,7 +99,7 @@ def test_groups_solved_failed_and_mixed():
         scores=[1.0, 1.0, 0.0, 0.0, 0.1, 0.9, 0.7], success=[1, 1, 0, 0, 0, 1, 1], group_ids=list("aabbccd"),
         min_group_std=0.05,
     )  # fmt: skip
-    assert found["group.zero_std_fraction"] == pytest.approx(2 / 3)  # d has one sample: no variance to speak of
+    assert found["group.zero_std_fraction"] == pytest.approx(2 / 3)  # d has only one sample, so it has no variance
     assert found["group.all_pass_fraction"] == pytest.approx(2 / 4)
     assert found["group.all_fail_fraction"] == pytest.approx(1 / 4)
     assert found["group.mixed_fraction"] == pytest.approx(1 / 4)
@@ -167,7 +167,7 @@ def test_the_interval_covers_the_truth_at_least_as_often_as_it_says():
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(2000):
-        skill = rng.beta(0.6, 0.9, 40)  # the chance of each prompt; its mean is the truth over prompts
+        skill = rng.beta(0.6, 0.9, 40)  # each prompt's success probability; the true mean is 0.6 / 1.5
         found = rollout.interval(values.mean((rng.random((40, 8)) < skill[:, None]).mean(axis=1)))
         covered += found[0] <= 0.6 / 1.5 <= found[1]
     assert covered / 2000 >= 0.95
@@ -180,7 +180,7 @@ def test_lengths_of_right_and_wrong_responses():
 
 def test_repetition_of_tokens():
     tokens = [1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4]
-    # nine 4-grams: 1234 2341 3412 4123 and again; four are distinct
+    # nine 4-grams: 1234 2341 3412 4123, repeated; four are distinct
     assert ngram_repetition(tokens) == pytest.approx(1 - 4 / 9)
     assert longest_repeat(tokens) == 12
     assert longest_repeat([9, 5, 5, 5, 9]) == 3

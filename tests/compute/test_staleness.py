@@ -1,4 +1,4 @@
-"""Ages of samples and tokens against single samples, one by one."""
+"""Ages of samples and tokens, compared with loops over single samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def numbers(**given):
 
 
 def by_loop(train, started, ended):
-    """As prime-rl splits an age: what passed while it was generated, and the rest."""
+    """Split an age as prime-rl does: the part during generation, and the rest."""
     known = [(b, e) for b, e in zip(started, ended, strict=True) if b is not None and e is not None]
     ages = [train - b for b, _ in known]
     flown = [min(train - b, e - b) for b, e in known]
@@ -49,10 +49,10 @@ def test_ages_of_tokens_and_of_the_sequences_they_make():
     versions = np.array([[5, 5, 6, 99, 0], [2, 3, 4, 4, 0], [6, math.nan, 6, 6, 6], [1, 1, 1, 1, 1]], dtype=float)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     seen = numbers(train_version=6, versions=versions, mask=mask)
-    ages = [1, 1, 0, 4, 3, 2, 2, 0, 0]  # the token of unknown age and those that do not count are left out
+    ages = [1, 1, 0, 4, 3, 2, 2, 0, 0]  # without the token of unknown age and masked tokens
     assert seen.pop("token.mean") == pytest.approx(mean(ages))
     assert seen.pop("token.max") == 4
-    # The third sequence has a token of unknown age, the fourth has none at all.
+    # The third sequence has a token of unknown age; the fourth has no tokens.
     expected = by_loop(6, [5, 2, None], [6, 4, None])
     assert seen == pytest.approx(expected)
 

@@ -1,4 +1,4 @@
-"""A step's statistics: against numpy in float64, without a single read of a scalar, and merged over micro-batches."""
+"""A step's statistics: compared with numpy in float64, without reading a scalar, and merged over micro-batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READS = re.compile(
 
 
 class NoScalarRead(TorchDispatchMode):
-    """Refuses every operation for which the host would have to wait for a device."""
+    """Refuses every operation that makes the host wait for a device."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if READS.search(str(function)):
@@ -46,7 +46,7 @@ def test_the_numbers_are_those_of_float64(rows, length):
     got, want = numbers(statistics()(**as_torch(data)).values()), reference(data)
     assert len(got) >= 70
     for name in got:
-        if got[name] is None:  # the spread of one number
+        if got[name] is None:  # the deviation of a single number
             assert math.isnan(want[name])
         else:
             assert error(got[name], name, want) < 5e-6, name

@@ -1,4 +1,4 @@
-"""From logits to token numbers: against float64, with gradients, masks, temperature and broken rows."""
+"""Token numbers from logits: compared with float64, with gradients, masks, temperature and broken rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a weight sync changed, and the gap on tokens of the newest weights, against single numbers."""
+"""The weights changed by a sync, and the gap on tokens of the newest weights, compared with single numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_changed_weights_are_counted_one_by_one_over_tensors_of_any_size():
     before = {"a": np.array([[1.0, 2.0], [3.0, 4.0]]), "b": np.array([math.nan, 5.0, 6.0]), "empty": np.zeros(0)}
     after = {"a": np.array([[1.0, 2.5], [3.0, 4.0]]), "b": np.array([math.nan, 5.0, math.nan]), "empty": np.zeros(0)}
     found = weights.stats(before=before, after=after)["sync.changed_fraction"]
-    assert found.number == pytest.approx(2 / 7)  # one of four, and the 6 that became NaN
+    assert found.number == pytest.approx(2 / 7)  # one of four in `a`, and the 6 in `b` that became NaN
     assert found.count == 7
 
 
@@ -26,7 +26,7 @@ def test_a_sync_that_delivers_nothing_is_exactly_zero_and_ranks_add_up():
     assert dead["sync.changed_fraction"].number == 0.0
     moved = weights.stats(before=held, after={"w": held["w"] + 1})
     assert merge([dead, moved])["sync.changed_fraction"].number == 0.5
-    # An update that bfloat16 rounds away changes nothing that the engine could see.
+    # An update that bfloat16 rounds away does not change the engine's weights.
     lost = weights.stats(before={"w": torch.ones(3).bfloat16()}, after={"w": (torch.ones(3) + 1e-4).bfloat16()})
     assert lost["sync.changed_fraction"].number == 0.0
 

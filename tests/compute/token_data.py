@@ -12,7 +12,7 @@ TOLERANCE = 5e-6
 
 
 def make_logits(rows, length, vocabulary, dtype, device, *, seed=0):
-    """From nearly certain to nearly flat; the chosen token is mostly a likely one."""
+    """Distributions from nearly certain to nearly uniform; the chosen token is mostly a likely one."""
     draw = torch.Generator(device=device).manual_seed(seed)
     logits = torch.randn(rows, length, vocabulary, generator=draw, device=device) * 2
     ids = torch.randint(vocabulary, (rows, length), generator=draw, device=device)
@@ -21,7 +21,7 @@ def make_logits(rows, length, vocabulary, dtype, device, *, seed=0):
 
 
 def reference(logits, ids, temperature=1.0, other=None):
-    """Written from the definitions, in float64."""
+    """The token numbers computed from the definitions in float64."""
     logp = (logits.double() / temperature).log_softmax(-1)
     p = logp.exp()
     nothing = torch.zeros_like(p)
@@ -40,7 +40,7 @@ def reference(logits, ids, temperature=1.0, other=None):
 
 
 def worst(got, want):
-    """The largest error, relative to 1 or to the number where that is larger. A NaN on one side is no small error."""
+    """The largest error, relative to the number or to 1, whichever is larger. A NaN is an infinite error."""
     gap = (got.double() - want.double()).abs() / want.double().abs().clamp(min=1)
     return gap.nan_to_num(nan=math.inf).max().item()
 
@@ -77,7 +77,7 @@ def check_gradients(device, dtype, *, overwrite, vocabulary=300, tolerance=TOLER
     entropy = -(logp.exp() * logp).sum(-1)
     ((chosen * ups[0] + entropy * ups[1]) * mask).sum().backward()
     given = logits.clone().requires_grad_()
-    # A copy is handed over: overwriting it must not reach what the caller holds.
+    # Pass a copy: overwriting it must not change the caller's tensor.
     found = tokens.stats(given * 1, ids, mask=mask, temperature=0.7, overwrite_logits=overwrite)
     (found.logprobs * ups[0] + found.entropy * ups[1]).sum().backward()
     assert worst(given.grad, exact.grad) < tolerance
@@ -117,9 +117,9 @@ def check_broken_rows(device):
     logits[0, 0, 7] = math.nan
     logits[0, 1, 9] = math.inf
     logits[0, 2] = -math.inf
-    logits[0, 3, 10:] = -math.inf  # forbidden tokens are fine
+    logits[0, 3, 10:] = -math.inf  # forbidden tokens are valid
     logits[0, 4] = -math.inf
-    logits[0, 4, 5] = 3.0  # and so is certainty
+    logits[0, 4, 5] = 3.0  # certainty is valid too
     ids[0, 3], ids[0, 4] = 3, 5
     found = tokens.stats(logits, ids, top1=True)
     assert found.broken().tolist() == [[True, True, True, False, False, False]]

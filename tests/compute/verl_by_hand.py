@@ -1,6 +1,5 @@
-"""What verl's functions return, written from the papers as loops in plain Python: the comparison with verl where it is
-not installed. The names and arguments are verl's, so that one test speaks to either; the loops were compared with
-verl 0.9.1.
+"""verl's functions, written from the papers as loops in plain Python, for comparison where verl is not installed. Names
+and arguments are verl's, so one test can call either. The loops were compared with verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ def compute_offpolicy_metrics(
 
 
 def compute_data_metrics(batch: Any, use_critic: bool) -> dict[str, float]:
-    """What verl logs of a batch; responses without a token are left out of rewards."""
+    """The metrics that verl logs for a batch; rewards exclude responses without a token."""
     given = batch.batch
     assert use_critic
     width = given["responses"].shape[1]
