@@ -1,5 +1,5 @@
 """`rlvitals ask` on runs that really train. The trainer carries out a request and answers it. The requester, the reason
-and the answer are recorded. A trainer that does not take requests gets none.
+and the answer are recorded. A request that no trainer takes is refused or withdrawn.
 """
 
 from __future__ import annotations
