@@ -1,4 +1,4 @@
-"""What findings lead to: which request, when a stop is allowed, when nothing is asked again."""
+"""The requests that findings lead to: which action, when a stop is allowed, when nothing is requested again."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_checkpoints_are_looked_for_only_where_they_matter():
 
 
 def went_back(policy, *, onset, now, rule="earlier"):
-    """A revert that was asked for and done."""
+    """The policy after a revert that was requested and done."""
     request = policy.consider([found(rule, action="revert", onset_step=onset)], lambda: {1: "checkpoint-1"})
     policy.settle(request, "done", now)
     return policy
@@ -327,7 +327,7 @@ def test_criticals_seen_in_weights_that_were_reverted_do_not_count_any_more():
 
 
 class Trainer:
-    """Controls that note what they were told, and raise what they are given."""
+    """Controls that record their calls, and raise the given problems."""
 
     def __init__(self, **problems):
         self.calls, self.problems = [], problems

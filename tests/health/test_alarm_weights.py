@@ -1,4 +1,4 @@
-"""The course of a run, the state of its outcome, and what an alarm weighs."""
+"""The course of a run, the state of its outcome, and the weight of an alarm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_eleven_points_are_too_few_for_levels():
 
 @pytest.mark.parametrize("keep", [0.0, 0.9])
 def test_noise_wins_and_loses_little_even_where_it_is_a_running_mean(keep):
-    """Two standard errors are one case in twenty; a running mean of 300 points is let off with one in ten."""
+    """White noise exceeds two standard errors in one case of twenty, a running mean of it in about one of ten."""
     courses = [course_of(noise(300, seed, keep)) for seed in range(200)]
     assert sum(abs(course.gain) >= BEYOND_NOISE for course in courses) < 0.15 * len(courses)
 
@@ -138,7 +138,7 @@ def test_the_shipped_table_knows_every_rule_that_is_weighed_and_no_other():
         assert 0 <= chances.failed <= chances.sick <= 1
 
 
-# Rules that came with it
+# Rules that use the course and the outcome
 
 
 def raised(rows, **facts):
@@ -198,7 +198,7 @@ def test_a_reward_held_while_the_tasks_become_harder_is_a_remark():
 
 
 def preference_run(fall, accuracy):
-    """A margin that grows to 1 while the chosen answers' reward falls so far."""
+    """The severities for a margin that grows to 1 while the reward of chosen answers falls by `fall`."""
     monitor = Monitor("dpo")
     for n in range(120):
         grown = min(n / 80, 1.0)
@@ -227,7 +227,7 @@ def test_answers_cut_off_more_often_are_a_remark_while_the_reward_rises():
 
 
 def falling_run(entropy):
-    """A reward that goes down by and by, judged by scales on which no alarm is critical by itself."""
+    """The findings for a reward that falls slowly, with scales on which no single alarm is critical."""
     rules = rulebook.shipped().rules
     keys = (f"{rule} {proposed} {state}" for rule in rules for proposed in ("warning", "critical") for state in STATES)
     scales = Scales(dict.fromkeys(keys, Chances(0.5, 0.6)), act=0.9, watch=0.5)
@@ -245,7 +245,7 @@ def test_two_kinds_of_warnings_while_the_outcome_is_lost_are_critical_together()
     joined = [found for found in both if found.severity == "critical"]
     assert joined
     assert {"reward_collapse", "entropy_collapse"} <= {found.kind for found in both}
-    # Right unless both are wrong.
+    # Correct unless both are wrong.
     assert joined[0].confidence == pytest.approx(1 - (1 - 0.6) ** 2)
 
 

@@ -1,4 +1,4 @@
-"""Numbers that cannot be right are named, and numbers that only look wrong are said to be normal."""
+"""Impossible numbers are reported, and numbers that only look wrong are reported as normal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlvitals.health.monitor import Monitor
 
 
 def reported(rows, **facts):
-    """Rule and severity of everything reported."""
+    """Rule and severity of every finding."""
     monitor = Monitor(**facts)
     found = [finding for row in rows for finding in monitor.update(row)]
     assert monitor.problems == {}

@@ -1,4 +1,4 @@
-"""Which logged name feeds which signal, in every framework's spelling, and what a value may look like."""
+"""Which logged name feeds which signal, in the spelling of every framework, and which values are accepted."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def new(**facts):
 
 
 def sources(case):
-    """For every key that is read: the signal it feeds."""
+    """Key -> the signal that it feeds."""
     found = {signal.key: name for name, signal in case.signals.items()}
     return found | {signal.key: "part" for signal in case.parts.values()}
 
@@ -232,7 +232,7 @@ def test_what_trainers_log_as_a_number_is_one(value, number):
 
 
 class Tensor:
-    """As much of a torch tensor as a logger meets."""
+    """The part of a torch tensor that a logger uses."""
 
     def __init__(self, value, size=1):
         self._value, self._size = value, size

@@ -1,5 +1,5 @@
-"""Alarms about the insides of a training whose reward has risen: a remark while it still rises, a warning where it has
-stopped and a second sign agrees. And what a restart says of the attempt before it.
+"""Alarms about internal metrics of a run whose reward has risen: info while the reward still rises, a warning once it
+has stopped and a second metric agrees. Also the finding about a failed attempt before a restart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rlvitals.health.monitor import Monitor
 
 
 def severities(rows, algorithm="grpo"):
-    """The highest severity of each rule about these rows, and the monitor."""
+    """The highest severity of each rule for these rows, and the monitor."""
     monitor = Monitor(algorithm)
     highest = {}
     order = ("info", "warning", "critical")
@@ -24,12 +24,12 @@ def severities(rows, algorithm="grpo"):
 
 
 def rise(step, until=60):
-    """It rises to step `until` and stays there. No share of 1: nobody could call it solved."""
+    """A reward that rises until step `until` and then stays. It is above 1, so it is not read as a solved share."""
     return 2.1 + 0.4 * min(step, until) / 60
 
 
 def rows_of(change, *, steps=130, rises_on=False, seed=3):
-    """A run whose reward has risen by step 60 and then stands, or goes on; `change` gives the other series by step."""
+    """A run whose reward rises to step 60 and then stays, or keeps rising. `change` gives the other series by step."""
     draw = random.Random(seed)
     rows = []
     for step in range(1, steps + 1):
@@ -109,7 +109,7 @@ def test_jumps_that_grow_in_three_series_together_are_a_warning_though_the_rewar
 
 @pytest.mark.parametrize(("factor", "title"), [(1.0, "keeps its level but jumps"), (1.3, "its level went from 0.")])
 def test_a_series_that_explodes_is_not_described_as_keeping_its_level(factor, title):
-    """At 1.3 times a step it is 1e9 times its start in the end."""
+    """With a factor of 1.3 per step, the series ends at 1e9 times its start."""
     draw = random.Random(5)
     monitor = Monitor("grpo")
     found = []
@@ -125,7 +125,7 @@ def test_a_series_that_explodes_is_not_described_as_keeping_its_level(factor, ti
 
 
 def evaluated(score, steps=140):
-    """A reward that climbs slowly and from step 90 on steeply, and an evaluation every ten steps."""
+    """A reward that climbs slowly, and steeply from step 90 on, with an evaluation every ten steps."""
     draw = random.Random(2)
     rows = []
     for step in range(1, steps + 1):
@@ -171,7 +171,7 @@ def test_chosen_answers_that_lose_more_than_the_margin_gains_are_reported_though
 
 
 def attempts(*lengths, broken=()):
-    """The rows of attempts in one log, each from step 1; the gradient of some is never a number."""
+    """The rows of several attempts in one log, each from step 1. The gradient of `broken` attempts is always NaN."""
     draw = random.Random(1)
     return [
         {"step": step, "reward": 0.3 + draw.gauss(0, 0.02), "kl": 0.01 + draw.gauss(0, 0.001),

@@ -1,4 +1,4 @@
-"""Rules without code: what a condition may say, and when it holds."""
+"""Rules without code: the syntax of conditions, and when they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a run: what is called gained or lost, and how seldom a series that goes nowhere is."""
+"""The course of a run: what counts as gained or lost, and how rarely a series without a trend does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRENDLESS = {
     "running mean of 10": (lambda draw, points: running_mean(draw, points, 10), 60, 0.2),
     "running mean of 10, long": (lambda draw, points: running_mean(draw, points, 10), 300, 0.1),
 }
-"""Series without a trend: how they are made, their length, and the share that may be called gained or lost."""
+"""Series without a trend: the generator, the length, and the share that may count as gained or lost."""
 
 
 @pytest.mark.parametrize("kind", TRENDLESS)

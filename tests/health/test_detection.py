@@ -1,4 +1,4 @@
-"""What the doctor finds: on labelled real logs, and on generated runs of seeds the rules were not tuned on."""
+"""What the rules find, on labelled real logs and on generated runs with seeds that were not used for tuning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlvitals.records import Finding
 UNSEEN_SEEDS = (9001, 9002)
 
 SLOW = {"not_learning", "plateau"}
-"""Kinds whose very statement is that a long time has passed."""
+"""Kinds that can only be reported after a long time."""
 
 NAMES_THE_CAUSE = {
     "verl_agent_instant_collapse.log": {"tool_abandonment", "length_collapse", "kl_explosion", "entropy_collapse"},
@@ -40,7 +40,7 @@ NAMES_THE_CAUSE = {
 
 
 def findings_of(monitor: Monitor, rows: Iterable[dict], ticks: Iterable[float] = ()) -> list[tuple[int, Finding]]:
-    """Every finding with the number of the row it came with, fed one by one: no hindsight."""
+    """Every finding with the number of its row. Rows are fed one by one, so later rows are unknown."""
     found = []
     number = -1
     for number, row in enumerate(rows):
@@ -68,7 +68,7 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
 
 @pytest.fixture(scope="module")
 def judged():
-    """Every labelled real log with what was said of it."""
+    """Every labelled real log with its findings."""
     from conftest import SHARED
 
     index = SHARED / "logs" / "INDEX.tsv"
@@ -96,7 +96,7 @@ def test_no_healthy_real_log_gets_a_critical_and_hardly_one_a_warning(judged):
     assert len(healthy) == 11
     assert [label["file"] for label, found in healthy if of_severity(found, "critical")] == []
     warned = [label["file"] for label, found in healthy if of_severity(found, "warning")]
-    assert len(warned) <= 3, warned  # slow starts, of which the warning passes
+    assert len(warned) <= 3, warned  # slow starts, whose warning recovers
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The examples on the rules' pages: of rules that exist, complete where they must be, and what the doctor says."""
+"""The examples on the pages of the rules: their rules exist, required ones are there, and the findings are current."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvitals.health.build import DATA
 from rlvitals.yaml_reader import read_yaml
 
 WITH_EXAMPLES = ("engine", "exploration", "experts", "distillation", "judging", "texts", "tokens")
-"""The files of rules that all have an example."""
+"""The files in which every rule has an example."""
 
 ALSO = ("lost_to_failures", "slice_collapse")
 

@@ -1,4 +1,4 @@
-"""Routers of experts and on-policy distillation, on generated runs: only planted trouble is reported."""
+"""Expert routing and on-policy distillation on generated runs: only planted trouble is reported."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ TURN, ROWS = 50, 90
 
 
 def approaching(name, start, gained, back, noise=0.008):
-    """A series that gains so much, most of it in the first twenty steps, and gives so much back at each step after the
-    turn.
+    """A series that moves by `gained`, mostly in the first twenty steps, and moves back by `back` at each step after
+    the turn.
     """
     random = Random(3)
     for step in range(1, ROWS + 1):
@@ -77,7 +77,7 @@ def test_a_student_that_leaves_the_teacher_it_had_approached_is_reported_before_
 
 
 def test_a_kl_that_has_all_but_vanished_may_double():
-    """From 0.6 to 0.01 and 0.02: one part in sixty of the way is nothing to report."""
+    """The KL falls from 0.6 to 0.01 and rises to 0.02. That is one sixtieth of the fall and not worth a finding."""
     rows = list(approaching("train/opd_reverse_kl", 0.6, -0.6, -0.0003, noise=0.001))
     assert rows[-1]["train/opd_reverse_kl"] > 2 * rows[TURN]["train/opd_reverse_kl"]
     assert [one.rule for one in findings_of(rows, "opd") if one.severity != "info"] == []

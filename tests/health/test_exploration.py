@@ -1,4 +1,4 @@
-"""Loss of exploration: coverage, prompts, answers that become alike, prompts that no longer matter."""
+"""Loss of exploration: lost coverage, lost prompts, answers that become alike, ignored prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def findings_of(monitor, rule):
 
 
 def evaluated(many, one, *, count=14, turn=7, every=5):
-    """Evaluations whose pass@32 and pass@1 change by so much each after the turn."""
+    """Rows with evaluations. After the turn, pass@32 changes by `many` and pass@1 by `one` per evaluation."""
     noise = random.Random(2)
     for step in range(1, count * every + 1):
         row = {"step": step, "reward": 0.4 + 0.001 * step + noise.gauss(0, 0.02), "loss": noise.gauss(0, 0.01)}
@@ -57,7 +57,7 @@ def test_the_largest_k_is_read_and_the_ends_of_an_interval_are_not():
 
 
 def test_generated_runs_of_every_framework():
-    """Shares are measured by benchmarks/doctor_depth.py; here every framework's names must lead to it."""
+    """benchmarks/doctor_depth.py measures the shares. Here the rule must work with the names of every framework."""
     late, loud = [], []
     for framework in exploration.SPELLINGS:
         for seed in (821, 822, 823):
@@ -88,7 +88,7 @@ def test_more_prompts_lost_than_won_for_three_evaluations():
 
 
 def test_few_prompts_change_sides_by_chance():
-    """More are lost than won three times: 3 and 2 of 20 prompts each time, which is chance, and as many of 200."""
+    """More prompts are lost than won three times: 3 and 2 of 20 are chance, 30 and 21 of 200 are not."""
     assert findings_of(judged(lost_and_won(3 / 20, 2 / 20)), "prompts_lost") == []
     (found,) = findings_of(judged(lost_and_won(30 / 200, 21 / 200)), "prompts_lost")
     assert found.step == 30
@@ -130,8 +130,8 @@ def test_answers_that_become_alike_are_reported_unless_the_task_is_solved(name, 
     ],
 )
 def test_answers_that_agree_because_they_are_right_are_no_trouble(beside, severity):
-    """Rewards of up to 1.5 (1 for the answer, 0.5 for reading): only the share of right answers, or the best single
-    reward, shows that 1.45 is the top.
+    """Rewards of up to 1.5 (1 for the answer, 0.5 for reading): only the share of right answers or the highest single
+    reward shows that 1.45 is near the maximum.
     """
     rows = [
         row | {"reward": 1.45 + 0.02 * (step % 3), **beside}
@@ -144,7 +144,7 @@ def test_answers_that_agree_because_they_are_right_are_no_trouble(beside, severi
     ({"num_generations": 4}, True), ({"n_samples_per_prompt": 4}, True), ({"num_generations": 16}, False), ({}, False),
 ])  # fmt: skip
 def test_a_group_of_four_in_full_agreement_is_at_a_quarter(settings, is_reported):
-    """From 60 % distinct answers to 28 %: all but one answer of a group of four, and still four of sixteen."""
+    """Distinct answers fall from 60 % to 28 %: about one answer in a group of four, but four in a group of sixteen."""
     rows = [
         row | {"reward": 0.3 + 0.004 * step + 0.01 * (step % 3)}
         for step, row in enumerate(varied("group.distinct_answers.mean", 0.6, 0.28))
@@ -165,7 +165,7 @@ def test_answers_that_no_longer_depend_on_their_prompts(name):
     ("prompts_lost", answers.forgetting_run, answers.evaluated_run),
 ])  # fmt: skip
 def test_generated_answers_and_evaluations(rule, make, healthy):
-    """Shares are measured by benchmarks/doctor_depth.py; the texts here are really compared."""
+    """benchmarks/doctor_depth.py measures the shares. The texts here are really compared."""
     run = make(841)
     found = findings_of(judged(run.rows), rule)
     assert found, run.name

@@ -1,4 +1,4 @@
-"""A fall of the reward that failures explain is named by its cause; one that they follow is not."""
+"""A fall of the reward that failures explain is reported with its cause; one that precedes the failures is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN = ("reward_collapse", "reward_floor")
 def rows(
     name, *, cost=1.0, fails_from=BROKEN_AT, falls_from=BROKEN_AT, over=1, form="share", length=None, back_at=None
 ):
-    """A run whose rollouts fail from one step on, and whose reward loses `cost` times that share from another on."""
+    """A run whose rollouts fail from `fails_from` on. Its reward loses `cost` times that share from `falls_from` on."""
     noise = random.Random(3)
     total = 0.0
 
@@ -78,7 +78,7 @@ def test_the_cause_is_named_and_the_policy_is_not_blamed(name, form, framework, 
 def test_the_lost_reward_is_that_of_the_failed_share():
     monitor = judged(rows("agent.failures.sandbox"))
     found = next(one for one in monitor.findings if one.rule == "lost_to_failures" and one.severity == "critical")
-    # 60 of 100 rollouts fail: of 0.47 about 0.28 is lost.
+    # 60 of 100 rollouts fail, so about 0.28 of 0.47 is lost.
     assert found.evidence["lost"] == pytest.approx(0.28, abs=0.06)
     assert found.evidence["expected"] == pytest.approx(0.28, abs=0.06)
 
@@ -103,7 +103,7 @@ def test_failures_too_few_for_the_fall_are_not_its_cause():
 
 
 def few_failures():
-    """The share of failures rises by 0.2, the reward loses four fifths."""
+    """The share of failures rises by 0.2, and the reward loses four fifths."""
     for row in rows("agent.failures.sandbox", cost=1.4):
         yield row | {"agent.failures.sandbox": row["agent.failures.sandbox"] / 3}
 
@@ -116,7 +116,7 @@ def test_masked_failures_cost_nothing_and_are_no_alarm():
 def test_a_policy_that_slowly_forgets_its_format_is_to_blame_itself():
     monitor = judged(rows("env/all/parse_error", over=40), framework="tinker")
     assert "lost_to_failures" not in {one.rule for one in monitor.findings}
-    # The same course of a sandbox is no doing of the policy's.
+    # Sandbox failures with a similar course are not caused by the policy.
     assert causes(judged(rows("agent.failures.sandbox", over=20))) == {"sandbox"}
 
 

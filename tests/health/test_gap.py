@@ -1,4 +1,4 @@
-"""What lies behind a gap between engine and trainer: shapes, rules, evidence, and the answers on generated runs."""
+"""The cause of a gap between engine and trainer: shapes, rules, evidence, and results on generated runs."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_a_gap_that_grows_from_step_3_on_is_dated_to_step_3_and_reported_by_step
 
 
 def test_an_engine_that_stands_still_is_distinguished_from_one_whose_samples_age() -> None:
-    """Samples of an asynchronous training get older in its first steps as well. They come to rest, and their age is
-    logged; a sync that died shows in a gap that goes on growing while that age does not.
+    """Samples of an asynchronous training also get older in its first steps. Then their logged age stays constant. A
+    dead sync shows in a gap that keeps growing while the age does not.
     """
     rng = noisy(8)
     age = [1.5 * (1 - math.exp(-(at + 0.5) / 3)) * math.exp(0.1 * rng.normal()) for at in range(10)]
@@ -151,7 +151,7 @@ def test_a_jump_and_too_few_points_are_no_stand_still() -> None:
 
 
 def signed_kl(gaps_: list[float], tokens: int, seed: int) -> list[float]:
-    """What a trail keeps of k1: the mean of so many differences whose KL is half the square of the gap."""
+    """k1 as a trail keeps it: the mean over `tokens` differences, whose KL is half the square of the gap."""
     rng = noisy(seed)
     means = [0.5 * gap * gap + gap / math.sqrt(tokens) * rng.normal() for gap in gaps_]
     return [math.sqrt(2.0 * abs(mean)) for mean in means]
@@ -179,7 +179,7 @@ def test_growth_is_measured_beside_what_was_usual_and_the_age_of_the_samples() -
     assert (grown.times, grown.is_highest, grown.changes, grown.older) == (4.0, True, 3, 2.0)
     assert grown.least == pytest.approx(math.log(4 / 3))
     assert grown.largest == pytest.approx(math.log(2) / math.log(4))
-    assert grown.usual == pytest.approx(math.log(1.5))  # the middle one of log 1.5, log 1.5 and log 3
+    assert grown.usual == pytest.approx(math.log(1.5))  # the median of log 1.5, log 1.5 and log 3
     assert grown.later == 1.0
     lower = growth_of([5.0, *values[1:]], [math.nan] * 7, 4, 0.1)
     assert lower is not None
@@ -200,9 +200,9 @@ def test_a_gap_that_falls_and_comes_back_to_its_level_has_not_grown() -> None:
 
 @pytest.mark.parametrize("framework", ["trl", "verl", "prime_rl"])
 def test_a_sync_that_dies_at_step_3_is_reported_at_step_6_where_only_gap_and_ages_are_logged(framework: str) -> None:
-    """Shares are measured by benchmarks/causes.py; here each framework's names must lead to it."""
+    """benchmarks/causes.py measures the shares. Here the rule must work with the names of each framework."""
     own = [one for one in gaps.EARLY if one.framework == framework and not one.lagging]
-    trouble = own[-1]  # of verl's two the one that logs no share of changed weights
+    trouble = own[-1]  # verl has two: the one without a share of changed weights
     run = gaps.make_gap(trouble, 88)
     first = judged(run.rows, framework=run.framework, config=run.config)[0]
     assert (first.rule, first.cause, first.onset_step, first.step) == ("engine_stands_still", "weight_sync", 3, 6)
@@ -291,7 +291,7 @@ def test_one_level_kl_alone_has_several_explanations_and_none_is_named() -> None
     for cause in CAUSES[:6]
 ], ids=lambda trouble: trouble.cause)  # fmt: skip
 def test_each_cause_is_named_on_a_run_that_logs_our_own_numbers(trouble: gaps.Trouble) -> None:
-    run = gaps.make_gap(trouble, 80)  # sampled at temperature 1: at 0.97 that may be the cause as well
+    run = gaps.make_gap(trouble, 80)  # this seed samples at temperature 1: at 0.97 that could be the cause
     found = judged(run.rows, framework=run.framework, config=run.config)
     named = next(one for one in found if one.cause)
     assert named.cause == trouble.cause

@@ -1,4 +1,4 @@
-"""The held-out score beside a training reward that climbs: what is a hacked reward, and what only looks like one."""
+"""The held-out score while the training reward climbs: reward hacking, and runs that only look like it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlvitals.health.monitor import Monitor
 
 
 def reported_kinds(evaluations, *, every, climb, seed=0):
-    """What the doctor says of a reward that climbs with some noise and of these evaluations, one every few steps."""
+    """Kind and severity of the findings for a noisy climbing reward with one evaluation every few steps."""
     draw = random.Random(seed)
     monitor = Monitor(algorithm="ppo", framework="roll")
     reported = []
@@ -35,7 +35,7 @@ def test_a_score_that_slides_away_while_the_reward_climbs_is_a_hacked_reward(see
 @pytest.mark.parametrize(
     "scores",
     [
-        [0.46, 0.76, 0.89, 0.93, 0.94, 0.94, 0.95],  # steep, then near its ceiling
+        [0.46, 0.76, 0.89, 0.93, 0.94, 0.94, 0.95],  # steep, then near its maximum
         [0.57, 0.78, 0.92, 0.92, 0.93, 0.95, 0.92],
         [0.30, 0.34, 0.33, 0.40, 0.44, 0.43, 0.52],
     ],
@@ -46,7 +46,7 @@ def test_a_score_that_climbs_with_the_reward_is_none(scores, seed):
 
 
 def severity_by_rule(evaluations, reward, *, every=10):
-    """The highest severity of each rule about a reward with some noise and evaluations, one every few steps."""
+    """The last severity of each rule for a noisy reward with one evaluation every few steps."""
     draw = random.Random(5)
     monitor = Monitor(algorithm="ppo")
     for step in range(1, every * len(evaluations) + 1):
@@ -58,7 +58,7 @@ def severity_by_rule(evaluations, reward, *, every=10):
 
 
 def plateau(step):
-    """It has risen by step 60, and stays there."""
+    """A reward that rises until step 60 and then stays."""
     return 0.3 + 0.6 * min(step / 60, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What health events amount to: findings with their recovery, what was asked, and the verdict."""
+"""The history built from health events: findings with their recovery, requests, and the verdict."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_verdict_and_its_reason(findings, rows, verdict, reason):
     assert verdict_of(findings, rows, 1200) == (verdict, reason)
 
 
-# What a monitor tells
+# Events of a monitor
 
 
 def events_of(values, rule="x > 5 for 2: warning"):

@@ -1,4 +1,4 @@
-"""Judges that give the reward: at chance, at odds with themselves, unreadable. Good judges raise no finding."""
+"""Judges that give the reward: at chance level, inconsistent, unreadable. Good judges raise no finding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GOOD = {"separation": 0.9, "agreement": 0.98, "unread": 0.02}
 
 
 def found(seed, **changes):
-    """The rules of judges that speak of a run of 96 steps with an evaluation of 96 answers every 16."""
+    """The judge rules raised in a run of 96 steps with an evaluation every 16."""
     judge, rng, monitor = GOOD | changes, random.Random(seed), Monitor("rlaif")
     findings = []
     for step in range(97):
@@ -41,7 +41,7 @@ def test_a_judge_that_ranks_like_a_coin_is_to_be_acted_on(seed):
 
 
 def test_the_share_of_variance_that_is_noise_is_that_of_two_draws():
-    """Normal noise of 0.17 beside true differences of 0.1: 74 % of the variance within a group is the judge's own."""
+    """Normal noise of 0.17 and true differences of 0.1: 74 % of the variance within a group is noise of the judge."""
     rng = random.Random(1)
     apart = sum(abs(rng.gauss(0, 0.17) - rng.gauss(0, 0.17)) for _ in range(20_000)) / 20_000
     spread, monitor, findings = (0.17**2 + 0.1**2) ** 0.5, Monitor("rlaif"), []

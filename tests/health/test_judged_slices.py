@@ -1,4 +1,4 @@
-"""One environment that collapses under a flat mean is named; the health log keeps each slice's alarm apart."""
+"""An environment that collapses while the mean stays flat is named; the health log keeps the alarms of slices apart."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STEPS, BROKEN_AT = 120, 60
 
 
 def rows(broken=(), *, back=None, name="reward/env={}", envs=ENVS, every=1, whole=True):
-    """Rewards of some environments, which learn. Each broken one earns nothing from its step on (BROKEN_AT where none
-    is told), until it is back; the others make up for it in the mean.
+    """Rewards of some environments that learn. Each broken one earns nothing from its step on (BROKEN_AT by default)
+    until its step in `back`. The others compensate for it in the mean.
     """
     noise = random.Random(5)
     since = broken if isinstance(broken, dict) else dict.fromkeys(broken, BROKEN_AT)
@@ -156,7 +156,7 @@ def test_history_keeps_slices_apart():
 
 @pytest.mark.parametrize("framework", slices.SPELLINGS)
 def test_generated_runs_are_named(framework):
-    """Shares are measured by benchmarks/doctor_depth.py; here two of three runs of each framework must be."""
+    """benchmarks/doctor_depth.py measures the shares. Here two of three runs of each framework must be named."""
     hits = 0
     for seed in (701, 702, 703):
         run = slices.collapsing_run(seed, framework)
@@ -178,7 +178,7 @@ def test_twenty_healthy_slices_are_quiet_in_generated_runs():
 
 
 def test_a_metric_in_the_place_of_a_label_is_no_slice():
-    """Stable-Baselines logs eval/mean_reward beside eval/mean_ep_length; slime would call two data sets so."""
+    """Stable-Baselines logs eval/mean_reward and eval/mean_ep_length. In slime these would be two data sets."""
     named = {"eval/code": "eval/mean_reward", "eval/math": "eval/mean_ep_length"}
     some = (
         {named.get(name, name): value for name, value in row.items()}

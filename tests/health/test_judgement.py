@@ -1,6 +1,6 @@
-"""What the doctor says of series whose meaning is beyond doubt, and what it leaves alone: rows in, findings out.
+"""Findings for series whose meaning is beyond doubt, and series without findings: rows in, findings out.
 
-No threshold is named here: these hold for any rules that are worth shipping.
+The tests name no thresholds: they hold for any reasonable rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlvitals.health.monitor import Monitor
 
 
 def judged(rows, **facts):
-    """Every finding about a GRPO run with these rows, numbered from 1."""
+    """Every finding for a GRPO run with these rows, numbered from 1."""
     monitor = Monitor("grpo", "trl_grpo", **facts)
     found = [finding for step, row in enumerate(rows, 1) for finding in monitor.update({"step": step, **row})]
     assert monitor.problems == {}
@@ -35,11 +35,11 @@ def climb(begin, end, steps):
     return [begin + (end - begin) * step / (steps - 1) for step in range(steps)]
 
 
-# How often a thing is said
+# How often a finding is reported
 
 
 def steps_reported(rule, rows):
-    """The steps at which a rule of the user's own speaks; the shipped rules may say what they like."""
+    """The steps at which a user's rule raises a finding. Findings of shipped rules are ignored."""
     monitor = Monitor(rules=[rule])
     own = set(monitor.rulebook.rules) - set(Monitor().rulebook.rules)
     return [
@@ -51,14 +51,14 @@ def test_an_alarm_that_flickers_is_reported_once_and_one_that_was_away_for_long_
     flickering = ([0.9] * 5 + [0.1] * 12) * 4
     assert len(steps_reported("zq > 0.5 for 3: warning", [{"zq": value} for value in flickering])) == 1
     returning = [0.9] * 5 + [0.1] * 60 + [0.9] * 5
-    coming_and_going = ([0.9] * 5 + [0.1] * 25) * 6  # from the second time on it must be away for longer
+    coming_and_going = ([0.9] * 5 + [0.1] * 25) * 6  # from the second time on, it must be away for longer
     assert len(steps_reported("zq > 0.5 for 3: warning", [{"zq": value} for value in coming_and_going])) == 2
     assert len(steps_reported("zq > 0.5 for 3: warning", [{"zq": value} for value in returning])) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_finding_names_the_step_at_which_its_series_left_where_it_had_been(seed):
-    """Long before the rule's own limit is reached: that is where to look, and what a checkpoint must be older than."""
+    """The onset is long before the rule's limit is reached. A good checkpoint must be older than the onset."""
     values = noisy([1.0] * 40 + climb(1.0, 9.0, 80), 0.05, seed)
     monitor = Monitor(rules=["zq > 5 for 3: warning"])
     (found,) = [found for step, zq in enumerate(values, 1) for found in monitor.update({"step": step, "zq": zq})]
@@ -83,7 +83,7 @@ def test_a_steady_drift_began_where_it_left_its_band(seed):
 
 
 def collapsed(after, seed):
-    """A reward that is won, lost, and then goes on as given."""
+    """A reward that rises, falls, and then continues with `after`."""
     reward = noisy([*climb(0.2, 0.6, 60), *climb(0.6, 0.05, 15), *after], 0.02, seed)
     return [{"reward": value, "grad_norm": 0.5, "kl": 0.01} for value in reward]
 
@@ -138,7 +138,7 @@ def test_a_task_that_is_nearly_solved_at_first_and_always_solved_later_has_no_de
 
 
 def test_a_reward_that_stops_moving_where_nothing_is_won_is_an_alarm():
-    """The same series, turned upside down."""
+    """The series of the previous test, turned upside down."""
     draw = random.Random(0)
     rewards = [draw.choice([0.25, 0.125, 0.0, 0.0, 0.0]) for _ in range(40)] + [0.0] * 40
     found = judged({"reward": reward, "loss": 0.01 * draw.gauss(0, 1)} for reward in rewards)
@@ -146,7 +146,7 @@ def test_a_reward_that_stops_moving_where_nothing_is_won_is_an_alarm():
 
 
 def entropy_falls(last_reward, seed):
-    """The reward climbs and stays; then the entropy goes to a twentieth."""
+    """The reward climbs and stays; then the entropy falls to a twentieth."""
     rewards = noisy(climb(0.5, last_reward, 60) + [last_reward] * 90, 0.01, seed)
     entropies = noisy([0.6] * 70 + climb(0.6, 0.03, 40) + [0.03] * 40, 0.005, seed + 100)
     return judged(
@@ -161,7 +161,7 @@ def test_entropy_may_fall_when_something_is_learnt_and_not_for_nothing(seed):
     assert "entropy_collapse" in {kind for kind, _ in alarms(entropy_falls(0.5, seed))}
 
 
-# What a signal is worth
+# Signals that other facts explain
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -174,7 +174,7 @@ def test_groups_of_two_may_agree_most_of_the_time_and_groups_of_sixteen_may_not(
 
 
 def test_a_flat_training_reward_beside_a_held_out_score_that_climbs_is_learning():
-    alone = [{"reward": 0.4 + 0.01 * (n * 7 % 13 - 6)} for n in range(325)]  # it swings, and leads nowhere
+    alone = [{"reward": 0.4 + 0.01 * (n * 7 % 13 - 6)} for n in range(325)]  # it fluctuates without a trend
     scored = [row | ({"eval_reward": 0.3 + n / 800} if n % 20 == 0 else {}) for n, row in enumerate(alone)]
     assert "not_learning" in {kind for kind, _ in alarms(judged(alone))}
     assert "not_learning" not in {kind for kind, _ in alarms(judged(scored))}
@@ -230,7 +230,7 @@ def test_a_learning_rate_printed_as_zero_is_too_low_only_where_nothing_moves(see
     [
         ("group.all_pass_fraction", 0.875, set()),
         ("group.all_pass_fraction", 0.0, {"warning", "critical"}),
-        ("reward.accuracy", 0.95, set()),  # at most 0.05 of the groups fail throughout: 0.825 of 0.875 are solved
+        ("reward.accuracy", 0.95, set()),  # at most 0.05 of the groups always fail: 0.825 of 0.875 are solved
         ("reward.accuracy", 0.8, {"warning", "critical"}),
     ],
 )
@@ -246,7 +246,7 @@ def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(
 
 @pytest.mark.parametrize(("spread", "title"), [(0.002, "every prompt gets the reward 0.52"), (0.1, "too easy")])
 def test_a_reward_that_is_the_same_for_every_answer_is_not_called_an_easy_task(spread, title):
-    """A judge that copies an example; and prompts of which half are always solved and half never, drawn by lot."""
+    """A judge that copies an example; and random prompts of which half are always solved and half never."""
     rewards = noisy([0.52] * 40, spread, 0)
     rows = [{"step": step, "reward": reward, "frac_reward_zero_std": 0.99} for step, reward in enumerate(rewards)]
     (found,) = {one.title for one in judged(rows) if one.rule == "groups_without_spread"}
@@ -265,7 +265,7 @@ def test_groups_that_all_pass_as_the_task_is_learnt_are_no_alarm_and_groups_that
         assert bool(reported - {"info"}) == is_reported
 
 
-# What is no alarm while the run is ahead
+# No alarm while the run is ahead
 
 
 def severities(rule, findings):
@@ -287,7 +287,7 @@ def test_a_critic_s_loss_may_grow_with_the_returns_but_not_without_them():
 
     def proposed(rewards):
         monitor = Monitor("ppo", "sb3")
-        monitor.scales = Scales({}, act=0.0, watch=0.0)  # as the rule proposes it
+        monitor.scales = Scales({}, act=0.0, watch=0.0)  # keeps the severity that the rule proposes
         for step, (loss, reward) in enumerate(zip(losses, rewards, strict=True), 1):
             monitor.update({"step": step, "train/value_loss": loss, "rollout/ep_rew_mean": reward})
         return monitor.case.raised["value_loss_growth"][0]
@@ -298,14 +298,14 @@ def test_a_critic_s_loss_may_grow_with_the_returns_but_not_without_them():
 
 @pytest.mark.parametrize(("accuracy", "is_reported"), [(0.85, False), (0.5, True)])
 def test_groups_that_agree_because_they_are_right_are_recognised_by_the_accuracy(accuracy, is_reported):
-    """The reward has several parts and goes to 1.5: by itself it does not say which share of the answers is right."""
+    """The reward has several parts and a maximum of 1.5: alone it does not show the share of right answers."""
     zeros = noisy(climb(0.2, 0.82, 200), 0.03)
     right = noisy(climb(accuracy - 0.3, accuracy, 200), 0.02)
     rows = [
         {"reward": 1.5 * share, "accuracy": share, "frac_reward_zero_std": zero}
         for zero, share in zip(zeros, right, strict=True)
     ]
-    # The reward stands still at the end, so that there is nothing else to excuse it.
+    # The reward is constant at the end, so nothing else can excuse the groups.
     rows += [{**row, "frac_reward_zero_std": 0.85} for row in rows[-1:] * 40]
     found = severities("groups_without_spread", judged(rows, config={"num_generations": 8}))
     assert bool(found & {"warning", "critical"}) == is_reported
@@ -328,7 +328,7 @@ def test_answers_may_grow_where_the_reward_grows_by_more(reward, is_reported):
 
 
 def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead():
-    """Three times most ratios are clipped, each time gone for long enough to have recovered."""
+    """Three times most ratios are clipped. Each time the alarm has recovered before the next."""
     calm, burst = [0.05], [0.95] * 40
     clipped = calm * 40 + burst + calm * 100 + burst + calm * 200 + burst
     always = {f"clip_saturation {proposed} {state}": Chances(0.0, 0.9)
@@ -346,7 +346,7 @@ def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead()
 
 
 def warming_up(total_steps):
-    """What is proposed of a learning rate that climbs to the end."""
+    """The proposed severity for a learning rate that rises to the end."""
     monitor = Monitor("dpo", total_steps=total_steps, scales=Scales({}, act=0.0, watch=0.0))
     for step in range(1, 201):
         swing = 0.02 * (step % 5 - 2)
@@ -358,13 +358,13 @@ def warming_up(total_steps):
 
 
 def test_a_plan_that_the_run_has_left_behind_is_no_plan():
-    """A notebook's other cell said max_steps=10: by that every row is late, and no warm-up may go on."""
+    """Another cell of a notebook set max_steps=10. By that plan the run is over, and any warm-up is too long."""
     assert warming_up(200) == {"warm_up_without_end": "warning"}
     assert warming_up(10) == {"warm_up_without_end": "info"}
 
 
 def filling(curve):
-    """What is said of memory that grows along a curve from 56 GB of 80."""
+    """The rules raised for memory that grows along a curve from 56 of 80 GB."""
     monitor = Monitor("grpo", config={"gpu_memory_total_gb": 80.0})
     for step in range(1, 141):
         memory = 56.0 + curve(step) + 0.3 * (step % 4)

@@ -1,4 +1,4 @@
-"""The default rules on real KTO and DPO runs of a tiny model: see kto_runs/make.py for how they were made."""
+"""The default rules on real KTO and DPO runs of a tiny model. kto_runs/make.py made the runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ with open(FOLDER / "runs.tsv", encoding="utf-8") as _table:
     RUNS = list(csv.DictReader(_table, delimiter="\t"))
 
 HARD = "kto_lr_1e-4.jsonl"
-"""Healthy in the end, after its chosen answers had lost most of their probability for thirty steps."""
+"""Healthy at the end, after thirty steps in which its chosen answers had lost most of their probability."""
 
 
 def judge(run):
@@ -48,7 +48,7 @@ def test_a_failing_run_is_named_within_a_fifth_of_it_and_critical_within_a_quart
     onset = int(run["onset"])
     fifth, quarter = (32, 40) if onset > 12 else (40, 40)  # of 160 points
     if run["kind"] == "preference_signal_lost":
-        fifth, quarter = 45, 70  # noise takes a while to be told from a slow start
+        fifth, quarter = 45, 70  # it takes longer to distinguish noise from a slow start
     named = [finding for finding in judge(run) if finding.kind in right]
     critical = [finding for finding in named if finding.severity == "critical"]
     reported = [(finding.step, finding.severity, finding.kind) for finding in named]

@@ -1,4 +1,6 @@
-"""The monitor's promises: never raises, same rows same findings, constant memory, speaks once, healthy is quiet."""
+"""Guarantees of the monitor: it never raises, the same rows give the same findings, memory is constant, a finding is
+reported once, and healthy runs have none.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ LEARNED = {
     "reward": 0.3, "critic/score/mean": 0.3, "critic/rewards/mean": 0.3, "rewards/margins": 0.6,
     "rewards/accuracies": 0.12, "loss": -0.1,
 }  # fmt: skip
-"""How far each moves in a run that learns."""
+"""How far each metric moves in a run that learns."""
 BOUNDED = ("reward", "ratio", "frac", "accuracies", "score")
 
 
@@ -51,7 +53,7 @@ def healthy_rows(levels, noise, seed, points=300):
     shape = (points, len(levels))
     drawn = {"constant": np.zeros, "white": rng.standard_normal, "t": lambda size: rng.standard_t(3, size) / 3**0.5}
     around = drawn[noise](shape)
-    progress = (np.arange(points) / points) ** 0.7  # still rising at the end: a curve that flattens is a plateau
+    progress = (np.arange(points) / points) ** 0.7  # still rising at the end, because a flat end would be a plateau
     columns = {}
     for place, (key, (level, spread)) in enumerate(levels.items()):
         moved = LEARNED.get(key, 0.0) if key != "loss" or level > 0.1 else 0.0
@@ -129,7 +131,7 @@ def test_no_rule_fails_when_every_metric_is_the_same_odd_number(levels, value):
 
 
 class Hostile(dict):
-    """A mapping that breaks when it is read."""
+    """A mapping that raises when it is read."""
 
     def items(self):
         raise RuntimeError("gone")
@@ -195,7 +197,7 @@ def test_the_order_of_keys_in_a_row_changes_nothing():
 
 
 def held_bytes(root):
-    """The bytes reachable from an object, shared rulebook left out."""
+    """The bytes reachable from an object, without the shared rulebook."""
     seen, waiting, total = {id(BOOK)}, [root], 0
     while waiting:
         item = waiting.pop()
@@ -231,11 +233,11 @@ def test_findings_without_end_are_not_kept_without_end():
     assert len(monitor.findings) <= 1000
 
 
-# Says a thing once, again when it is worse, again after it was well.
+# Reports a finding once, again when it gets worse, and again after a recovery.
 
 
 def _only(*kept):
-    """Entries that switch every shipped rule off but these."""
+    """Entries that switch off every shipped rule except these."""
     return [{"rule": name, "enabled": False} for name in BOOK.rules if name not in kept]
 
 
@@ -390,7 +392,7 @@ def test_a_clock_before_the_first_row_reports_nothing():
     assert monitor.tick(2e9) == []
 
 
-# Healthy is quiet.
+# Healthy runs have no findings.
 
 WORLDS = {"grpo": GRPO, "dpo": DPO, "verl": VERL}
 

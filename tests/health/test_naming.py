@@ -1,4 +1,4 @@
-"""Which name feeds which signal where the catalogue does not know it: the user's word, the words, the values."""
+"""Which signal a name feeds if the catalogue does not know it: by the user's mapping, by its words, by its values."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_text_in_place_of_a_name_takes_no_time_and_is_nothing():
 
 
 def test_an_evaluation_s_reward_is_not_averaged_with_the_length_of_its_episodes():
-    """Loops of stable-baselines3 name things as slime does, where `eval/` and a word is the score on a data set."""
+    """Names of stable-baselines3 look like those of slime, where `eval/` and a word is the score on a data set."""
     row = {
         "rollout/ep_rew_mean": 10.0, "rollout/ep_len_mean": 90.0, "train/loss": 0.3, "train/entropy_loss": -0.5,
         "train/learning_rate": 3e-4, "train/value_loss": 2.0, "time/fps": 800.0, "eval/mean_reward": 12.0,

@@ -1,4 +1,4 @@
-"""Banners, webhooks and sentinel files, against a real server on loopback."""
+"""Banners, webhooks and sentinel files, with a real server on loopback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARGIN = Finding(
 
 
 class Hook:
-    """A webhook's server: answers with the given statuses in turn, then 200; None hangs."""
+    """A webhook server. It answers with the given statuses in turn, then with 200; None hangs."""
 
     def __init__(self, *statuses):
         self.bodies, self.paths, self.statuses = [], [], list(statuses)
@@ -78,7 +78,7 @@ def hook():
 
 
 def posted(hook, finding=MARGIN, shape=None, **settings):
-    """Post one finding and wait for the thread; returns what was warned about."""
+    """Post one finding and wait for the thread. Returns the warnings."""
     warned = []
     webhook = Webhook(hook.url, shape, warn=warned.append, **{"back_off": 0.01, **settings})
     webhook.post("kto-7b", finding)
@@ -199,12 +199,12 @@ def test_a_hanging_server_is_given_up_after_three_tries(hook):
 
 
 def test_the_caller_goes_on_while_the_server_has_not_answered(hook):
-    """The server answers only after the caller has gone on; one that waited would be told that no answer came."""
+    """The server answers only after the caller has continued. If `post` waited, it would time out with a warning."""
     server = hook(None)
     warned = []
     webhook = Webhook(server.url, warn=warned.append, timeout=8, back_off=0.01)
     webhook.post("run", MARGIN)
-    assert until(lambda: server.bodies)  # it is on its way
+    assert until(lambda: server.bodies)  # the request has arrived
     server.release.set()
     webhook.close(30)
     assert warned == []
@@ -254,7 +254,7 @@ def test_a_full_queue_drops_and_says_so_instead_of_waiting(hook, monkeypatch):
     assert warned == ["the webhook is too slow: notifications are being dropped"]
 
 
-# The sentinel, and who is told
+# The sentinel, and which findings are sent
 
 
 def test_the_sentinel_is_whole_json_with_the_finding(tmp_path):

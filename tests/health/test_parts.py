@@ -1,4 +1,4 @@
-"""What the reward is made of is found by adding up."""
+"""The parts of the reward are found by checking which series add up to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = rulebook.load().sources
 
 
 def rows_of(total, count=60, digits=None, **levels):
-    """Rows of independent series and a reward made of them."""
+    """Rows of independent series, and a reward computed from them."""
     noise = random.Random(1)
     for _ in range(count):
         row = {name: level + 0.2 * noise.random() for name, level in levels.items()}

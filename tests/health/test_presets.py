@@ -46,14 +46,14 @@ def findings_of(preset: str, rows: list[dict[str, float]], **facts: object) -> l
 
 
 def rules_of(preset: str, rows: list[dict[str, float]], **facts: object) -> dict[str, tuple[str, int, str]]:
-    """Rule -> severity, step and action of its gravest finding, for the preset's own rules."""
+    """Rule -> severity, step and action of its last finding, for the preset's own rules."""
     own = set(rulebook.load(preset).rules) - set(rulebook.shipped().rules)
     found = findings_of(preset, rows, **facts)
     return {finding.rule: (finding.severity, finding.step, finding.action) for finding in found if finding.rule in own}
 
 
 def kto_rows(count: int = 60, **series: object) -> list[dict[str, float]]:
-    """A run on the guide's targets, one row a step; a series may be replaced by a number or a function of the step."""
+    """A run on the guide's targets, one row per step. A number or a function of the step may replace a series."""
     rows = []
     for step in range(1, count + 1):
         row = {
@@ -329,7 +329,7 @@ def test_the_guide_replaces_the_default_rules_of_its_matters_and_no_others():
     off = {name for name, rule in book.rules.items() if not rule.enabled}
     assert {book.rules[name].kind for name in off} <= own
     assert {"margin_inversion", "margin_is_noise", "loss_divergence", "gradient_explosion", "nonfinite_core"} <= off
-    # Of these matters no default rule is left on beside the guide's own.
+    # No default rule of these kinds is enabled in addition to the guide's own.
     matters = own - {"data", "overfit", "plateau"}
     assert [
         name

@@ -1,4 +1,4 @@
-"""The parts a reward is made of: one that takes over is named, small change that comes and goes is not."""
+"""The parts of a reward: a part that takes over is reported, small parts that come and go are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlvitals.health.monitor import Monitor
 
 
 def rules_reported(task, *parts, steps=100, seed=0):
-    """The kinds said of a reward of several parts; each is given by its value at the start and at the end."""
+    """The rules raised for a reward of several parts. Each part has a value at the start and at the end."""
     draw = random.Random(seed)
     monitor = Monitor(algorithm="grpo", framework="trl_grpo")
     reported = []
@@ -38,8 +38,8 @@ def test_a_weighty_part_that_grows_while_another_falls_is_one(seed):
 
 
 def grown(seed, *, called=None, steps=120):
-    """Partial credit gives way to whole answers, `perfect` takes the place of `right`. Where that part is `called`
-    otherwise, the share of right answers is logged beside.
+    """The rules raised when partial credit falls and complete answers rise: the part `perfect` replaces `right`. If
+    `called` gives the part another name, the share of right answers is logged as well.
     """
     draw = random.Random(seed)
     monitor = Monitor(algorithm="grpo", framework="trl_grpo")
@@ -57,7 +57,7 @@ def grown(seed, *, called=None, steps=120):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_success_itself_may_become_most_of_the_reward(seed):
-    """By its name; or, whatever it is called, because the share of right answers rises with it."""
+    """Success is recognised by its name, or because the share of right answers rises with it."""
     assert "reward_takeover" not in grown(seed)
     assert "reward_takeover" not in grown(seed, called="whole")
 

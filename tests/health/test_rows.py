@@ -1,4 +1,4 @@
-"""Logged rows as the monitor reads them: in order, evaluations marked, the rows of one step as one."""
+"""Logged rows as the monitor reads them: in order, evaluations marked, the rows of one step merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def places(train, evals):
     return [(log[0], found.step) for log, found in in_order(train, evals)]
 
 
-# In which order
+# Order
 
 
 def test_at_equal_times_an_evaluation_comes_after_its_step_and_before_later_ones():
@@ -76,7 +76,7 @@ def test_which_rows_are_training_rows(found, expected):
 
 
 def in_parts(steps, parts, start=1):
-    """Rows of steps, each metric group of a step in a row of its own."""
+    """Rows of steps, with a separate row for each metric group of a step."""
     return [{"step": step, **dict.fromkeys(part, step + 0.5)} for step in range(start, start + steps)
             for part in parts]  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_a_run_that_logs_a_step_in_one_row_is_never_kept_waiting():
     reader = RowReader()
     for step in range(1, 30):
         assert len(reader.take("train", step, math.nan, {"loss": 1.0, "reward": 0.5})) == 1
-        if step % 10 == 0:  # a summary beside the row, now and then
+        if step % 10 == 0:  # an additional summary row now and then
             assert len(reader.take("train", step, math.nan, {"epoch_time": 3.0})) == 1
 
 

@@ -1,4 +1,4 @@
-"""The rulebook: what users may change, how it merges, and errors that point at the line."""
+"""The rulebook: what users may change, how files are merged, and errors that point at the line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_shipped_rule_agrees_with_its_function():
 
 def test_every_function_is_used_by_a_rule_or_a_preset():
     used = {rule.function for rule in rulebook.load(*rulebook.presets()).rules.values()}
-    of_users = {"declared_text"}  # of scanners that users write
+    of_users = {"declared_text"}  # for scanners that users write
     assert used - {""} | of_users == set(FUNCTIONS)
 
 

@@ -1,4 +1,4 @@
-"""What the doctor reads where metrics are logged for each environment: the whole, or the mean over the slices."""
+"""The signal of a metric that is logged for each environment: the whole, or the mean over the slices."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_slices_in_rows_of_their_own_are_one_value_when_all_have_come():
     rows = [{"eval/accuracy/source=a": 0.2}, {"eval/accuracy/source=b": 0.4}] * 4
     score = taken(rows).signals["eval_score"]
     assert score.last == pytest.approx(0.3)
-    assert score.n == 4  # one for each pair, not eight, half of which would be 0.2
+    assert score.n == 4  # one per pair, not eight, of which half would be 0.2
 
 
 def test_a_slice_that_is_missing_from_a_batch_keeps_its_last_value():
     rows = [{MATH: 0.2, CODE: 0.6}, {MATH: 0.3}, {MATH: 0.4}, {MATH: 0.5, CODE: 0.7}]
     reward = taken(rows).signals["reward"]
-    # The second row waits for the other slice; the third shows that it does not come.
+    # The second row waits for the other slice; with the third it is clear that it does not come.
     assert reward.n == 3
     assert reward.last == pytest.approx(0.6)
 
@@ -65,7 +65,7 @@ def test_slices_that_come_late_do_not_change_what_the_reward_is():
 
 def test_two_ways_of_dividing_are_not_mixed():
     case = taken([{MATH: 0.2, CODE: 0.4, "reward/agent=a": 0.9, "reward/agent=b": 0.7}] * 4)
-    assert case.signals["reward"].last == pytest.approx(0.8)  # `reward/{agent}` comes first in the alphabet
+    assert case.signals["reward"].last == pytest.approx(0.8)  # `reward/{agent}` is first in alphabetical order
 
 
 def test_fewer_labels_are_nearer_to_the_whole():

@@ -1,4 +1,4 @@
-"""Every statistic against a slow, independent computation of what it claims; then what must hold for any input."""
+"""Every statistic compared with a slow, independent computation, and properties that hold for any input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOISE = 1 - 0.5 ** (1 / 12)
 ORDINARY = st.floats(-100, 100, allow_nan=False).map(lambda value: round(value, 3))
 ANY = st.floats(allow_nan=False, allow_infinity=False)
 POWERS = st.integers(-12, 12).map(lambda power: 2.0**power)
-"""Factors that scale a float without rounding, so that equality can be asked for."""
+"""Factors that scale a float without rounding, so exact equality can be checked."""
 
 READ = (
     "fast", "slow", "noise", "noise_base", "ratio", "median_ratio", "travelled", "gained", "lost", "drop", "dropped",
@@ -48,13 +48,13 @@ def fed(values, first_step=1):
 
 
 def weighted(values, share):
-    """An exponentially weighted mean with all its weights written out."""
+    """An exponentially weighted mean, computed with explicit weights."""
     weights = (1 - share) ** np.arange(len(values))[::-1]
     return float(np.dot(weights, values) / weights.sum())
 
 
 class Oracle:
-    """The same numbers from the whole history, by definition instead of by recursion, for series without spikes."""
+    """The same numbers computed from the whole history by definition, not recursively, for series without spikes."""
 
     def __init__(self, values):
         self.values = values
@@ -74,7 +74,7 @@ def series(request):
     rng = np.random.default_rng(7)
     time = np.arange(150)
     white = rng.uniform(-1, 1, 150)
-    white[:4] = [1.0, -1.0, 0.8, -0.9]  # the noise is known from the start, so that nothing looks like a spike
+    white[:4] = [1.0, -1.0, 0.8, -0.9]  # the noise is known from the start, so nothing looks like a spike
     return {
         "white": 0.5 + 0.1 * white,
         "rounded": (0.01 + 0.05 * white).round(2),
@@ -163,7 +163,7 @@ def test_the_best_and_the_worst_level_and_their_ages(series):
     oracle = Oracle(series)
     later = oracle.slows[HEAD:]
     signal = fed(series, first_step=100)
-    little = 0.5 * SLOW_SHARE * max(oracle.noises[HEAD:])  # what is no new best
+    little = 0.5 * SLOW_SHARE * max(oracle.noises[HEAD:])  # smaller changes are no new best
     assert max(later) - little <= signal.top <= max(later) + 1e-12
     assert min(later) - 1e-12 <= signal.bottom <= min(later) + little
     assert oracle.slows[signal.n - signal.top_age - 1] == pytest.approx(signal.top)
@@ -231,7 +231,7 @@ def test_the_share_of_noise_left_in_a_level_is_what_is_claimed():
     assert np.std(slows) / math.sqrt(1 / 3) == pytest.approx(SLOW_SHARE, rel=0.15)
 
 
-# What must hold for any input.
+# Properties that hold for any input.
 
 
 def _numbers(signal, names=READ):
@@ -251,7 +251,7 @@ def test_shares_do_not_change_with_the_unit_and_levels_change_with_it(values, sc
     one, other = _numbers(plain), _numbers(scaled)
     for name in UNCHANGED_BY_SCALE:
         if name == "rising" and plain.noise < 1e-3:
-            continue  # its noise has a smallest size of 1e-12, whatever the unit
+            continue  # the noise has a minimum of 1e-12, whatever the unit
         assert other[name] == pytest.approx(one[name], rel=1e-9, nan_ok=True), name
     for name in GROWING_WITH_SCALE:
         assert other[name] == pytest.approx(scale * one[name], rel=1e-12, nan_ok=True), name
@@ -261,7 +261,7 @@ def test_shares_do_not_change_with_the_unit_and_levels_change_with_it(values, sc
 def test_movement_does_not_change_with_a_shift(values, shift):
     one, other = fed(values), fed([value + shift for value in values])
     if one.noise < 1e-2:
-        return  # the shift's own rounding is then as large as what moves
+        return  # the rounding of the shift is then as large as the movement
     assert other.noise == pytest.approx(one.noise, rel=1e-6)
     assert other.rising == pytest.approx(one.rising, rel=1e-5, abs=1e-6)
     assert other.drop == pytest.approx(one.drop, rel=1e-6, abs=1e-6)

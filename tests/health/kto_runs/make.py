@@ -5,15 +5,14 @@
     pip install trl==1.16.0 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0 tokenizers==0.23.3
     python tests/health/kto_runs/make.py OUT [--only NAME ...] [--base DIR]
 
-Nothing is downloaded. A Llama of a million parameters learns, in a short supervised warm-up, to answer little sums both
-well (right and polite) and badly (wrong or rude); TRL's own trainers then teach it which is which. OUT/NAME.jsonl gets
-one line per optimiser step with what TRL logged, rounded to six digits; evaluation results join the line of their step,
-and the closing summary, which repeats the last step, is left out. One core makes a run in less than two minutes;
-another processor may change the last digits.
+Nothing is downloaded. In a short supervised warm-up, a Llama of a million parameters learns to answer small sums both
+well (right and polite) and badly (wrong or rude). TRL's trainers then teach it to prefer the good answers.
+OUT/NAME.jsonl gets one line per optimiser step with the values that TRL logged, rounded to six digits. Evaluation
+results are in the line of their step. The final summary, which repeats the last step, is omitted. One core makes a run
+in less than two minutes. Another processor may change the last digits.
 
-runs.tsv says, after a look at every series, what each run shows: verdict, kind (the cause), also (other kinds that name
-what is there to see), onset (the first step at which the log shows it) and what happened, as means of the first 10
-and the last 20 steps where nothing else is said.
+runs.tsv labels each run by hand: verdict, kind (the cause), also (other kinds that are correct), onset (the first step
+at which the log shows it) and what happened. Its numbers are means of the first 10 and the last 20 steps unless noted.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BATCH = 8
 STEPS = 160
 WARMUP_STEPS = 10
 LABEL_NOISE = 0.05
-"""Annotators err: the share of answers whose label contradicts their quality, in every run."""
+"""The share of wrong labels in every run, because annotators make mistakes."""
 
 POLITE = (
     ["sure ,", "of course ,", "happy to help ,", "with pleasure ,"],
@@ -59,7 +58,7 @@ LARGEST = 19
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training; what is not said is the healthy base run."""
+    """One training. The defaults are the healthy base run."""
 
     algorithm: Literal["kto", "dpo"] = "kto"
     beta: float = 0.1
@@ -71,13 +70,13 @@ class Recipe:
     seed: int = 0
     labels: Literal["true", "swapped", "random"] = "true"
     swapped_from_step: int | None = None
-    """From this step on, the data's labels mean the opposite (a second data file with the other convention)."""
+    """From this step on, the labels of the data are swapped (a second data file with the opposite convention)."""
     gradient: Literal["descend", "ascend", "zeroed"] = "descend"
     evaluate: bool = False
-    """Every 20 steps, on 64 held-out answers with true labels."""
+    """Evaluate every 20 steps, on 64 held-out answers whose labels are neither swapped nor random."""
 
     def config(self) -> dict[str, Any]:
-        """The settings a monitor could be told."""
+        """The settings that could be passed to a monitor."""
         settings = {"beta": self.beta, "learning_rate": self.learning_rate}
         if self.algorithm == "dpo":
             return settings | {"n_pairs": BATCH * STEPS}
@@ -129,7 +128,7 @@ def answer(a: int, b: int, good: bool, rng: random.Random) -> str:
 
 
 def labelled_answers(recipe: Recipe, rng: random.Random) -> list[dict[str, Any]]:
-    """KTO's data in the order in which it will be seen."""
+    """The data for KTO, in training order."""
     labels = [True] * recipe.n_desirable + [False] * recipe.n_undesirable
     rng.shuffle(labels)
     rows = []
@@ -144,7 +143,7 @@ def labelled_answers(recipe: Recipe, rng: random.Random) -> list[dict[str, Any]]
 
 
 def answer_pairs(recipe: Recipe, rng: random.Random) -> list[dict[str, Any]]:
-    """DPO's data."""
+    """The data for DPO."""
     rows = []
     for _ in range(BATCH * STEPS):
         a, b, prompt = question(rng)
@@ -214,14 +213,14 @@ def make_base(folder: Path, steps: int = 400, batch: int = 64) -> None:
 
 
 def build_trainer(recipe: Recipe, base: Path, scratch: Path) -> Any:
-    """TRL's trainer for a recipe, with the recipe's fault put in."""
+    """TRL's trainer for a recipe, with the fault of the recipe."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 
     rng = random.Random(1000 + recipe.seed)
-    # Without a reference model of its own, TRL would look the model's name up on a hub.
+    # Without a separate reference model, TRL would look up the model's name on a hub.
     model, reference = (AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32) for _ in range(2))
     optimizer = _optimizer(recipe, model)
     settings: dict[str, Any] = {
@@ -263,7 +262,7 @@ def build_trainer(recipe: Recipe, base: Path, scratch: Path) -> Any:
 
 
 def _optimizer(recipe: Recipe, model: PreTrainedModel) -> Any:
-    """The optimiser that carries a fault; None leaves it to the trainer."""
+    """Applies the gradient fault of a recipe. Returns an optimiser for ascent, None for the trainer's default."""
     import torch
 
     if recipe.gradient == "zeroed":
@@ -292,7 +291,7 @@ def rows_of(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def train(name: str, base: Path, out: Path) -> None:
-    """Run one recipe and write its log, also when the training breaks off."""
+    """Run one recipe and write its log, even if the training fails."""
     import torch
 
     torch.set_num_threads(1)

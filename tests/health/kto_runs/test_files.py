@@ -1,4 +1,4 @@
-"""The recorded KTO and DPO runs are whole, and the table says what they are."""
+"""The recorded KTO and DPO runs are complete, and the table describes them correctly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS = {
     "preference_signal_lost",
     "reward_collapse",
 }
-"""The part of the closed list of kinds that a preference run can show."""
+"""The kinds that a preference run can show."""
 
 SIZE_LIMIT = 1_500_000
 
@@ -85,7 +85,7 @@ def test_a_run_logs_what_its_trainer_logs_at_every_step(run):
     always |= {"kl"} if run["algorithm"] == "kto" else {"rewards/accuracies", "rewards/margins"}
     rows = rows_of(run["file"])
     assert all(always <= row.keys() for row in rows)
-    assert sum("rewards/margins" in row for row in rows) >= 60  # KTO has none where a batch held one class only
+    assert sum("rewards/margins" in row for row in rows) >= 60  # KTO logs none for a batch of one class
 
 
 @each_run
