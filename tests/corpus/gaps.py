@@ -75,7 +75,7 @@ GAP_KEYS: dict[str, dict[str, str]] = {
         "routes": "moe.routing_mismatch", "max_vio": "moe.max_violation", "turns": "agent.turns.mean",
     },
 }  # fmt: skip
-"""What each framework calls the numbers about the gap."""
+"""Each framework's names for the numbers about the gap."""
 
 EXPERT_KEYS = frozenset({"aux_loss", "max_vio", "fallback", "routes"})
 AGE_KEYS = frozenset({"age", "age_max", "fresh"})

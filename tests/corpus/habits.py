@@ -99,4 +99,4 @@ AGENT = {
     "kl_start": 0.48,
     "kl": 0.08,
 }
-"""A multi-turn tool agent, after public verl logs: scores from -1 to 1, six or seven messages."""
+"""A multi-turn tool agent, modelled on public verl logs: scores from -1 to 1, six or seven messages."""

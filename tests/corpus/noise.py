@@ -49,7 +49,7 @@ def spikes(rng: np.random.Generator, n: int, rate: float, low: float, high: floa
     factors = np.ones(n)
     hit = rng.random(n) < rate
     hit[:3] = False
-    hit[1:] &= ~hit[:-1]  # a spike that lasts is not a spike
+    hit[1:] &= ~hit[:-1]  # a spike lasts a single point
     factors[hit] = np.exp(rng.uniform(np.log(low), np.log(high), int(hit.sum())))
     return factors
 

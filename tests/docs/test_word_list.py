@@ -35,7 +35,7 @@ def pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
 def found_in(name: str, text: str, phrases: list[str]) -> Iterator[str]:
     """Each place where a text uses a phrase to avoid; code and quoted names do not count."""
     flat = " ".join(text.lower().split()).replace(" # ", " ")
-    if not any(phrase in flat for phrase in phrases):  # most files: the pattern takes ten times as long
+    if not any(phrase in flat for phrase in phrases):  # true for most files; the pattern takes ten times as long
         return
     words = pattern(tuple(phrases))
     if name.endswith(".py"):

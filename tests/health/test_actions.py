@@ -259,7 +259,7 @@ def test_cuts_from_before_a_resume_count():
     assert asked(policy, found(action="reduce_lr")) == "warn"
 
 
-# One at a time
+# One request at a time
 
 
 def test_a_more_severe_request_replaces_the_open_one_and_a_lesser_one_does_not():
@@ -323,7 +323,7 @@ def test_criticals_seen_in_weights_that_were_reverted_do_not_count_any_more():
     assert asked(policy, found(**{**OTHER, "action": "stop"})) == "warn"
 
 
-# Carrying it out
+# Carrying out a request
 
 
 class Trainer:

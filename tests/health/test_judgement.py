@@ -71,7 +71,7 @@ def test_a_slow_drift_before_a_sudden_fall_is_not_its_onset(seed):
     values = noisy([*climb(1.2, 1.0, 50), *climb(1.0, 0.05, 12), *[0.05] * 60], 0.01, seed)
     monitor = Monitor(rules=["zq < 0.3 for 3: warning"])
     (found,) = [found for step, zq in enumerate(values, 1) for found in monitor.update({"step": step, "zq": zq})]
-    assert 45 <= found.onset_step <= 56  # it leaves its band at step 20
+    assert 45 <= found.onset_step <= 56  # although it leaves its band at step 20
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -218,7 +218,7 @@ def test_closing_waits_no_longer_than_it_may(hook):
     webhook.post("run", MARGIN)
     began = time.monotonic()
     webhook.close(0.1)
-    assert time.monotonic() - began < 4  # a request may take five
+    assert time.monotonic() - began < 4  # a request may take 5 s
     assert warned == ["the webhook has not taken 1 notification"]
 
 
@@ -250,7 +250,7 @@ def test_a_full_queue_drops_and_says_so_instead_of_waiting(hook, monkeypatch):
     began = time.monotonic()
     for _ in range(20):
         webhook.post("run", MARGIN)
-    assert time.monotonic() - began < 4  # a request may take five
+    assert time.monotonic() - began < 4  # a request may take 5 s
     assert warned == ["the webhook is too slow: notifications are being dropped"]
 
 

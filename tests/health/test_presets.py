@@ -503,7 +503,7 @@ def test_without_an_epoch_column_it_says_what_is_missing():
     assert ("early_stop_reward", ("epoch",)) in [(gap.rule, gap.metrics) for gap in monitor.cannot_judge]
 
 
-# All of them.
+# All presets.
 
 
 @pytest.mark.parametrize("preset", rulebook.presets())

@@ -445,7 +445,7 @@ def test_a_wrong_rule_of_another_package_names_the_package(plugin):
     assert error_of().startswith("mail_rules_plugin:RULES (plug-in 'mail'), rule 1 (plateau): hold")
 
 
-# Anything.
+# Random input.
 
 ANYTHING = st.recursive(
     st.none()

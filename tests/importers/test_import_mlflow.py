@@ -265,7 +265,7 @@ def test_what_rlvitals_forwarded_comes_back(folder, tmp_path, capsys):
     assert main(["sync", str(root), "--to", "mlflow", "--config", str(settings)]) == 0
     assert main(["import", f"mlflow:{uri}#back", "--to", str(tmp_path / "back")]) == 0
     back = folders(tmp_path / "back")
-    assert list(back) == ["kto 7b"]  # two MLflow runs, one run
+    assert list(back) == ["kto 7b"]  # two MLflow runs are one run
     ours, theirs = rows(root), rows(back["kto 7b"])
     assert [(row.step, row.attempt, repr(row.numbers)) for row in theirs] == [
         (row.step, row.attempt, repr(row.numbers)) for row in ours

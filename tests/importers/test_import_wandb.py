@@ -241,7 +241,7 @@ def test_what_rlvitals_forwarded_online_comes_back(server, environment, tmp_path
     done = imported(environment, "wandb:team/back", "--to", tmp_path / "back", "--json")
     assert done.returncode == 0, done.stderr
     back = folders(tmp_path / "back")
-    assert list(back) == ["kto 7b"]  # two W&B runs, one run
+    assert list(back) == ["kto 7b"]  # two W&B runs are one run
     assert [(row.step, row.attempt, repr(sorted(row.numbers.items())), row.texts) for row in rows(back["kto 7b"])] == [
         (row.step, row.attempt, repr(sorted(row.numbers.items())), row.texts) for row in rows(root)
     ]

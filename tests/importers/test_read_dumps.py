@@ -350,5 +350,5 @@ def test_of_a_trace_with_branches_the_last_is_read(tmp_path):
     nodes.append({"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "another way"}})
     _, group, rollout = only(lines(tmp_path / "traces.jsonl", [row]))
     assert (group.prompt, [turn.text for turn in rollout.turns]) == ("2+2?", ["another way"])
-    nodes[0]["parent"] = 4  # a circle has no end
+    nodes[0]["parent"] = 4  # the parents form a cycle
     assert len(read_rollouts(lines(tmp_path / "traces.jsonl", [row])).groups) == 1

@@ -385,7 +385,7 @@ def test_trainings_in_a_loop_are_several(tmp_path):
     assert (len(log.rows), log.notes[0][:34]) == (9, "the notebook holds 2 trainings. Nu")
 
 
-# What the code says
+# Facts in the code
 
 
 def facts(tmp_path, *sources, output=None):

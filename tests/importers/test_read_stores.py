@@ -97,7 +97,7 @@ def test_the_logs_of_older_local_swanlab_runs_are_read(tmp_path):
     assert [(row["step"], row["train/loss"], row["kl"]) for row in log.rows] == [(n, n / 4, n / 4) for n in (1, 2, 3)]
 
 
-# Trackio, and what holds for all databases.
+# Trackio, and tests for all databases.
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ class Desk:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.block_on_close = False
-        self.server.handle_error = lambda *_: None  # clients that go away are what some tests are about
+        self.server.handle_error = lambda *_: None  # some tests disconnect the client on purpose
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
@@ -188,7 +188,7 @@ class Mailbox:
         self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.block_on_close = False
-        self.server.handle_error = lambda *_: None  # clients that go away are what some tests are about
+        self.server.handle_error = lambda *_: None  # some tests disconnect the client on purpose
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.port = self.server.server_address[1]
 

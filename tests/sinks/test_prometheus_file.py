@@ -1,4 +1,4 @@
-"""The text file for the node exporter, written beside a real run and read by the real node exporter."""
+"""The text file for the node exporter, written during a real run and read by the real node exporter."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def deliver(sink: SwanLabSink, *given: SinkRow) -> None:
 
 @dataclass
 class Experiment:
-    """One SwanLab file as read."""
+    """The content of one SwanLab file."""
 
     start: Any = None
     finish: Any = None

@@ -1,4 +1,4 @@
-"""Makes the logs beside this file: real KTO and DPO trainings of a tiny language model, healthy and broken.
+"""Makes the logs next to this file: real KTO and DPO trainings of a tiny language model, healthy and broken.
 
     python -m venv trl && . trl/bin/activate
     pip install torch==2.13.0         # first and alone: the CPU build, no CUDA packages
