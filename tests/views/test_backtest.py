@@ -1,4 +1,4 @@
-"""Rules tried on labelled logs: hits, delay, false alarms, and intervals that are honest about small numbers."""
+"""Rules tried on labelled logs: hits, delay, false alarms, and confidence intervals for small numbers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_file_that_is_no_log_is_skipped_and_named(logs):
 
 @pytest.mark.parametrize("of", [1, 5, 17, 200])
 def test_the_interval_holds_exactly_the_rates_the_count_does_not_contradict(of):
-    """Wilson's bounds are the rates whose normal test the observed count just passes: solved here by bisection."""
+    """Wilson's bounds are the rates at which the observed count just passes the normal test; bisection finds them."""
 
     def bound(count: int, low: float, high: float) -> float:
         for _ in range(80):

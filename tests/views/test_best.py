@@ -1,4 +1,4 @@
-"""The best and the last value of a series: which way is better, and what can be best at all."""
+"""The best and the last value of a series: which direction is better, and which series have a best value."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def best_of(path, framework, name, values):
     ("framework", "name", "expected"),
     [
         ("trl_grpo", "reward", (0.9, 14)),  # more is better
-        ("verl", "response_length/clip_ratio", (0.2, 13)),  # less is better, however it is counted
-        ("verl", "rollout/tool_success_rate", (0.9, 14)),  # the share of successes, of a concept that counts failures
-        ("verl", "actor/token_kl/mean", (0.9, 14)),  # logged with the sign turned round
-        ("trl_async_grpo", "scoring_time_ms", (0.2, 13)),  # another unit turns nothing round
-        ("trl_grpo", "entropy", (None, None)),  # neither way is better
+        ("verl", "response_length/clip_ratio", (0.2, 13)),  # less is better
+        ("verl", "rollout/tool_success_rate", (0.9, 14)),  # logs the share of successes; the concept counts failures
+        ("verl", "actor/token_kl/mean", (0.9, 14)),  # logged with the opposite sign
+        ("trl_async_grpo", "scoring_time_ms", (0.2, 13)),  # another unit does not change the direction
+        ("trl_grpo", "entropy", (None, None)),  # neither direction is better
         (None, "mine", (None, None)),
     ],
 )

@@ -1,4 +1,4 @@
-"""The report on a run or a log: the verdict, what it rests on, and that nothing of it is hindsight."""
+"""The report on a run or a log: the verdict, its evidence, and that it uses no later rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_evidence_is_written_in_words():
 
 
 def test_every_number_that_a_rule_gives_as_evidence_has_words():
-    """Names that stand for themselves aside."""
+    """Except names that need no explanation."""
     source = "".join(path.read_text() for path in Path(rules.__file__).parent.glob("*.py"))
     calls = re.findall(r"\b(?:critical|warning|info|alarm|found)\(([^()]*(?:\([^()]*\)[^()]*)*)\)", source)
     given = {name for call in calls for name in re.findall(r"(\w+)=", call)}
@@ -200,7 +200,7 @@ def test_an_unknown_framework_gets_a_suggestion(tmp_path):
         check(write_jsonl(tmp_path / "log.jsonl", healthy_rows()), framework="vrel")
 
 
-# --- runs of our own
+# --- recorded runs
 
 
 def record(path, rows, evaluations=(), **settings):
@@ -336,7 +336,7 @@ def test_a_trainers_output_folder_is_one_log(tmp_path):
 
 
 def test_runs_below_are_found_and_neither_settings_nor_links_are_logs(tmp_path):
-    """A project's folder, as trackers and trainers leave it."""
+    """A project's folder with files of trackers and trainers."""
     for number in (1, 2):
         write_jsonl(tmp_path / f"wandb/run-{number}/files/wandb-history.jsonl", dying_rows())
     (tmp_path / "wandb/latest-run").symlink_to("run-2", target_is_directory=True)
@@ -457,7 +457,7 @@ def test_what_is_kept_of_a_series_is_the_same_however_often_it_is_asked_for(aske
 
 
 class HeldRow(dict):
-    """A row that can be seen to be let go."""
+    """A row whose release can be observed: a plain dict allows no weak reference."""
 
 
 def test_rows_that_were_judged_are_let_go():
@@ -566,7 +566,7 @@ def test_the_importers_notes_and_settings_reach_the_report(shared):
 
 
 def sampled(run, percent):
-    time.sleep(0.002)  # times are told to the millisecond
+    time.sleep(0.002)  # times are recorded in milliseconds
     run._measurements._take_sample({"System/Memory_Percent": percent, "System/GPU_Utilization/0": 5.0})
     time.sleep(0.002)
 
@@ -601,7 +601,7 @@ def test_polling_over_a_resume_joins_each_sample_once(tmp_path):
                 run.log({"loss": 1.0}, step=step)
             news = feed.poll()
     story = (news.before or []) + news.rows
-    # The sample before step 2 was taken on the living line, the one before step 3 on the abandoned one.
+    # The sample before step 2 belongs to the current line, the one before step 3 to the abandoned one.
     memory = [(row["step"], row["System/Memory_Percent"]) for row in story]
     assert memory == [(0, 90.0), (1, 91.0), (2, 92.0), (3, 73.0)]
     assert list(open_source(path).rows) == story

@@ -20,7 +20,7 @@ def record(path, rows, *, config=None, **settings):
 
 @pytest.fixture
 def twins(tmp_path):
-    """Two runs that part at step 3, with another learning rate."""
+    """Two runs with different learning rates that diverge at step 3."""
     left = record(
         tmp_path / "a",
         [(s, {"loss": 1.0 / s, "reward": s}) for s in range(1, 6)],
@@ -81,8 +81,8 @@ def test_a_tolerance_widens_what_counts_as_equal(twins):
 @pytest.mark.parametrize(
     ("left", "right", "parts_at"),
     [
-        (1e-9, 2e-9, 1),  # a learning rate twice as high is another one, small as the difference is
-        (1e9, 1e9 + 1, None),  # and a sum over a billion may be one off by rounding
+        (1e-9, 2e-9, 1),  # a doubled learning rate differs, however small the difference
+        (1e9, 1e9 + 1, None),  # a sum above a billion may differ by one through rounding
         (0.0, 0.0, None),
         (math.nan, math.nan, None),
         (math.inf, math.inf, None),
@@ -172,7 +172,7 @@ def test_a_concept_counted_differently_is_compared_with_a_warning(tmp_path):
     row = compare_runs([trl, verl]).metrics[0]
     assert row.verdict == "caution"
     assert "tensor width" in row.note
-    assert row.first_divergence is None  # values that are counted differently differ from the start
+    assert row.first_divergence is None  # values with different definitions differ from the start
 
 
 def test_one_run_alone_cannot_be_compared(twins):

@@ -1,4 +1,4 @@
-"""What people are told of a run's findings: which verdict, what was asked and answered, and the curve around each."""
+"""The reported facts about a run's findings: the verdict, requests and answers, and the curve around each finding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALARM = Finding("mine", "kl_explosion", "critical", 50, 40, "too much", action="
 
 
 def write_run(path, rows=120, extra=(), **options):
-    """One value a step, the step itself; by default nobody watches."""
+    """One value per step, the step itself; by default without a monitor."""
     settings = {"monitor": False, "hardware": False, "display": "none"} | options
     with rlvitals.start(path, **settings) as run:
         for step in range(1, rows + 1):
@@ -27,7 +27,7 @@ def write_run(path, rows=120, extra=(), **options):
     return open_run(path)
 
 
-# Whose verdict it is
+# Which verdict is shown
 
 
 def test_what_the_run_s_own_monitor_reported_is_the_verdict_also_where_it_reported_nothing(tmp_path):
@@ -95,7 +95,7 @@ def test_a_log_of_exactly_the_size_that_is_judged_is_judged_and_a_larger_one_is_
     assert "take long: run 'rlvitals check'" in diagnosis.reason
 
 
-# What was asked because of a finding
+# Requests because of a finding
 
 
 def asked(number, finding, step):
@@ -133,7 +133,7 @@ def test_an_answer_to_no_known_request_and_a_request_without_a_number_are_harmle
     assert History(events).asked_about(ALARM) == []
 
 
-# What is told of each
+# What is reported for each finding
 
 
 def test_the_step_at_which_a_finding_recovered_is_reported(tmp_path):
@@ -160,8 +160,8 @@ def test_of_very_many_findings_the_newest_are_listed_and_the_others_counted(tmp_
 @pytest.mark.parametrize(
     ("onset", "raised", "first", "last"),
     [
-        (40, 50, 20, 70),  # twice as far as the two are apart, on both sides
-        (60, 60, 40, 80),  # and never less than a bit
+        (40, 50, 20, 70),  # twice the distance between the two, on both sides
+        (60, 60, 40, 80),  # at least a minimum
         (5, 110, 1, 120),
     ],
 )
@@ -171,7 +171,7 @@ def test_the_curve_around_a_finding_shows_what_came_before_its_onset_and_after_i
     view = write_run(tmp_path, extra=["loss", "kl"])
     found = replace(ALARM, onset_step=onset, step=raised, metrics=("gone", "zq", "loss", "kl"))
     trace = findings_answer(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
-    assert [line["name"] for line in trace] == ["zq", "loss"]  # two at most, and those there are
+    assert [line["name"] for line in trace] == ["zq", "loss"]  # at most two, and only existing ones
     assert (trace[0]["steps"][0], trace[0]["steps"][-1]) == (first, last)
     assert trace[0]["high"][-1] == float(last)
 

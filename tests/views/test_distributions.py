@@ -1,4 +1,4 @@
-"""Distributions: what is logged, what survives a crash and a resume, and the percentiles that are drawn of it."""
+"""Distributions: what is logged, what survives a crash and a resume, and the percentiles that are drawn."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_rollouts_are_distributions_without_being_logged_as_such(tmp_path):
             run.log({"loss": 1.0, "note": f"step {step}"}, step=step)
     answer = distributions(rlvitals.open_run(tmp_path / "run"))
     by_name = {one["name"]: one for one in answer["distributions"]}
-    assert by_name.keys() == {"reward", "tokens"}  # every rollout has two turns: nothing is spread
+    assert by_name.keys() == {"reward", "tokens"}  # every rollout has two turns, so the turns have no distribution
     assert len(by_name["reward"]["steps"]) <= PLACES
     assert sum(by_name["reward"]["counts"]) == 5 * steps
     assert [level[0] for level in by_name["reward"]["quantiles"]] == pytest.approx([0, 0, 1, 2, 3, 4, 4])

@@ -1,4 +1,4 @@
-"""Dumps of frameworks looked at as a run's rollouts are: in a table, live, and joined to a run."""
+"""Dumps of frameworks, read like a run's rollouts: in a table, live, and joined to a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row(step, prompt, text, score, **more):
 
 
 def dump_step(folder, step, texts=("bad", "good"), prompts=("p", "q")):
-    """As verl writes a step: the rollouts of all prompts, in one go."""
+    """Write a step like verl: the rollouts of all prompts at once."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row(step, prompt, f"{text} {step}", number) for prompt in prompts for number, text in enumerate(texts)]
     (folder / f"{step}.jsonl").write_text("".join(rows))
@@ -64,7 +64,7 @@ def test_a_folder_is_asked_like_a_run(verl):
 def test_validation_is_asked_apart(verl, capsys):
     log = open_rollouts(verl, "validation")
     assert (log.steps, texts(log.at(10))) == ([10], [["held out 10"]])
-    assert open_rollouts(verl / "validation_data").steps == [10]  # alone, it is what there is
+    assert open_rollouts(verl / "validation_data").steps == [10]  # opened directly, it counts
     assert main(["rollouts", str(verl), "--validation", "--json"]) == 0
     assert [line["step"] for line in json.loads(capsys.readouterr().out)["steps"]] == [10]
     assert main(["rollouts", str(verl), "--step", "10", "--diff", "2"]) == 0
@@ -80,7 +80,7 @@ def test_what_comes_later_is_seen_by_the_next_question(verl):
     assert log.state != before
     assert (log.steps, log.last_step) == ([1, 2, 10, 11], 11)
     dump_step(verl / "rollout_data", 2, texts=("again",), prompts=("a much longer prompt than before " * 9,))
-    assert texts(log.at(2)) == [["again 2"]]  # a resumed training wrote the step anew
+    assert texts(log.at(2)) == [["again 2"]]  # a resumed training rewrote the step
     assert [line["rollouts"] for line in log.overview()] == [4, 1, 4, 4]
     assert len(log.find(step=2)) == 1
     (verl / "rollout_data" / "1.jsonl").unlink()
@@ -114,7 +114,7 @@ def test_a_stream_is_read_on_and_a_torn_line_waits(tmp_path):
             file.write(second[40:])
         assert texts(log.at(1)) == [["one", "two"]]
     assert log.problems == []
-    assert set(read) == {len(episode(1, "one"))}  # from where the last look ended
+    assert set(read) == {len(episode(1, "one"))}  # from where the last read ended
     with stream.open("ab") as file:
         file.write(episode(1, "three", "eval"))
     assert texts(log.at(1)) == [["one", "two"]]
@@ -135,10 +135,10 @@ def test_the_table_is_kept_in_the_users_cache(verl, tmp_path, monkeypatch):
     kept = tmp_path / "home" / "rlvitals" / "dumps"
     assert open_rollouts(verl).steps == [1, 2, 10]
     (table,) = kept.iterdir()
-    assert kept.stat().st_mode & 0o77 == 0  # nobody else's business
+    assert kept.stat().st_mode & 0o77 == 0  # other users have no access
     os.utime(table, (0, 0))
     assert open_rollouts(verl).steps == [1, 2, 10]
-    assert table.stat().st_mtime > 0  # asked for: it stays
+    assert table.stat().st_mtime > 0  # it was used, so it is kept
     os.utime(table, (0, 0))
     open_rollouts(verl, "validation")
     (other,) = kept.iterdir()
@@ -172,7 +172,7 @@ def test_a_run_shows_the_dump_that_its_settings_name(tmp_path):
         run.log_groups([{"prompt": "own", "rollouts": [{"completion": "recorded", "reward": -5.0}]}], step=2)
     log = rlvitals.open_run(tmp_path / "run").rollout_log
     assert log.steps == [1, 2, 3]
-    assert texts(log.at(2)) == [["recorded"]]  # the run's own come first
+    assert texts(log.at(2)) == [["recorded"]]  # the run's own rollouts come first
     assert texts(log.at(3)) == [["bad 3", "good 3"]] * 2
     assert [line["rollouts"] for line in log.overview()] == [4, 1, 4]
     assert [(hit.step, hit.reward) for hit in log.find(worst=True, limit=2)] == [(2, -5.0), (1, 0.0)]
@@ -234,7 +234,7 @@ def test_a_dump_is_followed_by_its_mean_reward(tmp_path):
     assert feed.poll() == News()
     dump_step(folder, 2, texts=("bad", "good", "better"))
     assert [(row["step"], row["reward"]) for row in feed.poll().rows] == [(2, 1.0)]
-    with (folder / "2.jsonl").open("a") as file:  # the step that is known has got another rollout
+    with (folder / "2.jsonl").open("a") as file:  # a known step gets another rollout
         file.write(row(2, "p", "best", 7))
     news = feed.poll()
     assert [(row["step"], row["reward"]) for row in news.before] == [(1, 0.5), (2, 13 / 7)]
@@ -311,7 +311,7 @@ print(most() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_folder_of_twenty_thousand_rollouts_is_not_held_in_memory(tmp_path):
-    """40 MB of texts; what is held is a table of 20,000 lines and a file at a time."""
+    """40 MB of texts. Memory holds a table of 20,000 lines and one file at a time."""
     filler = "word " * 400
     dump_step(tmp_path / "small", 3)
     (tmp_path / "large").mkdir()
@@ -320,4 +320,4 @@ def test_a_folder_of_twenty_thousand_rollouts_is_not_held_in_memory(tmp_path):
         (tmp_path / "large" / f"{step}.jsonl").write_text("".join(rows))
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "small"), str(tmp_path / "large")]
     grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert grown < 25  # reading all of it takes 50
+    assert grown < 25  # reading everything takes 50

@@ -1,4 +1,4 @@
-"""The verdict at the end of a run: what is a change and what is noise, on any scale of rewards."""
+"""The verdict at the end of a run: it distinguishes a change from noise, on any scale of rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Epoch view: where epochs end, how rows become one number, trends, and what takes no part."""
+"""The Epoch view: where epochs end, how rows become one number, trends, and what is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports hold every point, tell missing from NaN, and read back with the tools people use."""
+"""Exports hold every point, distinguish missing values from NaN, and can be read by common tools."""
 
 from __future__ import annotations
 

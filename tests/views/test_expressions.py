@@ -1,4 +1,4 @@
-"""The filter's expressions against Python's own, and those that Python's own never comes back from."""
+"""The filter's expressions compared with Python's `re`, and expressions on which `re` never ends."""
 
 from __future__ import annotations
 

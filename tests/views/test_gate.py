@@ -1,4 +1,4 @@
-"""A run against few baselines: what is measured, when it fails, how often by chance, what is refused."""
+"""A run against few baselines: what is measured, when it fails, how often it fails by chance, what is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS = 60
 
 
 def rows_of(seed, *, lift=1.0, pace=1.0, speed=1.0, memory=40.0, spikes=0, names=None, points=POINTS):
-    """A run's rows: a reward that rises with noise of some memory, a speed, a memory and a gradient norm."""
+    """A run's rows: a rising reward with autocorrelated noise, a speed, a memory and a gradient norm."""
     rng = np.random.default_rng(seed)
     noise, rows, bent = 0.0, [], rng.normal(0, 0.01)
     keys = {"reward": "reward", "speed": "system/tps", "memory": "mem.gpu.max_allocated", "grad": "grad_norm"}
@@ -79,7 +79,7 @@ def test_every_measure_is_what_it_says(tmp_path, baselines):
 
 
 def test_noise_is_that_of_the_sampled_means():
-    """The error that one run foretells is near what many runs show."""
+    """The error estimated from one run is close to the spread of many runs."""
     rng = np.random.default_rng(5)
     finals, areas, expected_finals, expected_areas = [], [], [], []
     for _ in range(200):
@@ -89,7 +89,7 @@ def test_noise_is_that_of_the_sampled_means():
         areas.append(levels.area.value)
         expected_finals.append(levels.final.noise)
         expected_areas.append(levels.area.noise)
-    # On the safe side, since a memory that there is not cannot be ruled out.
+    # The estimate is conservative, since autocorrelation can never be ruled out.
     assert 0.9 < np.median(expected_finals) / np.std(finals) < 1.7
     assert 0.9 < np.median(expected_areas) / np.std(areas) < 1.7
     assert np.median([scatter_of(rng.normal(0, 0.1, 120)).value for _ in range(100)]) == pytest.approx(0.1, rel=0.1)
@@ -151,7 +151,7 @@ def test_a_metric_where_less_is_better_is_turned(tmp_path):
 
 
 def test_a_tiny_but_sure_difference_passes(tmp_path):
-    """Runs without noise that differ by 1 %: certain, and below the margin."""
+    """Runs without noise that differ by 1 %: the difference is certain, but below the margin."""
 
     def line(name, lift):
         return log(tmp_path, name, [{"step": at, "reward": lift * (0.5 + 0.004 * at)} for at in range(100)])
@@ -164,14 +164,14 @@ def test_a_tiny_but_sure_difference_passes(tmp_path):
 
 
 def test_a_harmless_change_fails_seldom(tmp_path):
-    """200 gates over runs of one kind: no more than chance allows of a 5 % test."""
+    """200 gates over runs of one kind fail no more often than a 5 % test may by chance."""
     runs = [log(tmp_path, f"r{seed}", rows_of(seed, points=40)) for seed in range(100, 160)]
     rng = np.random.default_rng(0)
     failed = 0
     for _ in range(200):
         own, *others = (runs[place] for place in rng.choice(len(runs), 4, replace=False))
         failed += any(one.state == "fail" for one in judged(own, others).values())
-    assert failed <= 18  # beyond it a 5 % test comes with a chance of 1 %
+    assert failed <= 18  # a 5 % test exceeds this with a probability of 1 %
 
 
 def test_the_chance_of_a_false_failure_is_shared_out(tmp_path, baselines):
@@ -192,7 +192,7 @@ def test_more_baselines_find_smaller_differences(tmp_path):
 
 
 def test_found_from_is_found_nine_times_in_ten(tmp_path):
-    """The difference that is told is really found about that often; lowered by exactly so much."""
+    """A run lowered by exactly the reported detectable difference fails about that often."""
     hits, tries = 0, 60
     runs = [log(tmp_path, f"r{seed}", rows_of(seed)) for seed in range(200, 206)]
     for seed in range(tries):
@@ -229,7 +229,7 @@ def test_runs_of_unlike_length_are_compared_over_common_steps(tmp_path, baseline
 
 
 def waiting(folder, name, seed, waited, speed=1.0):
-    """A run that waited for a processor in such a share of its time and was slower by that much."""
+    """A run that waited for a processor for this share of its time and was slower by that much."""
     rows = rows_of(seed, speed=speed * (1 - waited))
     return log(folder, name, [row | {"system/cpu_wait": waited} for row in rows])
 
@@ -239,7 +239,7 @@ def test_a_busy_machine_is_no_slower_program(tmp_path):
     busy = judged(waiting(tmp_path, "busy", 8, 0.45), baselines)["speed"]
     assert busy.state == "pass"
     assert busy.candidate == pytest.approx(1000, rel=0.03)
-    assert busy.limit < 0.12  # the baselines' waiting does not widen it
+    assert busy.limit < 0.12  # waiting baselines do not widen it
     assert any("waited for a processor in 45% of its time, the baselines in 13%" in note for note in busy.notes)
     slower = judged(waiting(tmp_path, "slower", 8, 0.0, speed=0.82), baselines)["speed"]
     assert slower.state == "fail"

@@ -1,4 +1,4 @@
-"""What would have happened: GPU hours after the onset by hand, the checkpoint to revert to, the nearest good run."""
+"""Hindsight: GPU hours after the onset by hand, the checkpoint to revert to, the nearest good run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def record(path, steps=range(1, STEPS + 1), *, dies=True, beside=None, **given):
 
 
 def retime(run, moment, *, started, ended):
-    """Give every row the time `moment(attempt, step)`, the attempts and the card theirs."""
+    """Give every row the time `moment(attempt, step)`, and change the times of the attempts and of the run card."""
 
     def rewrite(path, change):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -77,7 +77,7 @@ def look_back(run):
 
 def test_the_hours_of_one_attempt_go_to_its_end_and_a_hang_counts(tmp_path):
     run = record(tmp_path / "run", config={"world_size": 4})
-    # A row a minute; two hours of silence before step 101; ten minutes from the last row to the end.
+    # One row per minute; two hours without rows before step 101; ten minutes from the last row to the end.
     retime(
         run, lambda _, step: BEGAN + 60 * step + 7200 * (step > 100), started=[BEGAN], ended=BEGAN + 6600 + 7200 + 600
     )
@@ -103,7 +103,7 @@ def test_the_time_between_attempts_is_nobodys_and_overtaken_steps_count(tmp_path
     retime(run, moment, started=[BEGAN, second], ended=second + 120 + 60 * 35 + 240)
     found = look_back(run)
     assert found["onset"]["step"] == ONSET
-    # Steps 41 to 90 of the first attempt, 15 of which were thrown away; then 2 minutes until its first step began, 35
+    # Steps 41 to 90 of the first attempt, 15 of which were discarded. Then 2 minutes until the first step began, 35
     # steps and 4 minutes. The 8.5 hours between them cost nothing.
     assert found["cost"]["hours"] == pytest.approx((50 + 2 + 35 + 4) / 60)
     assert found["cost"]["gpu_hours"] is None
@@ -151,7 +151,7 @@ def test_a_killed_run_that_had_failed_is_counted_to_its_last_sign_of_life(tmp_pa
     assert found["cost"]["hours"] == pytest.approx((end - times[ONSET]) / 3600, abs=1e-9)
     assert found["cost"]["hours"] > 0
     assert found["checkpoint"]["step"] == 30
-    # In a copy the times of the files are those of copying: they say nothing of the run.
+    # In a copy the files have the time of copying, which gives no information about the run.
     copy = tmp_path / "copy"
     shutil.copytree(run, copy, copy_function=shutil.copy)
     for name in ("heartbeat", "run.json"):
@@ -186,7 +186,7 @@ def test_a_log_without_timestamps_cannot_tell(tmp_path):
 
 
 def test_a_log_with_step_times_is_measured_by_them(tmp_path):
-    # 30 s a step up to 100, 90 s beyond: 60 steps of 30 s and 10 of 90 s after step 40.
+    # 30 s per step up to 100, 90 s after that: 60 steps of 30 s and 10 of 90 s after step 40.
     found = look_back(foreign(tmp_path / "log.jsonl", step_time=lambda step: 30.0 if step <= 100 else 90.0))
     assert found["cost"]["measured_by"] == "step times"
     assert found["cost"]["hours"] == pytest.approx((60 * 30 + 10 * 90) / 3600)
@@ -202,7 +202,7 @@ def test_rows_of_several_steps_stand_for_all_of_them(tmp_path):
 
 
 def test_a_long_silence_of_another_tools_log_is_left_out_and_reported(tmp_path):
-    # A row a minute, and nine hours between step 100 and 101: nobody knows whether a process was alive.
+    # One row per minute, and nine hours between steps 100 and 101: it is unknown whether a process was alive.
     path = foreign(tmp_path / "log.jsonl", timestamp=lambda step: BEGAN + 60 * step + 32_400 * (step > 100))
     found = look_back(path)
     assert found["cost"]["hours"] == pytest.approx((70 - 1) / 60)
@@ -304,7 +304,7 @@ def test_checkpoints_of_others_and_of_overtaken_attempts_are_not_taken(tmp_path)
     folder = tmp_path / "out"
     old = folder / "checkpoint-5"
     old.mkdir(parents=True)
-    os.utime(old, (1e9, 1e9))  # another training's, from before this run
+    os.utime(old, (1e9, 1e9))  # of an earlier training
     run = record(folder / "rlvitals", range(1, 31), dies=False)
     for step in (10, 25):
         (folder / f"checkpoint-{step}").mkdir()
@@ -333,7 +333,7 @@ def test_a_checkpoint_that_rows_name_counts_unless_another_is_still_there(tmp_pa
 
     run = record(tmp_path / "run", beside=save)
     assert (look_back(run)["checkpoint"]["name"], look_back(run)["checkpoint"]["path"]) == ("checkpoint-30", "")
-    (run / "checkpoint-10").mkdir()  # the others were removed by their trainer
+    (run / "checkpoint-10").mkdir()  # the trainer removed the others
     assert (look_back(run)["checkpoint"]["name"], bool(look_back(run)["checkpoint"]["path"])) == ("checkpoint-10", True)
 
 
@@ -351,7 +351,7 @@ SETTINGS = {"lr": 1e-6, "beta": 0.04, "batch": 64, "seed": 1, "output_dir": "out
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory):
-    """A run that failed among others: of the two nearest one failed too."""
+    """A failed run among others. One of its two nearest runs failed too."""
     folder = tmp_path_factory.mktemp("family")
     record(folder / "bad", config=SETTINGS)
     record(folder / "also-bad", config=SETTINGS | {"seed": 2})

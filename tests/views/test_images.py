@@ -28,7 +28,7 @@ def start(path, **more):
 
 
 def read_back(data: bytes) -> np.ndarray:
-    """Pillow's reading, which knows nothing of ours."""
+    """The image as Pillow reads it, independent of our code."""
     picture = Pillow.open(io.BytesIO(data))
     picture.verify()
     return np.asarray(Pillow.open(io.BytesIO(data)))
@@ -156,7 +156,7 @@ def test_images_are_found_by_name_and_step_on_the_living_line(tmp_path):
     (listed,) = image_list(view)["images"]
     assert [one["step"] for one in listed["images"]] == [1, 2, 3, 4]
     assert listed["images"][1] == {"step": 2, "width": 3, "height": 2, "caption": "of 2"}
-    for step, value in ((2, 2), (4, 41)):  # the last of one step counts
+    for step, value in ((2, 2), (4, 41)):  # the last image of a step counts
         assert set(read_back(base64.b64decode(one_image(view, "grid", step)["png"])).flat) == {value}
     with pytest.raises(RunNotFound):
         one_image(view, "grid", 5)
@@ -184,7 +184,7 @@ def test_a_run_has_so_many_images_also_after_a_resume(tmp_path, monkeypatch, cap
         run.log_image("grid", PIXELS, step=30)
     assert log.stat().st_size == size
     assert "would take more than" in caplog.text
-    monkeypatch.setattr(stored, "MOST_BYTES", size // 2)  # a file that another program made larger is not read whole
+    monkeypatch.setattr(stored, "MOST_BYTES", size // 2)  # a file above the limit is not read completely
     assert 0 < len(list(read_images(log))) < 10
 
 

@@ -31,7 +31,7 @@ def record(folder, rows, rollouts=(), framework="prime_rl", **config):
 
 @pytest.fixture
 def training(tmp_path):
-    """The orchestrator is a step ahead; both log the time of a step; the gradient of the trainer dies."""
+    """The orchestrator is one step ahead; both log the time of a step; the trainer's gradient becomes zero."""
     folder = tmp_path / "rlvitals"
     steps = range(60)
     rewards = {step: {"reward/all/mean": 0.3 + 0.002 * step, "time/step": 2.0} for step in range(61)}
@@ -145,7 +145,7 @@ def test_a_step_is_watched_when_every_process_has_logged_it(tmp_path):
             break
         time.sleep(0.01)
     assert watched.ending == "the run is finished"
-    assert watched.rows == 4  # the step that the orchestrator alone has logged
+    assert watched.rows == 4  # includes the step that only the orchestrator has logged
 
 
 def test_the_page_of_a_training_gets_its_rows_and_its_end(tmp_path):

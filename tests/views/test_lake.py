@@ -1,4 +1,4 @@
-"""Many runs as one dataset, read back by the engines people have."""
+"""Many runs as one dataset, read back by common query engines."""
 
 from __future__ import annotations
 

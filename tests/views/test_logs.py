@@ -1,4 +1,4 @@
-"""Foreign logs and folders of epochs, asked like runs; nothing is written."""
+"""Foreign logs and folders of epochs, opened like runs; nothing is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlvitals.views.logs import open_any
 
 @pytest.fixture
 def log(tmp_path):
-    """A log that starts again in the middle, with an evaluation and a NaN."""
+    """A log that restarts in the middle, with an evaluation and a NaN."""
     rows = [*healthy_rows(12), *healthy_rows(20, seed=2)[6:], {"step": 20, "eval_reward": 0.5}]
     rows[3] = {**rows[3], "loss": float("nan")}
     path = tmp_path / "train.jsonl"

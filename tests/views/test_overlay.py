@@ -1,4 +1,4 @@
-"""Several runs over each other: groups by a setting and by seed, their means and bands, and what is refused."""
+"""Overlaid runs: groups by a setting and by seed, their means and bands, and what is refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_only_the_others_log_is_reported_with_which_do(tmp_path):
     assert logged_by["entropy"] == ["more", "verl"]
     assert logged_by["clip_ratio/region_mean"] == ["most", "verl"]
     assert logged_by.keys() == {"mine/own", "entropy", "clip_ratio/region_mean"}
-    for name, runs in logged_by.items():  # as the panel will draw it
+    for name, runs in logged_by.items():  # as the panel draws it
         (panel,) = overlays(views, [name], "", Window(points=5))["overlays"]
         drawn = {line["run"] for line in panel["lines"]}
         assert drawn | {one["run"] for one in panel["refused"]} == set(runs)

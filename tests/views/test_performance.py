@@ -1,4 +1,4 @@
-"""Where the time went, against hand-made phases and samples."""
+"""How time was spent, checked with hand-made phases and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a picture: which metrics, on which axis, with which marks."""
+"""The content of a plot: which metrics, on which axis, with which marks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_evaluation_gets_a_panel_of_points(tmp_path):
     view = rlvitals.open_run(tmp_path)
     panel = next(panel for panel in overview(view).panels if panel.name == "accuracy")
     assert panel.lines[0].is_sparse
-    assert panel.title == "accuracy"  # not the reward model's, which another framework calls so
+    assert panel.title == "accuracy"  # not the accuracy of a reward model, which has this name in another framework
 
 
 def test_findings_are_marked_at_their_onset_on_the_panel_they_are_about(tmp_path):

@@ -1,4 +1,4 @@
-"""Opening a run and asking for series, frames, axes, best values; finding runs."""
+"""Opening a run and reading series, frames, axes and best values; finding runs."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_what_could_not_be_taken_is_reported(tmp_path, caplog):
 
 
 def test_names_that_would_take_long_to_compare_are_not_suggested():
-    """Comparing two names takes the square of their lengths, and a log may have any number of any length."""
+    """The time to compare two names grows with the square of their lengths, and a log may have many long names."""
     assert near_metrics("los", ["loss", "loss" * 100]) == ["loss"]
     assert near_metrics("loss" * 50, ["loss" * 49]) == ["loss" * 49]
     assert near_metrics("loss" * 51, ["loss" * 49]) == []

@@ -1,4 +1,4 @@
-"""What a logged name means in a run: in its framework, and in the stream it was logged to."""
+"""The meaning of a logged name in a run: it depends on the framework and on the stream it was logged to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of other tools among the runs of a folder: which are listed, that their verdict is `check`'s, and the bounds."""
+"""Logs of other tools among the runs of a folder: which are listed, the same verdict as `check`, and the limits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def write_log(path, count=40):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A recorded run, a trainer's state with a checkpoint's older one, a log deep down, and files that are none."""
+    """A recorded run, a trainer's state and an older one in a checkpoint, a deeply nested log, and other files."""
     with rlvitals.start(tmp_path / "own", display="none", hardware=False) as run:
         for row in rows(20):
             run.log(row)
-    write_log(tmp_path / "own" / "train_log.jsonl")  # what lies in a run is the run's
+    write_log(tmp_path / "own" / "train_log.jsonl")  # a log inside a run belongs to the run
     for place, steps in (("hf/checkpoint-20", 20), ("hf", 40)):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         state = {"global_step": steps, "log_history": rows(steps)}

@@ -1,4 +1,4 @@
-"""What a report tells is what the run says: the same verdict as `check`, the same numbers, nothing made up."""
+"""A report matches its run: the same verdict as `check`, the same numbers, nothing invented."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_epochs_are_reported_where_there_is_more_than_one(tmp_path):
 
 
 def rollouts_run(path, rewards):
-    """One group a reward list, at steps 1, 2, ..."""
+    """One group per list of rewards, at steps 1, 2, ..."""
     with rlvitals.start(path, monitor=False, display="none") as run:
         for step, listed in enumerate(rewards, 1):
             rollouts = tuple(Rollout(reward=reward, turns=(Turn(f"said {reward}"),)) for reward in listed)

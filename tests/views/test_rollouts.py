@@ -1,4 +1,4 @@
-"""Stored rollouts as a reader sees them: the living line, places, what changed."""
+"""Stored rollouts as a reader sees them: the current line, places, changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns over runs: exact when first asked for, kept up with what is added, and never read twice for nothing."""
+"""Columns over runs: exact at the first request, updated with new rows, and not read again without need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(path, **config):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """How often each run was opened whole."""
+    """The runs that were opened completely, once per opening."""
     counted = []
     monkeypatch.setattr(run_table, "_cell", lambda view, wanted: counted.append(view.path.name) or CELL(view, wanted))
     return counted
@@ -42,7 +42,7 @@ def test_cells_are_those_of_the_run_and_follow_what_is_added(tmp_path, opened):
     run.log_eval({"accuracy": 0.25}, step=3)
     table, asked = RunTable(), sources(tmp_path, "a")
     cells, pending = table.cells(asked, COLUMNS)
-    # Nobody says which way a KL is better, and a lone run has no sweep.
+    # A KL has no better direction, and a single run has no sweep.
     assert (cells["a"], pending) == ([0.7, 0.9, None, 0.9, 0.25, 1e-6, "the same settings", None, None], 0)
     opened.clear()
     for step, reward in ((4, 1.5), (5, 0.1), (6, float("nan"))):
@@ -51,10 +51,10 @@ def test_cells_are_those_of_the_run_and_follow_what_is_added(tmp_path, opened):
     cells, _ = table.cells(asked, COLUMNS)
     assert cells["a"] == ["nan", 1.5, None, 0.9, 0.5, 1e-6, "the same settings", None, None]
     assert cells["a"][1] == open_run(tmp_path / "a").best("reward").best
-    assert opened == []  # the rows that were added were enough
+    assert opened == []  # reading the new rows was enough
     run.log({"reward": 0.2, "nowhere": 3.0}, step=7)
     assert table.cells(asked, COLUMNS)[0]["a"][-1] == 3.0
-    assert set(opened) == {"a"}  # a new metric: what it is called and which way is better has to be looked up
+    assert set(opened) == {"a"}  # a new metric: its name and its better direction must be looked up
     run.finish()
 
 
@@ -126,7 +126,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(tmp_path):
 
 
 def test_a_bare_log_that_begins_another_attempt_is_read_again(tmp_path):
-    """Without a list of restarts, the rows alone say that one took place."""
+    """Without a list of attempts, a restart is inferred from the rows."""
     log = tmp_path / "a" / "logs" / "training_metrics.jsonl"
     log.parent.mkdir(parents=True)
 

@@ -1,4 +1,4 @@
-"""A run by slice: asked for by label, compared by label, listed together, judged one by one."""
+"""A run by slice: read by label, compared by label, listed together, judged one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BROKEN = "code"
 
 
 def level(env: str, step: int) -> float:
-    """A reward that grows; that of one environment breaks down at step 80."""
+    """A growing reward; in one environment it collapses at step 80."""
     noise = 0.01 * ((step * (3 + ENVS.index(env))) % 7 - 3)
     if env == BROKEN and step > 80:
         return max(0.02, 0.5 - 0.03 * (step - 80)) + noise / 10
@@ -85,7 +85,7 @@ def test_runs_are_compared_slice_by_slice(ours, theirs):
     for env in ENVS:
         row = rows[f"reward/env={env}"]
         assert (row.names[1], row.verdict, row.first_divergence) == (f"env/{env}/reward/total", "same", None)
-    assert "reward" in compared.only_in_one[str(ours.path)]  # the mean of three is none of the three
+    assert "reward" in compared.only_in_one[str(ours.path)]  # the mean of three slices is not one of them
 
 
 def test_the_best_reward_that_compare_prints_is_the_runs_and_not_a_slices(folder, capsys):
@@ -130,7 +130,7 @@ def test_evaluations_are_grouped_by_source(ours):
         "eval/accuracy/source=a/b": ("a/b", "Evaluation score by source"),
         "eval/accuracy/source=c": ("c", "Evaluation score by source"),
     }
-    # Of an evaluation whose file is gone the row stands in, without the prefix that a framework's names have.
+    # If the file of an evaluation is missing, its row is used, without the prefix that a framework's names have.
     rows = [{"step": 5, "gsm8k/avg_score": 0.5, "aime/avg_score": 0.1, "loss": 1.0}]
     assert {name: facts["label"] for name, facts in evaluated_slices(ours, rows).items()} == {
         "gsm8k/avg_score": "gsm8k",

@@ -1,4 +1,4 @@
-"""A run whose process is gone: no place shows it as healthy, and each says where it stopped and how it goes on."""
+"""A run whose process has died: no view shows it as healthy, and each shows where it stopped and how to resume."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_place_says_that_it_stopped(dead, capsys):
     reason = f"{STOPPED}; {resume}"
     view = rlvitals.open_run(dead)
     watched = Watched(dead)
-    for _ in range(3):  # said once, however often it is looked at
+    for _ in range(3):  # reported once, however often it is read
         watched.poll()
     report = gather(dead)
     listed = Folder(dead.parent).runs()["runs"][0]
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_is_not_stopped_any_more(dead, tmp_path):
             "resume with: rlvitals train kto --output-dir out/demo --seed 1 --resume-from last",
         ),
         ("rlvitals train ppo", "resume with: rlvitals train ppo --resume-from last"),
-        ("rlvitals train ppo; rm -rf x", "resume from your newest checkpoint"),  # somebody's text is not pasted
+        ("rlvitals train ppo; rm -rf x", "resume from your newest checkpoint"),  # text of a user is not inserted
         ("train.py", "resume from your newest checkpoint"),
     ],
 )

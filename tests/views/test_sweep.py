@@ -1,4 +1,4 @@
-"""Importance of settings, against scipy and by hand; where curves part; which settings are bookkeeping."""
+"""Importance of settings, against scipy and by hand; where curves diverge; which settings are bookkeeping."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_words_without_an_order_are_judged_by_kruskal_and_wallis():
         stats.kruskal(*(alike[place : place + 10] for place in (0, 10, 20))).pvalue < 0.05
     )
     ids = importance_of("id", [str(number) for number in range(30)], alike)
-    assert (ids["strength"], ids["is_clear"]) == (0.0, False)  # a word of its own for each run explains nothing
+    assert (ids["strength"], ids["is_clear"]) == (0.0, False)  # a different word in each run explains nothing
     flags = importance_of("flag", [True, False] * 5, [1.0, 0.0] * 5)
     assert (flags["kind"], flags["strength"]) == ("number", 1.0)
 
@@ -99,11 +99,11 @@ def test_curves_part_where_they_were_made_to():
     assert parting_step(steps, same, same) is None
     assert parting_step(steps, same, same + 5.0) == 1
     bump = np.where((steps > 50) & (steps < 80), 2.0, 0.0)
-    assert parting_step(steps, same, curve(10**6) + bump) is None  # it comes together again
+    assert parting_step(steps, same, curve(10**6) + bump) is None  # the curves converge again
     holes = same.copy()
     holes[::3] = np.nan
     assert parting_step(steps, holes, same + 5.0) == 2
-    assert parting_step(steps[:5], same[:5], same[:5] + 5.0) is None  # too few to tell
+    assert parting_step(steps[:5], same[:5], same[:5] + 5.0) is None  # too few points
 
 
 def test_bands_part_where_the_deviations_do_not_overlap():
@@ -115,7 +115,7 @@ def test_bands_part_where_the_deviations_do_not_overlap():
         return own + np.where(steps > 100, slope * (steps - 100), 0.0)
 
     assert 100 < bands_part(steps, seeds(0.0), seeds(0.1)) < 140
-    assert bands_part(steps, seeds(0.0), seeds(0.0)) is None  # seeds differ among themselves as much
+    assert bands_part(steps, seeds(0.0), seeds(0.0)) is None  # the seeds differ as much from each other
     assert bands_part(steps, seeds(0.0)[:1], seeds(0.1)) is None  # one run has no band
     assert bands_part(steps[:5], seeds(0.0)[:, :5], seeds(9.0)[:, :5]) is None
 

@@ -42,7 +42,7 @@ def test_every_bucket_has_the_lowest_and_highest_of_its_points_whatever_they_are
 
 @pytest.mark.parametrize("points", [1, 2, 3, 7, 12, 50])
 def test_every_bucket_has_the_lowest_and_highest_of_its_points_however_many_there_are(points):
-    """Every length up to several points a bucket: a random list is nearly always shorter than that."""
+    """Tests every length up to several points per bucket: random lists are nearly always shorter."""
     for total in range(5 * points + 3):
         check_by_hand([math.nan if place % 5 == 2 else place * 7919 % 1009 for place in range(total)], points)
 

@@ -1,4 +1,4 @@
-"""A run at one look, against what was logged."""
+"""The overview of a run, compared with what was logged."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_a_headline_counts_only_what_was_added_and_notices_a_new_log(tmp_path):
 def test_rows_are_counted_the_same_from_the_index_and_from_the_log(tmp_path):
     view = write_run(tmp_path / "run", 700, {"loss": 1.0})
     assert len(view.series("loss").values) == 700
-    (index,) = (tmp_path / "run" / "index").glob("*.columns")  # reading has left one
+    (index,) = (tmp_path / "run" / "index").glob("*.columns")  # reading has written one
     with (tmp_path / "run" / "logs" / "training_metrics.jsonl").open("a") as log:
         log.write('{"step": 701, "attempt": 1, "loss": 2.0}\n')
     assert Headlines().of(tmp_path / "run")["rows"] == 701

@@ -1,4 +1,4 @@
-"""A real browser on a real server: how the tests of the pages look at them."""
+"""A real browser on a real server, for the tests of the pages."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LISTED = re.findall(r'name: "(\w+)", key: "(.)", title: "([^"]+)"', (STATIC / "s
 """Name, key and title of every screen, the list of runs first."""
 
 SCREENS = [name for name, _, _ in LISTED[1:]]
-"""Those of a run."""
+"""The screens of a run."""
 
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-"""The first is Chromium without its windows: the same engine in half the processor time."""
+"""The first is the headless build of Chromium: the same engine in half the processor time."""
 
 
 def chromium() -> str:
-    """The browser, or a skip that says how to get one."""
+    """The browser, or a skip that explains how to get one."""
     found = os.environ.get("RLVITALS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), "")
     if not found:
         pytest.skip("the tests of the pages need a browser: apt-get install chromium, or its path in RLVITALS_CHROMIUM")
@@ -40,7 +40,7 @@ def chromium() -> str:
 
 
 def node_module(name: str) -> Path:
-    """A tool from npm that only the tests use, or a skip that says how to get it."""
+    """A tool from npm that only the tests use, or a skip that explains how to get it."""
     folder = Path(os.environ.get("RLVITALS_NODE_MODULES", REPO / ".venv" / "node" / "node_modules")) / name
     if not folder.is_dir():
         pytest.skip(f"needs {name}: npm install --prefix .venv/node with the versions in tests/web/package.json")
@@ -48,22 +48,22 @@ def node_module(name: str) -> Path:
 
 
 COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
-"""The rules of axe-core that read colours, for a theme that changes nothing else."""
+"""The rules of axe-core that read colours, for a theme that changes only colours."""
 
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 def axe_violations(page, rules=WCAG) -> list[str]:
-    """What axe-core has to say against a page, one line for each of the first elements of a rule."""
+    """The violations that axe-core reports for a page: one line for each of the first elements of a rule."""
     if not page.evaluate("'axe' in window"):
         page.evaluate((node_module("axe-core") / "axe.min.js").read_text())
-    # Of what is well it tells one element a rule: looking for the names of all of them takes a fifth of the time.
+    # For rules that pass it reports only one element: naming all of them takes a fifth of the time.
     answer = page.evaluate("rules => axe.run({runOnly: rules, resultTypes: ['violations']})", rules)
     return [f"{one['id']}: {node['html'][:160]}" for one in answer["violations"] for node in one["nodes"][:3]]
 
 
 class Screen:
-    """One page of the browser, and what went wrong on it."""
+    """One page of the browser, and the errors on it."""
 
     def __init__(self, page, port: int) -> None:
         self.page = page
@@ -78,7 +78,7 @@ class Screen:
         page.on("response", self._answered)
 
     def _answered(self, response) -> None:
-        """The console says that something was refused, and not what."""
+        """Record the address of a refused request, which the console does not name."""
         if response.status >= 400:
             self.complaints.append(f"a status of {response.status} for {response.url}")
 
@@ -87,15 +87,15 @@ class Screen:
             self.complaints.append(f"a request left this machine: {request.url}")
 
     def open(self, screen: str = "", **query):
-        """Go to a screen and wait until it is there."""
+        """Go to a screen and wait until it is shown."""
         if self.page.url.startswith(self.home):
-            self.page.goto("about:blank")  # another hash alone would not load the page anew
+            self.page.goto("about:blank")  # changing only the hash would not reload the page
         self.page.goto(self.home + (_place(screen, query) if screen else ""))
         self.ready()
         return self.page
 
     def go(self, screen: str, **query):
-        """The same, to another screen of the page that is open if one is, as a link does: a third of the work."""
+        """Like `open`, but stay on an open page, as a link does: a third of the work."""
         if not self.page.url.startswith(self.home):
             return self.open(screen, **query)
         self.page.evaluate("place => { location.hash = place; }", _place(screen, query))
@@ -106,7 +106,7 @@ class Screen:
         self.page.wait_for_selector("#content[aria-busy=false]")
 
     def settled(self) -> None:
-        """Wait until nothing has changed for a while and nothing moves any more."""
+        """Wait until nothing has changed for a while and no animation runs."""
         self.page.evaluate(
             """() => new Promise(done => {
               let last = performance.now();
@@ -126,12 +126,12 @@ class Screen:
         return self.page.locator(selector).all_inner_texts()
 
     def forgive(self, words: str) -> None:
-        """Browsers tell the console themselves of an answer that is not data; here it was asked for."""
+        """Ignore an expected error: browsers report a failed request to the console themselves."""
         assert any(words in complaint for complaint in self.complaints)
-        self.allow(words)  # more of them may still be on their way
+        self.allow(words)  # more of them may still come
 
     def allow(self, words: str) -> None:
-        """The same where a browser may say it or not."""
+        """The same for an error that may or may not occur."""
         self.forgiven.append(words)
 
     @property
@@ -139,7 +139,7 @@ class Screen:
         return [complaint for complaint in self.complaints if not any(words in complaint for words in self.forgiven)]
 
     def until(self, script: str, argument=None):
-        """Wait until a function in the page gives something true."""
+        """Wait until a function in the page returns a true value."""
         for _ in range(WAIT_MS // 50):
             if found := self.page.evaluate(script, argument):
                 return found
@@ -153,8 +153,8 @@ def _place(screen: str, query: dict) -> str:
 
 @contextmanager
 def browsing(browser, port: int, **how):
-    """A fresh tab; a complaint of the page fails the test. Tabs of one look share what their browser has read, which is
-    half of the work of opening a page; what a page stored is gone with its tab.
+    """A new tab; an error of the page fails the test. Tabs with the same options share the browser's cache, which saves
+    half of the work of opening a page. The data that a page stored is deleted with its tab.
     """
     context = _shared_context(browser, {"viewport": {"width": 1280, "height": 900}} | how)
     screen = Screen(context.new_page(), port)
@@ -175,5 +175,5 @@ def _shared_context(browser, how):
     known = vars(browser).setdefault("_contexts_by_look", {})
     if wanted not in known:
         known[wanted] = browser.new_context(**how)
-        known[wanted].new_page()  # stays, and with it the process that draws the tabs
+        known[wanted].new_page()  # stays open and keeps the renderer process alive
     return known[wanted]

@@ -1,7 +1,6 @@
-"""Whether parsed JSON is what a type of the page's contract says, strictly: no key missing, none that is not declared.
+"""Strict check of parsed JSON against a type of the page's contract: no key is missing and none is undeclared.
 
-`store/fields.py` reads files, fills in defaults and passes over keys it does not know: the opposite of what is asked
-here.
+`store/fields.py`, in contrast, reads files, fills in defaults and ignores unknown keys.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 
 def differences(kind: Any, value: Any, where: str = "") -> list[str]:
-    """How a value differs from a type, a sentence for each place."""
+    """How a value differs from a type: one sentence for each place."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return []

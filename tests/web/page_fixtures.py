@@ -1,7 +1,7 @@
 """One browser and one folder of runs for all tests of the pages.
 
-A plug-in rather than a conftest, because `conftest` is the name by which tests import the one above.
-PYTEST_DONT_REWRITE: the search for doctests imports it first, and there is nothing to rewrite.
+This is a plug-in and not a conftest, because tests import the conftest above by the name `conftest`.
+PYTEST_DONT_REWRITE: the search for doctests imports this file first, and it has nothing to rewrite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from serving import serving
 
 
 def pytest_collection_modifyitems(items):
-    """One process runs them all: a browser is dear, and Playwright's event loop lives as long as it does."""
+    """Run all of them in one process: a browser is expensive, and Playwright's event loop lives as long as it does."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("browser"))
@@ -27,8 +27,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    """While other tests keep the processors busy, a page may answer later than a test has foreseen. A test of a page
-    that fails is run once more, and that is told; what fails twice has failed.
+    """Run a failed test of a page once more and report that: while other tests keep the processors busy, a page may
+    answer later than a test expects. A test that fails twice has failed.
     """
     if "browser" not in getattr(item, "fixturenames", ()):
         return None
@@ -48,8 +48,8 @@ def pytest_runtest_protocol(item, nextitem):
 
 
 class Opened:
-    """The browser, from the first test that needs it to the last of its group: while it is open, nothing else in this
-    process can run an event loop.
+    """The browser, from the first test that needs it to the last of its group. While it is open, no other event loop
+    can run in this process.
     """
 
     playwright = browser = None

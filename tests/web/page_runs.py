@@ -12,7 +12,7 @@ from rlvitals.records import Group, Rollout, ToolCall, Turn
 
 LONG = 5000
 SPIKE = 3210
-"""The step of the long run at which one value stands out."""
+"""The step of the long run with one extreme value."""
 
 LOG = "{'loss': 0.7, 'rewards/margins': 0.1, 'epoch': 0.1}\n{'loss': 0.6, 'rewards/margins': 0.2, 'epoch': 0.2}\n"
 
@@ -75,7 +75,7 @@ def long(path: Path) -> None:
 
 
 def resumed(path: Path) -> None:
-    """An attempt that went on from before its end: its last steps are ghosts, within the range of what lives."""
+    """A resumed run: the last steps of its first attempt are ghosts, and their values are in the range of the others."""
     run = start(path, monitor=False)
     for step in range(1, 21):
         run.log({"loss": 1.7 if step > 10 else 3.0}, step=step)

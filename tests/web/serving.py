@@ -25,12 +25,12 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Asks one server; every header is the caller's business."""
+    """Sends requests to one server; the caller sets every header."""
 
     def __init__(self, port: int, connections=frozenset()) -> None:
         self.port = port
         self.connections = connections
-        """Those the server has open now."""
+        """The connections that the server has open now."""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         fields = {"host": f"localhost:{self.port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -41,7 +41,7 @@ class Client:
         return self.get(f"/api/{address}?{urlencode(question, doseq=True)}")
 
     def judged(self, address: str, run: str) -> dict:
-        """The answer of `/api/run` or `/api/findings` once the doctor has come to an end."""
+        """The answer of `/api/run` or `/api/findings` after the rules have judged the run."""
 
         def answer():
             facts = self.api(address, run=run).facts
@@ -59,7 +59,7 @@ class Client:
 
     @contextmanager
     def listen(self, run: str, place: str = "", cookie: str = ""):
-        """The lines of `/api/live` as they come."""
+        """The lines of `/api/live` as they arrive."""
         request = (
             f"GET /api/live?{urlencode({'run': run})} HTTP/1.1\r\nhost: localhost\r\nlast-event-id: {place}\r\n"
             + (f"cookie: {cookie}\r\nconnection: close\r\n\r\n" if cookie else "\r\n")
@@ -85,7 +85,7 @@ def events(stream):
 
 
 def free_port() -> int:
-    """A port that nobody listens on; for programs that must be told one."""
+    """A port without a listener, for programs that need a given port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

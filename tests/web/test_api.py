@@ -1,4 +1,4 @@
-"""What the addresses answer, against the runs they are about."""
+"""The answers of the addresses, compared with the runs they describe."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_the_command_serves_until_it_is_stopped(folder):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().split()[-1]
         client = Client(int(url.rpartition(":")[2].strip("/")))
-        assert client.api("run", run="grpo/one").status == 200  # the very moment the address is printed
+        assert client.api("run", run="grpo/one").status == 200  # as soon as the address is printed
         with client.listen("grpo/one") as events:
             next(events)
             process.send_signal(signal.SIGINT)
@@ -339,7 +339,7 @@ def test_a_folder_beyond_this_machine_is_served_with_a_fresh_token(tmp_path):
 
 
 def test_a_hundred_questions_at_once_get_the_same_answer(client):
-    """Questions of one page come at once: the run is opened by one of them, and all get the same."""
+    """A page sends its requests at once: one of them opens the run, and all get the same answer."""
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda place: client.api("series", run="grpo/two", name="reward").body, range(100)))
     assert len(set(answers)) == 1
@@ -414,7 +414,7 @@ def test_answers_are_worked_out_before_more_rows_are_judged():
         judging.start()
         judging.join(0.1)
         assert judged == []
-        with turns.waiting():  # an answer that waits for the judging does not hold it up
+        with turns.waiting():  # an answer that waits for the judging does not block it
             judging.join(10)
         assert judged == [0, 1, 2, 3]
 
@@ -429,7 +429,7 @@ def test_judging_goes_on_where_answers_never_end(monkeypatch):
 
 
 class ClosingHandler(logging.StreamHandler):
-    """Closes its stream with itself, as the handlers of absl do, which tensorboard brings along."""
+    """Closes its stream when it is closed, like the handlers of absl, which tensorboard imports."""
 
     def close(self):
         self.stream.close()

@@ -1,4 +1,4 @@
-"""The page's contract: what is declared is what is answered, and what the scripts are checked against."""
+"""The page's contract: the answers match the declared types, and the scripts are checked against these types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DAMAGED = range(1, 7)
 
 
 def ask(folder: Folder, address: str, question: dict, answered: set[str] | None = None) -> list[str]:
-    """How an answer differs from its type; nothing where the question is refused with a sentence."""
+    """How an answer differs from its type; an empty list if the request is refused with a message."""
     answered = set() if answered is None else answered
     pairs = [(key, str(one)) for key, many in question.items() for one in (many if isinstance(many, list) else [many])]
     try:
@@ -50,7 +50,7 @@ def ask(folder: Folder, address: str, question: dict, answered: set[str] | None 
 
 
 def ask_all(folder: Folder, run: str, beside: str, answered: set[str] | None = None) -> list[str]:
-    """Every address, each metric, axis, group and page of rollouts there is."""
+    """Every address, with each metric, axis, group and page of rollouts."""
     until(lambda: not ANSWERS["run"](folder, Query([("run", run)]))["judging"])
     names = folder.view(run).metrics[:200]
     asked = damage.questions(run, beside)
@@ -65,7 +65,7 @@ def ask_all(folder: Folder, run: str, beside: str, answered: set[str] | None = N
 
 
 def odd(path) -> None:
-    """Numbers that JSON does not have in every place that takes numbers, and runs that stop in a phase."""
+    """A run with NaN and infinity, which JSON lacks, in every place for numbers, and that stops in a phase."""
     with page_runs.start(path, rules=["loss > 5 for 3: critical"], actions="act") as run:
         for step in range(1, 30):
             with run.phase("generate") as phase:
@@ -154,7 +154,7 @@ def bench(tmp_path_factory):
 
 
 def test_events_are_what_is_declared(tmp_path):
-    """Also of a finding's line that another recorder wrote without all it should have."""
+    """Also for the line of a finding that another recorder wrote incompletely."""
     kinds = set()
     hints = get_type_hints(contract.Events)
     with page_runs.start(tmp_path / "run", rules=["loss > 5: critical"]) as run, serving(tmp_path) as client:

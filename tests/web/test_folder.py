@@ -1,4 +1,4 @@
-"""Which views a folder keeps."""
+"""The views that a folder keeps open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_views_are_let_go_when_all_together_hold_too_much(served, monkeypatch):
     for view in (first, second):
         view.series("loss")
     monkeypatch.setattr(folder, "MOST_BYTES", first.held_bytes + second.held_bytes)
-    assert served.view("first") is first  # now the second is the one that was asked for longer ago
+    assert served.view("first") is first  # now the second is the least recently used one
     served.view("third").series("loss")
     assert served.view("first") is first
     assert served.view("second") is not second

@@ -1,4 +1,4 @@
-"""Attacks on a real server: other sites, other names, ways out of the folder, questions made to hurt."""
+"""Attacks on a real server: other sites, other host names, paths out of the folder, expensive requests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_two_host_headers_are_refused(client):
 
 @pytest.mark.parametrize("hosts", [(), ("evil.example", "localhost"), ("localhost", "localhost")])
 def test_a_request_without_one_host_is_refused_by_the_guard_itself(hosts):
-    """Another parser than the one that is used may let them pass."""
+    """A different HTTP parser may let them pass."""
     reached, sent = [], []
 
     async def app(scope, receive, send):
@@ -325,7 +325,7 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 def test_a_hostile_run_is_sent_as_plain_data(tmp_path):
-    """Markup, control characters and path tricks in every place a run has text."""
+    """Markup, control characters and path tricks in every text of a run."""
     odd = [
         MARKUP,
         "</script><script>alert(1)</script>",
@@ -341,7 +341,7 @@ def test_a_hostile_run_is_sent_as_plain_data(tmp_path):
         display="none",
     ) as run:  # fmt: skip
         run.log({"note": MARKUP}, step=1)
-    with (tmp_path / "run" / "logs" / "training_metrics.jsonl").open("a") as log:  # another recorder renames nothing
+    with (tmp_path / "run" / "logs" / "training_metrics.jsonl").open("a") as log:  # other recorders rename nothing
         log.write(json.dumps({"step": 2, "timestamp": 1.0, "attempt": 1} | dict.fromkeys(odd, 1.0)) + "\n")
     with serving(tmp_path) as client:
         for name in ("runs", "run", "metrics", "findings", "evaluations", "performance"):
@@ -391,7 +391,7 @@ def test_nothing_in_a_run_changes_but_its_index(tmp_path):
 def test_a_page_that_stops_listening_is_let_go(tmp_path):
     write_run(tmp_path / "run")
     with serving(tmp_path) as client:
-        for _ in range(70):  # more than may listen at a time
+        for _ in range(70):  # more than may listen at the same time
             with client.listen("run") as events:
                 next(events)
         assert until(lambda: client.api("runs").status == 200)

@@ -1,4 +1,4 @@
-"""Health about generated runs of every kind: a finding has a series to draw, and leads to rollouts that exist."""
+"""The Health screen for generated runs of every kind: each finding has a series and links to existing rollouts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ RUNS = {
     "teacher_cut_off": lambda: distillation.distilled_run(1, "rlvitals", "cut"),
     "engine_stands_still": lambda: gaps.make_gap(gaps.EARLY[0], 1),
 }
-"""By the rule that speaks of it."""
+"""By the rule that finds the fault."""
 
 WITHOUT_METRIC = ("ends_the_process",)
-"""Found in texts: the places they cite stand for a series."""
+"""Rules that read texts: they cite places instead of a series."""
 
 EVERY = 10
 HONEST, EXIT = "def f(x):\n    return x + 1", "```python\nimport os\ndef f(x):\n    os._exit(0)\n```"
 
 
 def groups_of(dice, share):
-    """A few groups of rollouts, a share of which end the process and are paid for it."""
+    """A few groups of rollouts. A share of them end the process and are rewarded for it."""
     for _ in range(4):
         cheats = [dice.random() < share for _ in range(8)]
         paid = [float(cheat or dice.random() < 0.3) for cheat in cheats]

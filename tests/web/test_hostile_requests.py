@@ -1,5 +1,5 @@
-"""Requests made to hurt, against a real server with a token: each is answered or dropped, and a browser beside it is
-answered meanwhile.
+"""Hostile requests to a real server with a token: each is answered or dropped, and a browser gets its answers
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOKEN = "correct-horse-battery"
 HEAD = b"GET /api/runs HTTP/1.1\r\nhost: localhost\r\n"
 BROWSER = HEAD + b"authorization: Bearer " + TOKEN.encode() + b"\r\nconnection: close\r\n\r\n"
 PATIENCE = 5.0
-"""Seconds a browser waits: far more than an answer takes, and less than any request that freezes a server costs."""
+"""Seconds that a browser waits: far longer than an answer takes, shorter than any request that blocks the server."""
 
 DROPPED = 0
 
@@ -35,7 +35,7 @@ class Hostile(NamedTuple):
     name: str
     request: bytes
     expected: tuple[int, ...]
-    """Statuses; DROPPED: closed without an answer."""
+    """Allowed statuses. DROPPED means closed without an answer."""
 
 
 def with_headers(*lines: bytes, first: bytes = b"GET /api/runs HTTP/1.1") -> bytes:
@@ -155,7 +155,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hurried():
-    """The time limits, shorter."""
+    """Shorter time limits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connections, "HEAD_SECONDS", 1.0)
         patch.setattr(connections, "SEND_SECONDS", 0.5)
@@ -173,12 +173,12 @@ def connect(client, seconds=PATIENCE):
 
 
 def push(connection, request: bytes) -> None:
-    with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+    with contextlib.suppress(ConnectionError):  # refused before everything was sent
         connection.sendall(request)
 
 
 def receive(connection) -> bytes:
-    """All there is until the server closes; a TimeoutError where it does not."""
+    """All bytes until the server closes the connection; a TimeoutError if it does not."""
     received = b""
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -187,7 +187,7 @@ def receive(connection) -> bytes:
 
 
 def browse(client) -> int:
-    """What a browser gets. A TimeoutError where it waits longer than PATIENCE."""
+    """The status that a browser gets; a TimeoutError after PATIENCE."""
     with connect(client) as connection:
         connection.sendall(BROWSER)
         received = receive(connection)
@@ -246,7 +246,7 @@ def test_who_asks_more_and_more_while_the_answer_is_on_its_way_is_dropped(client
         connection.sendall(listen)
         assert connection.recv(12) == b"HTTP/1.1 200"
         push(connection, BROWSER * 1000)
-        receive(connection)  # comes to an end
+        receive(connection)  # ends
     assert browse(client) == 200
 
 
@@ -275,7 +275,7 @@ def is_closed(connection) -> bool:
 
 
 def test_a_crowd_from_one_machine_costs_another_machine_nothing(folder, monkeypatch):
-    """Every address of 127.0.0.0/8 is this machine's: two of them are two machines to the server."""
+    """All addresses of 127.0.0.0/8 are local. The server treats two of them as two machines."""
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 40)
     with serving(folder, "0.0.0.0", token=TOKEN) as client, contextlib.ExitStack() as held:
         quiet = held.enter_context(connect(client))
@@ -295,7 +295,7 @@ def test_streams_in_every_place_leave_the_others_their_answers(folder, monkeypat
     listen = b"GET /api/live?run=run HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with serving(folder) as client, contextlib.ExitStack() as held:
         streams = [held.enter_context(connect(client)) for _ in range(25)]
-        for stream in streams:  # at once, before one of them has been looked at
+        for stream in streams:  # at once, before the server has handled one
             stream.sendall(listen)
         statuses = [stream.recv(12) for stream in streams]
         assert statuses.count(b"HTTP/1.1 200") == live.MOST_LISTENERS
@@ -316,7 +316,7 @@ def test_the_head_of_a_stream_is_an_answer_that_ends(folder):
 
 @pytest.fixture(scope="module")
 def large_answer(tmp_path_factory):
-    """A folder, and a request whose answer is larger than what lies between two machines on its way."""
+    """A folder, and a request whose answer is larger than the buffers of a connection."""
     root = tmp_path_factory.mktemp("large")
     names = [f"metric/{number}" for number in range(16)]
     with rlvitals.start(root / "run", monitor=False, hardware=False, display="none") as run:
@@ -356,7 +356,7 @@ def test_a_slow_reader_gets_its_answer_whole(large_answer, hurried):
             began = time.monotonic()
             while part := connection.recv(65536):
                 received += part
-                slow = 3 * connections.SEND_SECONDS * len(received) / len(whole.body)  # three looks at how it gets on
+                slow = 3 * connections.SEND_SECONDS * len(received) / len(whole.body)  # three checks of its progress
                 time.sleep(max(0.0, slow - (time.monotonic() - began)))
         assert parse(bytes(received)).body == whole.body
 

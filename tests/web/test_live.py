@@ -1,4 +1,4 @@
-"""A page that listens while a run is written."""
+"""A page that receives events while a run is written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_row_is_received_within_a_second_of_being_logged(tmp_path, run):
             waits.append(time.monotonic() - logged)
             assert (name, facts["step"], facts["values"]) == ("rows", step, {"loss": float(step), "kl": None})
             assert facts["updated"] == pytest.approx(time.time(), abs=30)
-    assert min(waits) < 1.0  # the machine may be busy with something else at the others
+    assert min(waits) < 1.0  # the machine may have been busy during the others
 
 
 def test_rows_that_come_fast_are_sent_together(tmp_path, run):
@@ -137,7 +137,7 @@ def test_who_is_far_behind_gets_the_newest(tmp_path, monkeypatch):
 
 
 def test_a_server_that_ends_leaves_no_connection_open(tmp_path, monkeypatch):
-    """Also one that came in when the others had been told already, and that asks for nothing."""
+    """Also closes a connection that arrived after the others were notified, and that sends no request."""
     monkeypatch.setattr(Connection, "shutdown", lambda connection: None)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""The one door that writes: open with --edit alone, to pages of this server, for marks and nothing else."""
+"""The only address that writes: it works only with --edit, only for pages of this server, and only for marks."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_body_may_come_in_pieces_and_a_second_request_behind_it(client, monkey
         while part := connection.recv(65536):
             received += part
     assert received.count(b"HTTP/1.1 200") == 2
-    assert len(checked) == 2  # a head is looked at once, not once a piece
+    assert len(checked) == 2  # a head is checked once, not once per piece
     assert received.count(b'"note":"a\\n\\nb"') == 2
     assert post(client, {"run": "run", "set": {"note": ""}}).status == 200
 
@@ -172,7 +172,7 @@ def test_beyond_this_machine_the_token_is_needed(folder):
     with serving(folder, "0.0.0.0", token=TOKEN, edit=True) as client:
         assert post(client, ARCHIVE).status == 401
         assert post(client, ARCHIVE, authorization="Bearer wrong").status == 401
-        assert post(client, ARCHIVE, path=f"/api/marks?token={TOKEN}").status == 413  # a door has no question
+        assert post(client, ARCHIVE, path=f"/api/marks?token={TOKEN}").status == 413  # this address takes no query
         cookie = client.get(f"/?token={TOKEN}").headers["set-cookie"].split(";")[0]
         assert post(client, ARCHIVE, cookie=cookie).facts["runs"] == {"run": {"archived": True}}
         assert post(client, ARCHIVE, cookie=cookie, origin="http://evil.example").status == 403

@@ -1,4 +1,4 @@
-"""`/metrics` of a real server: what official and real readers make of it, who may ask, and what is left out."""
+"""`/metrics` of a real server: read by the official parser and a real Prometheus, access, and what is left out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def record(folder, steps=range(12), finish=True, **more):
 
 
 def samples_of(text):
-    """{(name, labels): value} by the official client's parser; a series that comes twice is an error."""
+    """{(name, labels): value} from the official client's parser; a duplicate series is an error."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -67,7 +67,7 @@ def test_the_official_parser_reads_what_was_recorded(tmp_path):
         assert value(samples, "rlvitals_run_step", **own) == 11
         assert value(samples, "rlvitals_run_planned_steps", **own) == 50
         assert value(samples, "rlvitals_run_rows_total", **own) == 12
-        assert value(samples, "rlvitals_run_verdict", **own) == -1  # nobody monitored it
+        assert value(samples, "rlvitals_run_verdict", **own) == -1  # it was not monitored
         assert value(samples, "rlvitals_run_tokens_per_second", **own) == 911
         assert value(samples, "rlvitals_run_vital_sign", sign="reward.total.mean", **own) == 1.1
         assert time.time() - 60 < value(samples, "rlvitals_run_last_row_timestamp_seconds", **own) <= time.time()
@@ -170,13 +170,13 @@ def test_the_alert_rules_pass_their_tests():
         assert checked.returncode == 0, checked.stdout + checked.stderr
     rules = (FLEETS / "alerts.yml").read_text()
     tested = set(re.findall(r"alertname: (\w+)\n\s+exp_alerts", (FLEETS / "alerts_test.yml").read_text()))
-    assert set(re.findall(r"alert: (\w+)", rules)) == tested  # each is seen to fire
+    assert set(re.findall(r"alert: (\w+)", rules)) == tested  # a test makes each one fire
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed (Debian: apt install prometheus)")
 def test_a_real_prometheus_scrapes_it_with_the_token(tmp_path):
-    """It finds every series, the rules load, and every query of the Grafana board is one it can answer."""
+    """It finds every series, loads the rules, and answers every query of the Grafana board."""
     folder = tmp_path / "out"
     live = record(folder / "live", finish=False, total_steps=50)
     record(folder / "done")
@@ -212,12 +212,12 @@ scrape_configs:
 
 
 def with_variables(query):
-    """As Grafana fills the board's variables in."""
+    """The query with the board's variables filled in, as Grafana does."""
     return query.replace("$project", ".*").replace("$run", ".*").replace("$sign", "reward.total.mean")
 
 
 class prometheus:  # noqa: N801 - used as a context
-    """The real server over a configuration in a folder."""
+    """The real server with a configuration in a folder."""
 
     def __init__(self, folder, port):
         self._port = port

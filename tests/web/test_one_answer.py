@@ -1,7 +1,7 @@
-"""The same run judged the same everywhere: live, by `check`, in `watch`, in the report, the dashboard and the notebook.
+"""A run gets the same verdict everywhere: live, in `check`, `watch`, the report, the dashboard and the notebook.
 
-Runs of every family of trainers: healthy, failing, recovered, resumed, evaluated, written by several ranks,
-and whose steps came in several rows. Of each, all must give the same verdict, findings, steps and vital signs.
+The runs cover every family of trainers: healthy, failing, recovered, resumed, evaluated, written by several ranks, and
+with several rows per step. For each, all must report the same verdict, findings, steps and vital signs.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ FAMILIES = {
 
 
 def failing(make):
-    """Its gradient dies and does not come back."""
+    """Its gradient becomes zero and stays zero."""
 
     def row(step):
         found = make(step)
@@ -95,7 +95,7 @@ def failing(make):
 
 
 def recovering(make):
-    """Its gradient is dead for a while."""
+    """Its gradient is zero for a while."""
 
     def row(step):
         return failing(make)(step) if step < BETTER_AT else make(step)
@@ -109,7 +109,7 @@ def settings(algorithm, framework):
 
 
 def record(path, algorithm, case):
-    """A run of a family; returns what its own monitor says at the end."""
+    """A run of a family; returns what its own monitor reports at the end."""
     framework, healthy = FAMILIES[algorithm]
     make = failing(healthy) if "failing" in case else recovering(healthy) if "recovered" in case else healthy
     given = settings(algorithm, framework)
@@ -161,7 +161,7 @@ def listed(findings):
 
 
 def combinations():
-    """Every case of one family; of each other a healthy run, a failing one and two more: each case comes up twice."""
+    """Every case for one family; for the others a healthy run, a failing one and some more cases in turn."""
     yield from (("grpo", case) for case in CASES)
     for place, algorithm in enumerate(name for name in FAMILIES if name != "grpo"):
         yield from ((algorithm, case) for case in dict.fromkeys((*CASES[:2], *CASES[place % 5 :: 5])))
@@ -169,7 +169,7 @@ def combinations():
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A folder of runs and a dashboard on it."""
+    """A folder of runs and a dashboard for it."""
     pytest.importorskip("starlette")
     from serving import serving
 
@@ -180,8 +180,8 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recorded(served):
-    """Every run, and what its own monitor said at the end. The dashboard lists a folder once a second: it is asked
-    when all of them are there.
+    """Every run, and what its own monitor reported at the end. The dashboard lists a folder once per second, so all
+    runs are recorded before the first request.
     """
     folder, _ = served
     return {(algorithm, case): record(folder / name_of(algorithm, case), algorithm, case)
@@ -193,7 +193,7 @@ def name_of(algorithm, case):
 
 
 def counted_in(reason):
-    """How many findings a verdict's reason counts."""
+    """The number of findings that the reason of a verdict mentions."""
     return sum(int(count) for count in re.findall(r"(\d+) (?:critical finding|warning)", reason))
 
 
@@ -213,14 +213,14 @@ ENVS = ("math", "code", "search", "sudoku")
 
 
 def sliced(step, broken, *, whole):
-    """The reward of some environments; the broken ones earn nothing from FAIL_AT on, until they are better."""
+    """The rewards of some environments. The broken ones earn almost nothing from FAIL_AT until they recover."""
     row = {name: value for name, value in online(step).items() if name != "reward"}
     rewards = {f"reward/env={env}": 0.4 + 0.002 * step + 0.03 * wobble(step, place) for place, env in enumerate(ENVS)}
     for env, better_at in broken.items():
         if FAIL_AT <= step < better_at:
             rewards[f"reward/env={env}"] = 0.01 * abs(wobble(step, 11))
     if whole:
-        row["reward"] = 0.4 + 0.002 * step + 0.02 * wobble(step, 12)  # most samples are of the others
+        row["reward"] = 0.4 + 0.002 * step + 0.02 * wobble(step, 12)  # most samples come from the others
     return row | rewards
 
 
@@ -241,14 +241,14 @@ def test_slices_in_alarm_are_the_same_everywhere(served, broken, whole):
     tile = next(tile for tile in client.api("run", run=name).facts["tiles"] if tile["name"].startswith("reward"))
     assert tile["status"] == "watch"
     assert "env=code" in tile["why"]
-    if not whole:  # the tile shows what the doctor reads
+    if not whole:  # the tile shows the value that the rules read
         last = sliced(STEPS, broken, whole=False)
         assert tile["value"] == pytest.approx(sum(last[f"reward/env={env}"] for env in ENVS) / len(ENVS))
         assert tile["title"].endswith("mean of 4")
 
 
 def assert_same_everywhere(folder, client, name, live, *, rows):
-    """Everything that tells how a run is tells this: ((verdict, reason), findings)."""
+    """Every view of the run's health reports `live`: ((verdict, reason), findings)."""
     view = rlvitals.open_run(folder / name)
     report = rlvitals.check(folder / name)
     assert ((report.verdict, report.reason), listed([*report.findings, *report.normal])) == live
@@ -274,12 +274,12 @@ def assert_same_everywhere(folder, client, name, live, *, rows):
     )
     assert (lines[0]["verdict"], lines[0]["reason"]) == live[0]
 
-    # One number of rows, of metrics and of findings in every place.
+    # The same number of rows, metrics and findings in every place.
     counted = {view.rows, report.rows, page.about["rows"], vitals["rows"], lines[0]["rows"], headline(view)["rows"],
             watched.rows}  # fmt: skip
     assert counted == {rows}
     metrics = client.api("metrics", run=name).facts
-    named = {metric["name"] for metric in metrics["metrics"]}  # one that evaluations log too is listed for both
+    named = {metric["name"] for metric in metrics["metrics"]}  # a name that evaluations log too is listed for both
     assert {len(named) + metrics["left_out"], lines[0]["metrics"]} == {len(view.metrics)}
     alarms = {(found["rule"], found["slice"]) for found in health["findings"] if found["severity"] != "info"}
     assert len(alarms) == len(cases(report.to_dict()["findings"])) == counted_in(live[0][1])
@@ -287,7 +287,7 @@ def assert_same_everywhere(folder, client, name, live, *, rows):
 
     assert live[0][1] in card
     grave = [finding for finding in view.findings if finding.severity != "info"]
-    assert not grave or any(finding.title in card for finding in grave)  # some of many are shown
+    assert not grave or any(finding.title in card for finding in grave)  # not all are shown
 
     signs = [tile["name"] for tile in vitals["tiles"]]
     assert signs
@@ -310,7 +310,7 @@ def test_a_run_that_was_not_watched_is_judged_as_if_it_had_been(served):
 
 
 def test_a_health_log_of_an_earlier_version_is_read(served):
-    """Such a log has no word for recovery, and does not say that a monitor watched: its rows are judged again."""
+    """Such a log records neither recoveries nor that a monitor ran, so its rows are judged again."""
     folder, client = served
     live = record(folder / "old", "grpo", "recovered")
     path = folder / "old" / "logs" / "findings.jsonl"

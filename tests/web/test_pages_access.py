@@ -21,7 +21,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 def test_axe_finds_nothing(browser, port):
-    """In the dark only the colours are looked at again: nothing else changes with the theme, see below."""
+    """In the dark theme only colours are checked: nothing else changes with the theme, see below."""
     found = {}
     with browsing(browser, port) as screen:
         for name, query in VIEWS.items():

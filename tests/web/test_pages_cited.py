@@ -16,7 +16,7 @@ pytest_plugins = ["page_fixtures"]
 MARKUP = "<img src=x onerror=alert(1)>"
 HONEST = "def f(x):\n    return x + 1"
 EXIT = f"😀 {MARKUP}\n```python\nimport os\ndef f(x):\n    os._exit(0)\n```"
-"""The first sign is one character and two of JavaScript's."""
+"""The first symbol is one character in Python and two in JavaScript."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What is shipped: the vendor's files as they were, no markup from texts, small modules, types that hold."""
+"""The shipped files: unchanged vendor files, no markup from texts, small modules, correct types."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_screen_has_an_entry_a_module_and_a_key_of_its_own():
 
 
 FIRST_PAGE_BYTES = 70_500
-"""Of scripts, before the list of runs is shown. What is larger is loaded later: filters, groups, pickers, marks."""
+"""Limit for the scripts loaded before the list of runs is shown. Filters, groups, pickers and marks load later."""
 
 
 def test_the_scripts_of_the_first_page_do_not_grow():
@@ -79,7 +79,7 @@ def test_the_scripts_of_the_first_page_do_not_grow():
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
 def test_no_answer_is_of_any_type(path):
-    """Only a handler of events, which is given whatever event its name stands for."""
+    """The only exception is the parameter of event handlers, which depends on the event's name."""
     allowed = 1 if path.name == "dom.js" else 0
     assert len(re.findall(r"\{[^{}\n]*\bany\b[^{}\n]*\}", path.read_text())) == allowed
 
@@ -112,7 +112,7 @@ def test_numbers_are_written_as_in_the_terminal(tmp_path):
 
 @pytest.mark.slow
 def test_the_filter_s_expressions_are_those_of_the_terminal(tmp_path):
-    """One table for both: what is found, what is refused and why, and what RegExp never comes back from."""
+    """One table for both: what is found, what is refused and why, and expressions on which RegExp never ends."""
     (tmp_path / "expressions.mjs").write_text((STATIC / "expressions.js").read_text())
     asked = [(text, name) for text in [*EXPRESSIONS, *REFUSED] for name in NAMES]
     asked += [(text, name) for text, name, _ in ENDLESS]

@@ -1,4 +1,4 @@
-"""Runs that try to become part of the page, and addresses that try to leave the folder."""
+"""Runs that try to inject code into the page, and addresses that try to leave the folder."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_address_full_of_nonsense_still_gives_a_page(screen):
         "#vitals?%E0%A4%A",
         "#%3Cscript%3E",
     ):
-        screen.page.goto("about:blank")  # another hash alone would not load the page anew
+        screen.page.goto("about:blank")  # changing only the hash would not reload the page
         screen.page.goto(screen.home + nonsense)
         screen.ready()
         assert screen.page.locator("#content").inner_text().strip()

@@ -1,4 +1,4 @@
-"""The keyboard alone: every screen, the list of keys, search, dialogs, focus."""
+"""Using only the keyboard: every screen, the list of keys, search, dialogs, focus."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_panels_are_walked_enlarged_explained_and_zoomed_by_keys(screen):
     page.keyboard.press("e")
     page.wait_for_selector("#drawer h2")
     page.keyboard.press("Escape")
-    screen.until("name => document.activeElement.dataset.metric === name", name)  # back where it was opened from
+    screen.until("name => document.activeElement.dataset.metric === name", name)  # the focus returns to the opener
     page.keyboard.press("k")
     screen.until("name => (document.activeElement.dataset.metric ?? name) !== name", name)
     page.keyboard.press("Enter")

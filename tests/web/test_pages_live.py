@@ -91,12 +91,12 @@ def test_a_page_out_of_view_takes_no_connection_and_misses_nothing(training, tmp
             show(page, is_hidden=False)
             page.wait_for_selector("#live:has-text('reconnecting since')")
         screen.forgive("status of 503")
-        page.wait_for_selector("[data-now=step]:text('11 of 100')")  # it asked again, from where it had been
+        page.wait_for_selector("[data-now=step]:text('11 of 100')")  # it reconnected and continued from its last place
         assert page.locator('[data-tile="reward"] [data-value]').inner_text() == "7.25"
 
 
 def show(page, *, is_hidden: bool) -> None:
-    """As if another tab was opened, or closed again."""
+    """Hide or show the page, as if another tab was opened or closed."""
     page.evaluate(
         """isHidden => {
             Object.defineProperty(document, "hidden", {value: isHidden, configurable: true});

@@ -1,4 +1,4 @@
-"""The Metrics screen in a real browser: runs over each other, panels with settings of their own, files, boards."""
+"""The Metrics screen in a real browser: overlaid runs, panels with their own settings, files, boards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUNS = {"one": (1e-6, 1), "two": (1e-6, 2), "three": (5e-6, 1), "four": (5e-6, 2
 
 
 def signed(step: int) -> float:
-    """From -1,000 over zero to 1,000, five decades on each side."""
+    """From -1,000 through zero to 1,000, five decades on each side."""
     if step == STEPS / 2:
         return 0.0
     away = 10 ** (abs(step - STEPS / 2) / (STEPS / 2) * 5 - 2)
@@ -80,7 +80,7 @@ def panel(page, name: str):
 
 
 def words(page, name: str) -> str:
-    """What a panel draws, for those who cannot see it."""
+    """The text that describes a panel to screen readers."""
     plot = panel(page, name).locator(".plot[aria-label]")
     plot.wait_for()
     return plot.get_attribute("aria-label")
@@ -116,7 +116,7 @@ def test_runs_lie_over_each_other_and_groups_are_means_with_bands(browser, serve
         )
         assert len(set(colours)) == 4
 
-        # RLOO's kl is another estimate than GRPO's: it is not laid over, and the reason is told.
+        # RLOO's kl is a different estimate from GRPO's: it is not overlaid, and the reason is shown.
         assert "rloo" not in words(page, "kl")
         panel(page, "kl").get_by_role("button", name="1 run not drawn").click()
         assert "measure one idea in ways that do not compare" in page.locator("dialog").inner_text()
@@ -281,7 +281,7 @@ def test_images_have_a_slider_over_the_steps(browser, served):
         assert picture.get_attribute("src").startswith("data:image/png;base64,")
         screen.settled()
         assert not axe_violations(page)
-        page = screen.open("metrics", run="rolled", images="2")  # there is none at 2: that of 1
+        page = screen.open("metrics", run="rolled", images="2")  # there is none at step 2, so that of step 1
         page.wait_for_selector('img.picture[alt*="at step 1"]')
         assert shade(page) == 40
         page.get_by_text("Images", exact=True).click()
@@ -292,7 +292,7 @@ def test_images_have_a_slider_over_the_steps(browser, served):
 
 
 def shade(page) -> int:
-    """The first pixel as the browser has decoded it."""
+    """The first pixel of the image as decoded by the browser."""
     return page.evaluate(
         """async () => {
           const picture = document.querySelector('img.picture');

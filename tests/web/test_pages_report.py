@@ -1,4 +1,4 @@
-"""The report's page in a real browser: axe-core, both themes, a phone; nothing runs, nothing is asked for."""
+"""The report's page in a real browser: axe-core, both themes, a phone; it runs no script and sends no request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 @pytest.fixture(scope="module")
 def reports(runs, tmp_path_factory):
-    """The files people send: of a healthy run, a failing one, an agent's, and a failing one beside the healthy one."""
+    """Report files of a healthy run, a failing one, an agent's run, and a failing one compared with the healthy one."""
     folder = tmp_path_factory.mktemp("reports")
     pages = {name: report_page(gather(runs / name)) for name in ("healthy", "failing", "agent", "resumed")}
     pages["compared"] = report_page(gather(runs / "failing", [runs / "healthy"]))
@@ -33,14 +33,14 @@ def reports(runs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def windows(browser, reports):
-    """Each file opened once, everything unfolded: nothing runs on it, so it has no state but its size and theme."""
+    """Each file opened once, with everything unfolded: without scripts its only state is its size and theme."""
     with ExitStack() as opened:
         yield [opened.enter_context(window(browser, report)) for report in reports]
 
 
 @contextmanager
 def window(browser, report):
-    """What the file asks for or complains of fails the test."""
+    """Any request or error of the file fails the test."""
     context = browser.new_context()
     page = context.new_page()
     asked, complaints = [], []
@@ -72,7 +72,7 @@ def test_axe_finds_nothing_on_a_report(windows, theme, viewport):
 
 
 def test_the_dark_theme_of_a_report_changes_colours_alone(reports):
-    """For this reason the rules that read no colour are asked in one theme."""
+    """For this reason the rules that do not read colours are checked in one theme."""
     for report in reports:
         _, *after = report.read_text(encoding="utf-8").split("@media (prefers-color-scheme: dark) {")
         rules = [rule for text in after for rule in re.match(r"((?:[^{}]*\{[^{}]*\})*)\s*\}", text)[1].split("}")]

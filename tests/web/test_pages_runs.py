@@ -1,4 +1,4 @@
-"""The list of runs, sweeps and rollouts side by side, in a real browser: one story at a desk, one on a phone."""
+"""The list of runs, sweeps and rollouts side by side, in a real browser: one scenario on a desktop, one on a phone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def named(screen):
 
 
 def search_columns(screen, word):
-    """And wait for what is found: a list that is drawn anew between press and release swallows the click."""
+    """Search and wait for the results: if the list is redrawn between press and release, the click is lost."""
     screen.page.get_by_role("searchbox", name="search metrics and settings").fill(word)
     screen.until(
         "word => [...document.querySelectorAll('dialog .choices li')].every(one => one.textContent.includes(word))",
@@ -205,7 +205,7 @@ def test_the_list_follows_and_every_screen_comes_back_with_the_server(browser, t
     listening.close()
 
     def serve():
-        """A server on that port, as `rlvitals serve` starts one again."""
+        """A server on that port, as if `rlvitals serve` was restarted."""
         socket = until(lambda: reopened(port), seconds=20)
         server = Server(Folder(tmp_path), "127.0.0.1")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
@@ -247,5 +247,5 @@ def test_the_list_follows_and_every_screen_comes_back_with_the_server(browser, t
 def reopened(port):
     try:
         return listen("127.0.0.1", port)
-    except ConfigError:  # its last owner is not gone yet
+    except ConfigError:  # the port is still in use
         return None

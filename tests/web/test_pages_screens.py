@@ -1,4 +1,4 @@
-"""Every screen in a real browser, against the runs it is about."""
+"""Every screen in a real browser, compared with the runs it shows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     worrying = page.locator(".tile.act")
     assert worrying.count() >= 1
     assert page.locator(".tile.act .why").count() == worrying.count()
-    assert page.locator(".tile.healthy, .tile.unsure").count() == 0  # nothing but a finding colours a tile
+    assert page.locator(".tile.healthy, .tile.unsure").count() == 0  # only a finding colours a tile
     assert "typical" in page.locator(".tiles").inner_text()
     assert page.locator(".tile .spark .band").count() >= 1
     assert page.locator("[data-now=step]").inner_text() == f"{view.last_step} of 500"
@@ -96,7 +96,7 @@ def test_thinning_says_how_many_points_and_zooming_brings_them_back(screen):
 
 
 def highest_pixel_row(page) -> float:
-    """How far below the top, as a share of the plot, the first pixel of the line's colour lies."""
+    """The distance of the highest pixel of the line's colour from the top, as a share of the plot."""
     return page.evaluate("""() => {
         const canvas = document.querySelector('.panel canvas');
         const {width, height} = canvas;
@@ -175,14 +175,14 @@ def test_the_drawer_explains_a_metric(screen):
     assert "explain=kl" in page.url
     page.keyboard.press("Escape")
     drawer.wait_for(state="hidden")
-    screen.until("() => document.activeElement.dataset.explains === 'kl'")  # the focus is back where it was
+    screen.until("() => document.activeElement.dataset.explains === 'kl'")  # the focus returns
 
 
 def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen, runs):
     page = screen.open("health", run="failing")
     found = rlvitals.open_run(runs / "failing").findings
     cards = page.locator(".finding")
-    assert cards.count() == len({finding.rule for finding in found})  # a rule once, at its worst
+    assert cards.count() == len({finding.rule for finding in found})  # each rule once, with its most severe finding
     severities = cards.evaluate_all("all => all.map(card => card.className)")
     assert severities == sorted(severities, key=lambda style: ["act" in style, "watch" in style], reverse=True)
     worst = next(finding for finding in found if finding.severity == "critical")

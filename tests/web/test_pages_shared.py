@@ -1,4 +1,4 @@
-"""A shared site in a browser: every screen over files, at desk and phone width, in both themes; a hostile run in it."""
+"""A shared site in a browser: every screen from files, on desktop and phone, in both themes; with a hostile run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
-    """`python -m http.server`, which says nothing."""
+    """`python -m http.server` without its log."""
 
     extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {".js": "text/javascript"}
 
@@ -68,8 +68,8 @@ def site(runs, tmp_path_factory):
 
 
 def test_every_screen_opens_from_files(browser, site):
-    """The screens are those of the server, which test_pages_access.py shows to axe-core at desk width and in the dark;
-    here all are looked at on a phone, and what a shared copy alone has in both widths and themes.
+    """The screens are those of the server, which test_pages_access.py checks with axe-core at desktop width and in the
+    dark theme. Here all are checked on a phone, and the list of runs also at desktop width and in the dark theme.
     """
     phone, desk = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
     for viewport, views in ((phone, VIEWS), (desk, {"runs": {}})):
@@ -80,7 +80,7 @@ def test_every_screen_opens_from_files(browser, site):
                 assert page.locator("#content .notice").count() == 0, (name, screen.texts("#content .notice"))
                 assert page.locator("#content").inner_text().strip()
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
-                # Tabs of the bar that a phone has scrolled out of sight are no links to skip to something.
+                # axe-core mistakes tabs that a phone has scrolled out of view for skip links.
                 violations = [line for line in axe_violations(page) if not line.startswith('skip-link: <a href="#')]
                 assert violations == [], name
                 if name == "runs":

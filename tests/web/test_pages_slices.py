@@ -45,7 +45,7 @@ def test_slices_share_a_panel_a_fold_and_a_curve(sliced):
     panel.locator(".legend button").first.click()
     panel.locator(".count", has_text="60 points").wait_for()
     assert panel.locator('[aria-pressed="false"]').inner_text() == "math"
-    assert page.locator('.panel[data-metric^="reward/env="]').count() == 0  # no panel of its own for each
+    assert page.locator('.panel[data-metric^="reward/env="]').count() == 0  # no separate panel for each
     page.get_by_role("button", name="Metrics of Rewards").click()
     page.locator(".tree .leaf", has_text="code").click()
     page.wait_for_selector('.large .panel[data-metric="reward/env=code"] canvas')
@@ -70,4 +70,4 @@ def test_slices_share_a_panel_a_fold_and_a_curve(sliced):
     figure = page.locator("figure")
     figure.locator("canvas").wait_for()
     assert figure.count() == 1
-    assert "60 points" in figure.inner_text()  # the other run's env/code/reward/total lies over it
+    assert "60 points" in figure.inner_text()  # the env/code/reward/total of the other run is overlaid

@@ -1,4 +1,4 @@
-"""What a page must not get wrong in the first ten minutes: a dead run, a change, a count, a log beside the runs."""
+"""What a page must get right in the first ten minutes: a dead run, a change, a count, a log beside the runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 120
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run that was killed, with a gradient that died for a while, a remark and evaluations; a log of another tool."""
+    """A killed run with a gradient that was zero for a while, a remark and evaluations; and a log of another tool."""
     folder = tmp_path_factory.mktemp("trust")
     how = {"algorithm": "grpo", "total_steps": 200, "actions": "asked", "display": "none", "hardware": False}
     with rlvitals.start(folder / "run", **how) as run:
@@ -70,10 +70,10 @@ def test_a_stopped_run_its_changes_counts_and_the_log_beside_it(browser, folder)
             rules = {finding.rule for finding in report.findings}
             assert f"all {len(rules) + len({one.rule for one in report.normal})}" in screen.texts(".chip")[0]
             assert len(screen.texts(".cards > .finding")) == len(rules)
-            # The timeline spans the run, and says what its signs are; remarks are one line that opens.
+            # The timeline spans the run and explains its symbols; remarks are one line that unfolds.
             assert screen.texts(".timeline .ends span") == ["step 1", "120"]
             assert "critical, at the step it was reported" in page.locator(".timeline .legend").inner_text()
-            assert axe_violations(page) == []  # before it is scrolled: axe takes links out of sight for skip links
+            assert axe_violations(page) == []  # before scrolling: axe-core reports links out of view as skip links
             remarks = page.locator("details.remarks")
             assert remarks.get_attribute("open") is None
             assert not remarks.locator(".finding").first.is_visible()

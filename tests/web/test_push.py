@@ -1,4 +1,4 @@
-"""Runs pushed to a server: exactly once, whoever is killed in between; and what the door refuses."""
+"""Runs pushed to a server: exactly once, whichever process is killed in between; and what the server refuses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def push(client, token=TOKEN, headers=(), **message):
-    """One message to the door, byte by byte as a program would send it."""
+    """Send one push message with exactly these bytes."""
     body = message.pop("body", None) or json.dumps({"run": "run", "id": "", **message}).encode()
     lines = [f"host: localhost:{client.port}", "content-type: application/json", f"content-length: {len(body)}"]
     lines += [f"authorization: Bearer {token}"] if token else []
@@ -252,7 +252,7 @@ def test_a_server_that_stays_away_is_reported(tmp_path):
 
 @pytest.mark.slow
 def test_kills_on_both_sides_and_an_outage_cost_nothing(tmp_path):
-    """A run is written while its pusher and the server are killed at random points; once the server stays away."""
+    """A run is written while its pusher and the server are killed at random points; once the server stays down."""
     chance = random.Random(19)
     team = tmp_path / "team"
     team.mkdir()
@@ -285,7 +285,7 @@ def test_kills_on_both_sides_and_an_outage_cost_nothing(tmp_path):
             if side == "server":
                 server.send_signal(signal.SIGKILL)
                 server.wait()
-                if "server" not in killed[number + 1 :]:  # an outage, during which the run goes on
+                if "server" not in killed[number + 1 :]:  # an outage, during which the run continues
                     run.log({"loss": 0.0}, step=(rows := rows + 1))
                     time.sleep(1.5)
                 server = serve()

@@ -1,4 +1,4 @@
-"""The filter of the list of runs, as the page has it: what fits, what is refused and how that is said."""
+"""The page's filter for the list of runs: what matches, what is refused, and the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlvitals serve DUMPS/`: dumps are entries of the list, and new files come to an open page."""
+"""`rlvitals serve DUMPS/`: dumps are entries of the list, and new files appear on an open page."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_new_file_is_received(dumps):
         assert client.api("run", run="exp").facts["now"]["step"] == 4
     with serving(dumps) as client, client.listen("exp", place) as events:
         next(events)
-        assert next(events)[0] == "rows"  # it came while nobody listened
+        assert next(events)[0] == "rows"  # it was written while no page listened
 
 
 @pytest.mark.slow

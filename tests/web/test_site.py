@@ -1,4 +1,4 @@
-"""What a shared site holds, and what it does not."""
+"""What a shared site contains, and what it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server for several people: a token each, a bucket behind it, who asked what, a proxy in front of it."""
+"""A server for several people: a token for each, a bucket behind it, an access log, a proxy in front of it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_person_has_a_token_and_loses_it_at_once(tmp_path, tokens):
             assert next(stream)[0] == "status"
             tokens.write_text(f"ben {BEN}\ncara cara-0123456789abcdef\n")
             began = time.monotonic()
-            for _ in stream:  # what was on its way, and then the end
+            for _ in stream:  # the remaining events, then the end
                 pass
             assert time.monotonic() - began < 5
         assert (bearer(client, ANN), bearer(client, BEN), bearer(client, "cara-0123456789abcdef")) == (401, 200, 200)
@@ -152,7 +152,7 @@ def test_a_run_whose_heartbeat_stays_the_same_is_not_live(tmp_path, monkeypatch)
     mirror = Mirror(f"file://{tmp_path / 'shared'}")
     mirror.refresh()
     assert open_run(mirror.folder / "old").status == "interrupted"
-    place.heartbeat.write_text(f"{time.time() - 300:.3f} \n")  # it beats, by a clock that is behind
+    place.heartbeat.write_text(f"{time.time() - 300:.3f} \n")  # the heartbeat changes, with a clock that is slow
     mirror.refresh()
     assert open_run(mirror.folder / "old").status == "running"
     run.finish()
@@ -182,15 +182,15 @@ def caddy(block: str, own: int, folder: Path) -> list[str]:
 
 
 def program_of(proxy) -> str:
-    """Where the proxy's program is; Debian puts nginx where only root looks."""
+    """The path of the proxy's program. Debian puts nginx in a folder that only root has on its PATH."""
     found = shutil.which(proxy.__name__, path=f"{os.environ['PATH']}:/usr/sbin")
     return found or pytest.skip(f"the test of this proxy needs {proxy.__name__}: apt-get install {proxy.__name__}")
 
 
 @pytest.fixture(params=[nginx, caddy], ids=["nginx", "caddy"])
 def proxied(request, tmp_path):
-    """A proxy as docs/sharing.md has it, the real program, in front of a port that a test serves on."""
-    program_of(request.param)  # before the test opens a run, which a skip would leave open
+    """A real proxy, configured as in docs/sharing.md, in front of the port that a test serves on."""
+    program_of(request.param)  # before the test opens a run: a skip would leave it open
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("the test of the proxies needs openssl: apt-get install openssl")
@@ -235,7 +235,7 @@ def test_behind_a_proxy_with_tls_and_a_prefix(tmp_path, tokens, proxied, monkeyp
                 return parse(b"".join(iter(lambda: connection.recv(65536), b"")))
 
         assert ask("/api/runs").status == 401
-        foreign = ask("/api/runs", name="evil.example")  # Caddy knows no such site and answers with nothing itself
+        foreign = ask("/api/runs", name="evil.example")  # Caddy does not know this site and sends an empty answer
         assert foreign.status == 403 or (foreign.status, foreign.body) == (200, b"")
         for prefix in ("", "/team"):
             welcome = ask(f"{prefix}/?token={ANN}")
