@@ -11,6 +11,7 @@ import sys
 import textwrap
 import zlib
 
+import psutil
 import pytest
 from notify_servers import SECRETS
 
@@ -204,7 +205,9 @@ def test_the_end_of_a_run_says_what_could_not_be_sent(desk, tmp_path, caplog):
     warning = next(message for message in caplog.messages if "not sent yet" in message)
     left = f"run 'rlvitals notify {run_dir.root}' to send the rest"
     assert warning == f"slack: 1 notification is not sent yet (Connection refused); {left}"
-    os.kill(follower, signal.SIGKILL)  # otherwise it would retry for ten minutes
+    process = psutil.Process(follower)
+    process.kill()  # otherwise it would retry for ten minutes
+    process.wait(60)  # it holds its lock until it is gone
     server = desk()
     assert main(["notify", str(run_dir.root)]) == 0
     assert [request.json["text"].split(" ")[0] for request in server.requests] == ["CRITICAL"]
