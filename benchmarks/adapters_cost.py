@@ -1,12 +1,13 @@
-"""What an adapter costs for each row that is logged through it: processor time, by the framework's own classes.
+"""The cost of an adapter for each row logged through it: processor time, with the framework's own classes.
 
     python benchmarks/adapters_cost.py [NAME ...] [--rows 2000] [--rounds 5]
 
-A row has the 30 names that TRL's GRPO trainer logs. `bare` is `run.log` by itself; every other line is the whole way
-from the framework's call to the row on the disk, so the adapter costs the difference. Two times are told: the thread
-that logs, which training waits for, and the whole process, threads of rlvitals included. Each round is a new run, all
-ways in turn, and the median over the rounds is told. A framework that cannot be imported here is named and not
-measured; those of tests/frameworks are measured by the Python of their environment:
+A row has the 30 names that TRL's GRPO trainer logs. `bare` is `run.log` by itself. Every other line is the whole way
+from the framework's call to the row on the disk, so the cost of the adapter is the difference. Two times are printed:
+that of the logging thread, which the training waits for, and that of the whole process with the threads of rlvitals.
+Each round is a new run and goes through all ways in turn; the median over the rounds is printed. A framework that
+cannot be imported is listed and not measured. Those of tests/frameworks are measured with the Python of their
+environment:
 
     .venv-frameworks/verl/bin/python benchmarks/adapters_cost.py bare verl
 """
@@ -57,14 +58,14 @@ def bare(folder: Path) -> Iterator[Log]:
 
 @contextmanager
 def unwatched(folder: Path) -> Iterator[Log]:
-    """Without the doctor: what is left is the writing."""
+    """Without the monitor: only the writing remains."""
     with rlvitals.start(folder, algorithm="grpo", framework="trl", monitor=False, **QUIET) as run:
         yield lambda metrics, step: run.log(metrics, step=step)
 
 
 @contextmanager
 def transformers(folder: Path) -> Iterator[Log]:
-    """The events of a step as transformers' own handler of callbacks sends them."""
+    """The events of a step, sent by the callback handler of transformers."""
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
@@ -87,7 +88,7 @@ def transformers(folder: Path) -> Iterator[Log]:
 
 @contextmanager
 def torch_distributed(folder: Path) -> Iterator[Log]:
-    """`reduce` and a row, in a process group of one: the collectives' own cost on a network is not in it."""
+    """`reduce` and a row, in a process group of one: this excludes the cost of collectives on a network."""
     import torch.distributed
 
     from rlvitals.adapters.torch_distributed import reduce
@@ -102,7 +103,7 @@ def torch_distributed(folder: Path) -> Iterator[Log]:
 
 @contextmanager
 def verl(folder: Path) -> Iterator[Log]:
-    """verl's own Tracking with our back end in it."""
+    """verl's own Tracking with our back end."""
     from verl.utils.tracking import Tracking
 
     from rlvitals.adapters import verl as adapter
@@ -121,13 +122,13 @@ WAYS: dict[str, tuple[str, Callable[[Path], contextlib.AbstractContextManager[Lo
     "torch_distributed": ("torch", torch_distributed),
     "verl": ("verl", verl),
 }
-"""What is measured: the package it needs, and how a row goes through it."""
+"""By name: the package that a way needs, and the function that logs rows through it."""
 
 
 def measured(way: Callable[[Path], contextlib.AbstractContextManager[Log]], rows: int) -> tuple[float, float]:
-    """Microseconds of a row: of the thread that logs, and of the process."""
+    """Microseconds per row, of the logging thread and of the process."""
     with tempfile.TemporaryDirectory() as place, way(Path(place) / "run") as log:
-        for step in range(1, 101):  # what is imported and learnt by the first rows is paid once
+        for step in range(1, 101):  # the first rows pay for imports and caches, once
             log(row(step), step)
         made = [row(step) for step in range(101, 101 + rows)]
         thread, process = time.thread_time(), time.process_time()

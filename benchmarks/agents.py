@@ -1,10 +1,10 @@
-"""What agents are answered about a large run: size and processor time of each tool's answer.
+"""The answers that agents get about a large run: size and processor time of each tool's answer.
 
     python benchmarks/agents.py record FOLDER     # two runs of 100,000 steps and 3,000 metrics, about 40 s
     python benchmarks/agents.py measure FOLDER
 
 30 metrics are logged at every step and 2,970 at every 100th, as slices and evaluations are. Every 10,000 steps have 64
-groups of 8 rollouts. One KL of 4.25 at step 77,777 is the extreme that must not get lost.
+groups of 8 rollouts. One KL of 4.25 at step 77,777 is the extreme value that must not get lost.
 """
 
 from __future__ import annotations

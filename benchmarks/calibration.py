@@ -1,21 +1,21 @@
-"""What an alarm is worth: the doctor's table of reliabilities, made and tested on labelled runs.
+"""The reliability of alarms: makes the table of reliabilities of the rules and tests it on labelled runs.
 
     python benchmarks/calibration.py --logs DIR [DIR ...] [--corpus SEEDS] [--groups N] [--fit] [--unseen] [--per-log]
         [--per-rule] [--peers]
 
 Each DIR has a label file (INDEX.tsv, MORE.tsv or FRESH.tsv: file, repo, verdict, kind or failure_class, onset_step)
-beside or above its logs. All logs are judged once with every rule's own proposals, and noted is which rule proposed
-what in which state of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a ridge
-regression estimates how likely a run with such an alarm has failed, or is at least worth watching
+beside or above its logs. All logs are judged once with every rule's own proposals. The script records which rule
+proposed what in which state of the run's outcome. From that, and from simulated runs at a fiftieth of a log's weight, a
+ridge regression estimates how likely it is that a run with such an alarm has failed or is at least worth watching
 (`rlvitals.health.alarm_weights`).
 
-Printed is the table of verdicts with each repository's logs judged by a regression that has not seen that repository
-(`--groups 16`: nor a sixteenth of the others, which is quicker).
-The repositories of `held_out_repositories.txt` are in none of it: `--unseen` adds their own table, judged by the
-shipped data, and the table of all logs together. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
+It prints the table of verdicts. The logs of each repository are judged by a regression that has not seen that
+repository (with `--groups 16`, nor a sixteenth of the others, which is quicker). The repositories of
+`held_out_repositories.txt` are not part of this: `--unseen` adds a separate table for them, judged by the shipped data,
+and the table of all logs together. `--fit` writes that data: `src/rlvitals/health/data/reliability.json`.
 
-`--peers` adds the share of failed and of healthy logs on which each peer of `doctor.py` ever raises an alarm, fed the
-same rows. What they said is kept beside their environment: a call that was cut short goes on where it ended.
+`--peers` adds the share of failed and of healthy logs on which each peer of `doctor.py` ever raises an alarm on the
+same rows. Their answers are kept beside their environment, so an interrupted call continues where it ended.
 
 In time means by onset + max(10 points, 15 % of the run); a run dead from its first 12 points has 40.
 """
@@ -50,24 +50,24 @@ from rlvitals.views.sources import RowSource, new_monitor
 HERE = Path(__file__).parent
 DATA = HERE.parent / "src" / "rlvitals" / "health" / "data" / "reliability.json"
 ACT, WATCH = 0.65, 0.55
-"""The chances an alarm needs to be heard as critical, and as a warning."""
+"""The probabilities from which an alarm counts as critical, and as a warning."""
 
 UNSEEN_PARTS = {"B2"}
-"""What the label files call the logs that nothing is chosen with. Other parts were set aside until their table was
-printed.
+"""Parts in the label files whose logs are never used to choose anything. Other parts were held out until their table
+was printed.
 """
 
 SIMULATED_WEIGHT = 0.02
 DOUBTFUL_WEIGHT = 0.5
-"""What a log counts whose label is of low confidence."""
+"""The weight of a log whose label has low confidence."""
 
 PEER_LIMIT = 20
-"""Seconds that a peer has for one log."""
+"""The time limit of a peer for one log, in seconds."""
 
 PENALTIES = {"rule": 2.0, "severity": 0.1, "state": 0.1, "class and state": 0.2, "rule and state": 4.0}
 PROPOSED = ("warning", "critical")
 ALL_EARS = Scales({}, act=0.0, watch=0.0)
-"""Scales that leave every proposal as it is."""
+"""Scales that leave every proposal unchanged."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Run:
     verdict: str
     kinds: frozenset[str]
     onset: int | None
-    """The row at which it begins to fail."""
+    """The row at which the run begins to fail."""
     rows: list[dict[str, Any]]
     source: RowSource | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def deadline(self):
-        """The last row at which a finding is in time."""
+        """The last row at which a finding counts as in time."""
         if self.onset is None:
             return -1
         return 39 if self.onset <= 12 else self.onset + max(10, 0.15 * len(self.rows))
@@ -102,13 +102,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Sample:
-    """A rule's proposal that had held, in a state of the outcome, in one run."""
+    """A proposal of a rule that persisted, with the state of the outcome, in one run."""
 
     rule: str
     proposed: str
     state: str
     failed: float
-    """1, 0, or NaN where the label does not say."""
+    """1, 0, or NaN if the label does not state it."""
     sick: float
     weight: float
 
@@ -150,7 +150,7 @@ def logs_in(folder, which):
 
 
 def kinds_of(label):
-    """The kinds that name a label's failure: as it gives them, or as its words are read."""
+    """The kinds of a label's failure: given by the label, or inferred from its words."""
     given = frozenset((label.get("kind") or "").replace(" ", "").split(",")) & frozenset(KINDS)
     words = (label.get("failure_class") or "").lower()
     read = " ".join(kinds for word, kinds in CLASS_WORDS.items() if word in words)
@@ -167,16 +167,16 @@ def simulated(seeds):
 
 
 def left_out_together(repos, groups):
-    """The repositories one by one, or in so many groups."""
+    """The repositories one by one, or in `groups` groups."""
     ordered = sorted(repos)
     return [set(ordered[first::groups]) for first in range(groups)] if groups else [{repo} for repo in ordered]
 
 
-# What the rules propose
+# The proposals of the rules
 
 
 def samples_of(run):
-    """What every rule proposed, held and in which state, while the run was judged by proposals alone."""
+    """What every rule proposed, and in which state, while the run was judged by proposals only."""
     monitor = run.monitor(ALL_EARS)
     seen = {}
     for index, row in enumerate(run.rows):
@@ -196,11 +196,11 @@ def samples_of(run):
     ]
 
 
-# What the proposals are worth
+# The reliability of the proposals
 
 
 def fitted(samples):
-    """The chances of every rule's proposals in every state."""
+    """The probabilities for the proposals of every rule in every state."""
     shipped = rulebook.shipped().rules
     rules = sorted(name for name, rule in shipped.items() if alarm_weights.is_weighed(rule))
     place = {rule: index for index, rule in enumerate(rules)}
@@ -225,7 +225,7 @@ def fitted(samples):
     every, chances = features(asked), []
     row_of = {key: row for row, key in enumerate(asked)}
     for truth in ("failed", "sick"):
-        # Samples alike in all that is asked of them are one of their joint weight.
+        # Samples with equal features are merged into one with their total weight.
         weight, true = np.zeros(len(asked)), np.zeros(len(asked))
         for one in samples:
             if not np.isnan(target := getattr(one, truth)):
@@ -256,7 +256,7 @@ def regression(matrix, target, weight, penalties):
     return coefficients
 
 
-# What comes out
+# The results
 
 
 @dataclass
@@ -264,7 +264,7 @@ class Judged:
     run: Run
     verdict: str
     raised: list[tuple[int, Any]]
-    """Every finding with the row it came at."""
+    """Every finding with the row at which it was raised."""
 
     @property
     def alarms(self):
@@ -307,8 +307,8 @@ def verdicts(title, judged):
 
 
 def reliability(title, judged):
-    """Whether findings are right as often as their confidence says: critical on a failed run, warning on any but a
-    healthy one.
+    """Whether findings are right as often as their confidence states. A critical is right on a failed run, a warning on
+    any run that is not healthy.
     """
     bins = collections.defaultdict(list)
     for one in judged:
@@ -327,8 +327,8 @@ def reliability(title, judged):
 
 
 def per_rule(title, judged, simulated):
-    """What each rule finds, and what would be missed without it: a failed log that no other rule's alarm stands on, a
-    simulated failure that no other rule names in time.
+    """What each rule finds, and what would be missed without it: failed logs without an alarm of another rule, and
+    simulated failures that no other rule names in time.
     """
     counts = collections.defaultdict(collections.Counter)
     for one in judged:
@@ -383,7 +383,7 @@ def per_log(judged):
 
 @dataclass(frozen=True)
 class Question:
-    """A log as a peer is asked about it."""
+    """A log in the form that peers are given."""
 
     name: str
     rows: list[dict[str, Any]]
@@ -392,8 +392,8 @@ class Question:
 
 
 def asked_before(cache, tool, run, python):
-    """What a peer said of a log, from the cache or by asking now: the severities it raised, or None where it took
-    longer than `PEER_LIMIT`.
+    """The severities that a peer raised on a log, from the cache or by running it now; None if it took longer than
+    `PEER_LIMIT`.
     """
     key = f"{tool} {run.name}"
     if key not in cache:
@@ -407,8 +407,8 @@ def asked_before(cache, tool, run, python):
 
 
 def ask_peers(runs, place, until):
-    """Ask the peers about all logs, those with fewest rows first, until the time is up. What they said is kept in a
-    file, so that another call goes on where this one ended.
+    """Run the peers on all logs, those with the fewest rows first, until the time is up. Their answers are kept in a
+    file, so another call continues where this one ended.
     """
     python = peers_python(place)
     kept = place / "asked.json"
@@ -422,7 +422,7 @@ def ask_peers(runs, place, until):
 
 
 def beside_peers(judged, cache):
-    """How often each tool raises an alarm at any time, on the failed logs and on the healthy ones."""
+    """How often each tool ever raises an alarm, on the failed logs and on the healthy ones."""
     judged = [one for one in judged if one.run.verdict != "watch"]
     runs = [one.run for one in judged]
     alarmed = {"rlvitals": {one.run.name: {f.severity for _, f in one.alarms} for one in judged}}

@@ -1,11 +1,11 @@
-"""Does the doctor name what lies behind a gap between engine and trainer, and nothing where there is none?
+"""Do the rules name the cause of a gap between engine and trainer, and no cause if there is no gap?
 
     python benchmarks/causes.py [--seeds 21,22] [--fit SEEDS] [--cache DIR] [--per-run]
 
 Runs come from `tests/corpus/gaps.py`: a small policy is really sampled by an engine and scored by a trainer, under the
-names of eight frameworks. A run's answer is the cause of the first finding that names one; it is right where that is
-the cause that was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading,
-counted at the findings about the gap. Figures of the seeds that it was fitted on are not results.
+names of eight frameworks. The answer for a run is the cause of the first finding that names one; it is right if that
+cause was planted. `--fit` writes `health/data/likelihoods.json`: how often each cause led to each reading, counted at
+the findings about the gap. Figures for the seeds used in the fit are not results.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from rlvitals.health.trail import Trail
 from rlvitals.records import CAUSES, Recheck
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))  # the generator lives with the tests
+sys.path.insert(0, str(HERE.parent / "tests"))  # the generator is in tests/
 
 from corpus import gaps  # noqa: E402
 from corpus.labelled import LabelledRun  # noqa: E402
 
 TABLE = Path(gap.__file__).parent / "data" / "likelihoods.json"
 TRACED = tuple({one.name: one for one in (*gaps.TROUBLES, *gaps.UNTELLABLE)}.values())
-"""Recorded tokens have no framework's names: what a run logs beside them does not matter."""
+"""Recorded tokens do not depend on a framework's names, so one run of each trouble is enough."""
 
 PSEUDO = 0.5
-"""Runs that every reading is given beside those that were seen."""
+"""Pseudo-count: runs added to every reading beside those that were seen."""
 
 FLOOR = 0.02
-"""No reading is impossible under a cause: the generator does not know everything."""
+"""The lowest probability of a reading under a cause: the generator does not cover everything."""
 
 
 def runs_of(seeds, which, cache=None):
-    """The runs, from the cache where they are there."""
+    """The runs, from the cache if possible."""
     for seed in seeds:
         for trouble in which:
             place = cache and cache / f"{trouble.name}_{trouble.framework}_{seed}.json"
@@ -164,7 +164,7 @@ def report(seeds, cache, per_run):
 
 
 def report_tokens(seeds):
-    """The same from the recorded tokens of every fourth step alone."""
+    """The same, from only the recorded tokens of every fourth step."""
     by_cause = collections.defaultdict(collections.Counter)
     for seed in seeds:
         for trouble in (*TRACED, *gaps.HEALTHY):

@@ -1,10 +1,10 @@
-"""How often a series without any trend is called gained or lost, and how often a real change is seen.
+"""How often a series without a trend is called gained or lost, and how often a real change is detected.
 
     python benchmarks/course_noise.py [--runs 400]
 
-The doctor's judgement of everything else rests on whether the reward rose (`rlvitals.health.course`). Trainers log
-rewards as they are and as running means; both tables are for white noise, AR(1) noise and running means, by the number
-of points. In the second the change is in standard deviations of one point before any averaging.
+All other judgements of the rules depend on whether the reward rose (`rlvitals.health.course`). Trainers log raw rewards
+and running means. Both tables show white noise, AR(1) noise and running means, by the number of points. In the second
+table the change is in standard deviations of one point before averaging.
 """
 
 from __future__ import annotations

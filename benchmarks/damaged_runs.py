@@ -1,12 +1,12 @@
-"""What readers make of damaged runs: every verb and every address of the dashboard, over runs damaged by seed.
+"""How readers handle damaged runs: every verb and every address of the dashboard, on runs damaged by seed.
 
     python benchmarks/damaged_runs.py [--calls 10000] [--first SEED] [--show N]
 
-Each seed damages one file or a few of a run that has everything in it, puts it beside a good one, and has all verbs and
-addresses look at the two; a fourth of them as a user who owns none of the files (needs root). Then the damaged run is
-resumed. Counted is what must not happen: an exception that is none of ours (an error 500 of the server), a question
-that hangs, an exit code that nobody documented, a good run hidden by its neighbour, a damaged one that is not told, a
-row lost by a resume. The generator lives with the tests, in `tests/damage.py`; a sample of it runs with the suite.
+Each seed damages one or a few files of a run that has everything in it, puts it beside a good one, and calls all verbs
+and addresses on the two; a quarter of the seeds as a user who owns none of the files (needs root). Then the damaged run
+is resumed. The script counts what must not happen: an exception that is not one of ours (an error 500 of the server), a
+request that hangs, an undocumented exit code, a good run hidden by its neighbour, a damaged run that is not reported, a
+row lost by a resume. The generator is in `tests/damage.py`; the test suite runs a sample of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generator lives with the tests
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generator is in tests/
 
 from damage import Bench, Trouble, as_stranger
 

@@ -1,13 +1,13 @@
-"""How long until a dashboard shows something, beside TensorBoard, Trackio and MLflow on the same data, in one run.
+"""The time until a dashboard shows data, compared with TensorBoard, Trackio and MLflow on the same data.
 
 The data: 200 runs, one of them with 100,000 steps of 10 metrics (1,000,000 points), the others with 100 steps each.
-Measured for each: from starting the server's process to its first useful page (the page itself, the list of all runs,
-and the first curve of the long run), the time of one more series of that run once the server is warm, and the
-memory of the server with its children. Values are fetched as each tool's own page fetches them; a browser's drawing is
-not in it. Ours is started twice: without an index, and with the one the first start left.
+Measured for each tool: the time from the start of the server's process to its first useful page (the page itself, the
+list of all runs, and the first curve of the long run), the time of one more series of that run with a warm server, and
+the memory of the server with its children. Values are fetched as each tool's own page fetches them, without the time a
+browser needs to draw. rlvitals is started twice: without an index, and with the index that the first start wrote.
 
-Every server is started on a free port of this machine; files are in the page cache, because they were just written.
-The extremes of the series are checked against the data: a curve that hides its spike is not counted as shown.
+Every server is started on a free local port. The files are in the page cache, because they were just written. The
+extremes of the series are checked against the data: a curve that hides its spike does not count as shown.
 
 python benchmarks/dashboard.py [--rounds 3] [--steps 100000]
 """
@@ -46,7 +46,7 @@ fetcher = build_opener(ProxyHandler({}))
 
 
 def data(steps):
-    """Name of a run -> its table, a row a step."""
+    """Name of a run -> its table, one row per step."""
     random = np.random.default_rng(0)
     tables = {"long": random.normal(size=(steps, len(NAMES)))}
     tables["long"][steps * 2 // 3, 1] = SPIKE
@@ -71,7 +71,7 @@ class Tool:
 
 
 class Rlvitals(Tool):
-    """Runs as `rlvitals.start` leaves them: their monitor was on, and found nothing."""
+    """Runs recorded by `rlvitals.start` with a monitor that found nothing."""
 
     name = "rlvitals"
     was_watched = True
@@ -116,7 +116,7 @@ class WithoutIndex(Rlvitals):
 
 
 class Unwatched(Rlvitals):
-    """Runs that no monitor watched: the page judges the long one while it is looked at."""
+    """Runs recorded without a monitor: the server judges the long one while its page is open."""
 
     name = "rlvitals, not watched"
     was_watched = False
@@ -181,7 +181,7 @@ class Trackio(Tool):
         return len(runs) == OTHERS + 1 and self.series("loss") is not None
 
     def series(self, name):
-        """Its page fetches the logs of a run whole, at most 3,000 rows of them."""
+        """Its page fetches all logs of a run at once, at most 3,000 rows."""
         rows = json.loads(self.fetch("/api/get_logs", {"project": "bench", "run": "long", "scalar_only": True}))
         rows = rows.get("data", rows) if isinstance(rows, dict) else rows
         return max(row[name] for row in rows)
@@ -225,14 +225,14 @@ class MLflow(Tool):
         return len(runs) == OTHERS + 1 and self.series("loss") is not None
 
     def series(self, name):
-        """Its page asks for at most 320 points of a chart."""
+        """Its page requests at most 320 points for a chart."""
         asked = f"run_ids={self.long}&metric_key={name}&max_results=320"
         points = json.loads(self.fetch(f"/ajax-api/2.0/mlflow/metrics/get-history-bulk-interval?{asked}"))["metrics"]
         return max(point["value"] for point in points)
 
 
 def memory(process):
-    """MiB of a process and everything it started."""
+    """Memory in MiB of a process and all its descendants."""
     total, waiting = 0, [process.pid]
     while waiting:
         pid = waiting.pop()
@@ -288,7 +288,7 @@ def main():
                 tool.write(folder, tables)
                 print(f"{tool.name}: written in {time.perf_counter() - began:.1f} s", flush=True)
         found = {tool.name: [] for tool, _ in tools}
-        for _ in range(arguments.rounds):  # in turn, so that a busy moment does not hit one tool alone
+        for _ in range(arguments.rounds):  # in turn, so that a busy moment does not affect only one tool
             for tool, folder in tools:
                 found[tool.name].append(measure(tool, folder))
     print(

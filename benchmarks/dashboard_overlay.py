@@ -1,7 +1,7 @@
-"""How long until 20 runs lie over each other on the Metrics screen, in a real browser.
+"""The time until 20 runs are overlaid on the Metrics screen, in a real browser.
 
 20 runs of 10,000 steps with 10 metrics each. Measured: the server's answer for the panels in view (12 metrics of all
-runs), the first time and again, and in the browser the time from laying the other 19 runs over an open one until every
+runs), the first time and again; and in the browser the time from adding the other 19 runs to an open one until every
 panel in view shows all of them.
 
 python benchmarks/dashboard_overlay.py [--runs 20] [--steps 10000]
@@ -27,7 +27,7 @@ ROUNDS = 5
 
 
 def rows(number: int, steps: int):
-    """A run's rows: curves that differ from run to run."""
+    """The rows of a run; the curves differ from run to run."""
     import numpy as np
 
     values = np.random.default_rng(number).normal(size=(steps, len(NAMES))) + np.linspace(0, number + 1, steps)[:, None]
@@ -99,7 +99,7 @@ LAID = """([address, last]) => new Promise(done => {
   };
   look();
 })"""
-"""Goes to the address as a click would, and waits until every panel in view has the last run and was painted."""
+"""Opens the address as a click would, and waits until every panel in view has painted the last run."""
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What a list of running runs costs: the server for an answer, the browser for a frame.
+"""The cost of a list of running runs: for the server per answer, for the browser per frame.
 
     python benchmarks/dashboard_runs.py [--runs 200] [--rows 2000]
 
-Every run is being written: its lock is held by this process, and a row is added to each log before each answer. The
-table has five columns of metrics and a setting. Scripting is what the browser itself counts (`ScriptDuration`) between
-two frames, while the list is scrolled by 120 pixels a frame and follows the runs.
+Every run is being written: this process holds its lock and adds a row to each log before each answer. The table has
+five columns of metrics and a setting. Scripting time is the browser's own count (`ScriptDuration`) between two frames,
+while the list is scrolled by 120 pixels per frame and follows the runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Trainings:
         return json.dumps(row | {"loss": 1.0 / step, "entropy": 2.0 - step * 1e-4}) + "\n"
 
     def advance(self) -> None:
-        """One row more for each."""
+        """Add one row to each run."""
         self.step += 1
         line = self.line(self.step)
         for log in self.logs:
@@ -73,7 +73,7 @@ class Trainings:
 
 
 def ask(home: str) -> tuple[float, int, dict]:
-    """Milliseconds, bytes and the answer."""
+    """Request the list; returns milliseconds, bytes and the answer."""
     query = "&".join(f"column={column}" for column in COLUMNS)
     began = time.perf_counter()
     with urllib.request.urlopen(f"{home}api/table?{query}") as answer:

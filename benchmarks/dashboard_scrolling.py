@@ -1,9 +1,9 @@
-"""What the browser pays while somebody scrolls through 3,000 metrics, and from a click to a chart of 100,000 steps.
+"""The browser's cost of scrolling through 3,000 metrics, and the time from a click to a chart of 100,000 steps.
 
     python benchmarks/dashboard_scrolling.py [--metrics 3000] [--steps 100000]
 
-A real Chromium (`apt-get install chromium`, `pip install playwright`) on a real server. Scripting is what the browser
-itself counts (`ScriptDuration`) between two frames; a frame is one step of the wheel, 120 pixels.
+Uses a real Chromium (`apt-get install chromium`, `pip install playwright`) on a real server. Scripting time is the
+browser's own count (`ScriptDuration`) between two frames; a frame is one step of the wheel, 120 pixels.
 """
 
 from __future__ import annotations

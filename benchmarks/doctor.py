@@ -1,4 +1,4 @@
-"""Who finds the failing run, and who cries wolf: rlvitals and its peers on the same labelled runs, row by row.
+"""Detection and false alarms: rlvitals and its peers on the same labelled runs, row by row.
 
     python benchmarks/doctor.py [--logs DIR] [--labels INDEX.tsv] [--corpus SEEDS] [--peers [VENV]] [--tools A,B]
                                 [--per-kind] [--per-log] [--json FILE]
@@ -6,16 +6,16 @@
 Runs come from real logs with a label file (`--logs`; --labels is DIR/INDEX.tsv by default) and from the project's own
 generator (`--corpus 90-94` or `7,8`; without --logs seeds 90-91 by default). No tool sees a row before its turn.
 
-A plateau after a gain is no failure, and a remark is what the doctor owes it: "right kind named in time" counts it as
+A plateau after a gain is not a failure, and a remark is the right answer to it: "right kind named in time" counts it as
 missed, "the same, a plateau by a remark" does not.
 
-A failing run is found in time when a finding comes by onset + max(15 points, 20 % of the run), and for an onset in the
-first 12 points by the 40th point. Named: a warning or critical whose kind is one of the run's right ones. A critical
-counts as "would have been stopped". A finding before the onset counts as in time, because onsets are estimates; the
-column "of these before onset" says how many of the runs named in time owe it to that, and "critical before onset" how
-many failing runs got a critical then. On logs that the rules were calibrated with the
-figures are in-sample. Intervals are Wilson's, 95 %. `--peers` makes a virtual environment for the peers where there is
-none (needs the package index); `doctor_peers.py` says how they are fed and how their alerts are read.
+A failing run is found in time if a finding is raised by onset + max(15 points, 20 % of the run), and for an onset in
+the first 12 points by the 40th point. It is named if the kind of a warning or critical is one of the run's right kinds.
+A critical counts as "would have been stopped". A finding before the onset counts as in time, because onsets are
+estimates. The column "of these before onset" counts the runs that are in time only for that reason, and "critical
+before onset" the failing runs with a critical before the onset. On logs that were used to calibrate the rules the
+figures are in-sample. Intervals are Wilson's, 95 %. `--peers` makes a virtual environment for the peers if there is
+none (needs the package index); `doctor_peers.py` describes how they are fed and how their alerts are read.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ PEERS_VENV = HERE.parent / "out" / "venv-peers"
 EARLY_ONSET, EARLY_DEADLINE, GRACE_POINTS, GRACE_SHARE = 12, 40, 15, 0.2
 SERIOUS = ("warning", "critical")
 REMARKED = frozenset({"plateau"})
-"""Kinds that are no failure: a remark in time is the right answer, and counted in a column of its own."""
+"""Kinds that are not failures: a remark in time is the right answer, and is counted in a separate column."""
 
-# The kinds that name what a label file's failure_class says in words.
+# The kinds for the words in the failure_class of a label file.
 CLASS_WORDS = {
     "kl explosion": "kl_explosion lr_too_high",
     "empty output": "length_collapse entropy_collapse reward_collapse",
@@ -101,7 +101,7 @@ class Labelled:
 
     @property
     def deadline(self):
-        """The last index at which a finding is in time; before any row where nothing fails."""
+        """The last index at which a finding is in time; before the first row if nothing fails."""
         if self.onset is None:
             return -1
         if self.onset <= EARLY_ONSET:
@@ -111,14 +111,14 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Alarm:
-    """One warning or critical: at which row, what it was called, which kinds that may mean."""
+    """One warning or critical: its row, its name, and the kinds that the name may mean."""
 
     index: int
     severity: str
     alert: str
     kinds: frozenset[str]
     onset_step: int | None = None
-    """Since when, where the tool says so."""
+    """The onset, if the tool reports one."""
 
 
 # The runs
@@ -147,13 +147,13 @@ def real_runs(folder, labels):
 
 
 def simulated_runs(seeds):
-    sys.path.insert(0, str(HERE.parent / "tests"))  # the generator lives with the tests
+    sys.path.insert(0, str(HERE.parent / "tests"))  # the generator is in tests/
     from corpus import failing_runs, healthy_runs
 
     for seed in seeds:
         for run in (*failing_runs(seed), *healthy_runs(seed)):
             if run.kind and not run.accept:
-                continue  # the generator says that nothing in the rows gives this one away
+                continue  # the generator marks it as not visible in the rows
             yield Labelled(
                 name=run.name if run.name.endswith(f"-{seed}") else f"{run.name}-{seed}",
                 verdict="fail" if run.kind else "healthy",
@@ -177,11 +177,11 @@ def seeds_of(text):
     return seeds
 
 
-# What each tool says about them
+# The alarms of each tool
 
 
 def fingerprint():
-    """Which rules were judged, on which generator: figures of different ones must not be compared by accident."""
+    """Identifies the rules and the generator, so that figures of different ones are not compared by accident."""
     places = (Path(health.__file__).parent, HERE.parent / "tests" / "corpus")
     files = sorted(path for place in places for path in place.rglob("*") if path.suffix in (".py", ".yaml", ".json"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
@@ -240,13 +240,13 @@ def peers_python(place):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one tool made of one run."""
+    """The alarms of one tool on one run."""
 
     run: Labelled
     alarms: list[Alarm]
 
     def first(self, *severities, kinds=None, by=math.inf):
-        """The index of the first finding of these severities, of these kinds if given, by that index."""
+        """The index of the first finding with these severities, of these kinds and up to that index if given."""
         fitting = (one for one in self.alarms if one.severity in severities and (kinds is None or one.kinds & kinds))
         return min((one.index for one in fitting if one.index <= by), default=None)
 
@@ -256,12 +256,12 @@ class Outcome:
 
     @property
     def is_remarked(self):
-        """Whether a kind that is no failure was remarked in time."""
+        """Whether a kind that is not a failure got a remark in time."""
         return self.run.kind in REMARKED and self.first("info", kinds=self.run.accept, by=self.run.deadline) is not None
 
     @property
     def onset_off(self):
-        """How many points the onset that the first right finding tells is from the true one; None: it tells none."""
+        """Points between the onset in the first right finding and the true one; None if it reports none."""
         right = [one for one in self.alarms if one.severity in SERIOUS and one.kinds & self.run.accept]
         if not right or right[0].onset_step is None or self.run.onset is None:
             return None
@@ -276,12 +276,12 @@ def wilson(hits, of):
         return "-"
     z, share = 1.96, hits / of
     middle, spread = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    low, high = (abs(middle + sign * spread) / (1 + z * z / of) for sign in (-1, 1))  # -0 at no hits
+    low, high = (abs(middle + sign * spread) / (1 + z * z / of) for sign in (-1, 1))  # avoids -0 without hits
     return f"{100 * share:.0f} % ({100 * low:.0f}-{100 * high:.0f})"
 
 
 def score(outcomes, own, tool):
-    """The counts of one tool; `own` are rlvitals' outcomes, for the runs whose kinds the tool has an alert for."""
+    """The counts of one tool. `own` holds the outcomes of rlvitals, for the runs whose kinds the tool can alert on."""
     failing = [one for one in outcomes if one.run.verdict == "fail"]
     healthy = [one for one in outcomes if one.run.verdict == "healthy"]
     named = [one for one in failing if one.named_at is not None]

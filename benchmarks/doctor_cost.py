@@ -1,15 +1,15 @@
-"""What one row costs the doctor: microseconds per `Monitor.update`, first rows against last, beside its peers.
+"""The cost of one row for the monitor: microseconds per `Monitor.update`, first rows against last, beside its peers.
 
     python benchmarks/doctor_cost.py [--rows 100000] [--slices 20] [--peers PEERS_VENV/bin/python] [--seconds 60]
                                      [--profile]
 
-The rows hold 60 metric names as TRL's GRPO trainer and verl log them, healthy and noisy, all default rules on;
-`--slices` adds the reward of so many environments. A peer
-runs on the same rows in the interpreter that has it (see `doctor_peers.py`), one after the other, never two at a time;
-one that looks through its whole history again and again is stopped after `--seconds` and its row count is printed.
+The rows hold 60 metric names as TRL's GRPO trainer and verl log them, healthy and noisy, with all default rules on.
+`--slices` adds the reward of that many environments. The peers run on the same rows in the interpreter that has them
+(see `doctor_peers.py`), one after the other. A peer that scans its whole history again and again is stopped after
+`--seconds`, and its row count is printed.
 
-Two clocks: what a training step waits for (wall), which on a shared machine also counts the neighbours, and what the
-thread itself used (cpu). The targets are judged by both, each said by name.
+There are two clocks: the time a training step waits (wall), which on a shared machine includes other processes, and the
+time the thread itself used (cpu). The targets are checked against both, and each is labelled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from time import perf_counter_ns, thread_time_ns
 
 TARGET_P50, TARGET_P99 = 300.0, 1000.0
 EDGE = 1000
-"""The first and the last so many rows, compared to see whether the cost grows."""
+"""The number of first and last rows that are compared to see whether the cost grows."""
 
-# Level and noise of each series, as healthy runs have them.
+# Level and noise of each series in healthy runs.
 TRL_GRPO = {
     "loss": (0.01, 0.008), "grad_norm": (0.6, 0.15), "learning_rate": (1e-6, 0.0), "epoch": (0.5, 0.0),
     "num_tokens": (1e7, 0.0), "reward": (0.5, 0.06), "reward_std": (0.3, 0.04), "frac_reward_zero_std": (0.2, 0.06),
@@ -64,12 +64,12 @@ SERIES = TRL_GRPO | VERL
 
 
 def add_slices(count: int) -> None:
-    """Let every row have the reward of so many environments besides."""
+    """Add the reward of this many environments to every row."""
     SERIES.update({f"reward/env=env{number}": (0.3 + 0.02 * number, 0.08) for number in range(count)})
 
 
 def rows(count: int) -> Iterator[dict[str, float]]:
-    """The same rows for everyone: made one by one, so that memory stays flat here too."""
+    """The same rows for every tool, made one by one, so that memory stays constant here too."""
     noise = random.Random(0)
     for step in range(1, count + 1):
         learned = 0.3 * (1 - 0.5 ** (step / (0.1 * count)))
@@ -82,8 +82,8 @@ def rows(count: int) -> Iterator[dict[str, float]]:
 
 
 def timed(take: Callable[[dict[str, float]], object], count: int, seconds: float) -> dict[str, float]:
-    """Microseconds of every row on both clocks, summed up, and the memory gained after the first rows."""
-    wall, cpu = array("d", bytes(8 * count)), array("d", bytes(8 * count))  # taken before, so that they do not grow
+    """A summary of the microseconds per row on both clocks, and of the memory gained after the first rows."""
+    wall, cpu = array("d", bytes(8 * count)), array("d", bytes(8 * count))  # allocated before, so that they do not grow
     early = 0.0
     end = perf_counter_ns() + seconds * 1e9
     number = 0
@@ -102,7 +102,7 @@ def timed(take: Callable[[dict[str, float]], object], count: int, seconds: float
 
 
 def resident() -> float:
-    """The process's memory in KiB; 0 where the system does not say."""
+    """The process's memory in KiB; 0 if the system does not report it."""
     gc.collect()
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
@@ -140,7 +140,7 @@ def run_ours(count: int, seconds: float) -> dict[str, float]:
 
 
 def run_peer(tool: str, count: int, seconds: float) -> dict[str, float]:
-    """In the peers' own interpreter."""
+    """Runs in the interpreter of the peers."""
     import doctor_peers
 
     peer = {"rldoctor": doctor_peers.RlDoctor, "rlwatch": doctor_peers.RlWatch}[tool]()

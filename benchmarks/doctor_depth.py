@@ -1,10 +1,10 @@
-"""How deep the doctor looks, on generated runs: which slice collapsed, what a fall of the reward comes from, whether
-exploration is lost, and what goes wrong with experts and with distillation.
+"""Detailed diagnosis on generated runs: which slice collapsed, the origin of a fall of the reward, whether exploration
+is lost, and faults of experts and of distillation.
 
     python benchmarks/doctor_depth.py [slices] [origins] [exploration] [answers] [experts] [distillation]
                                       [--seeds 500-539] [--misses]
 
-A share comes with its 95 % interval (Wilson). In time is by onset and 15 rows or a fifth of the run.
+Shares have a 95 % interval (Wilson). In time means by onset + 15 rows or a fifth of the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators live with the tests
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators are in tests/
 
 from corpus import answers, distillation, experts, exploration, origins, slices
 from doctor import SERIOUS, seeds_of, table, wilson
@@ -161,7 +161,7 @@ def judge_exploration(seeds, show_misses):
         for framework in exploration.SPELLINGS:
             run = exploration.narrowing_run(seed, framework)
             at = [index for index, one in findings_of(run, algorithm="grpo") if one.rule == "coverage_lost"]
-            # The onset's own evaluation is the last good one: the fourth after it is the latest.
+            # The evaluation at the onset is the last good one; the finding must come by the fourth after it.
             first, last = run.evaluations[run.onset], run.evaluations[min(run.onset + 4, len(run.evaluations) - 1)]
             hit = any(first < index <= last for index in at) and not any(index <= first for index in at)
             by[framework].append(hit)
@@ -188,15 +188,15 @@ def judge_exploration(seeds, show_misses):
 
 
 def latest(run):
-    """The row by which it must be said: the run's own, else as usual; what is wrong from the start, within the run."""
+    """The row by which it must be reported: the run's own limit or the usual one; without an onset, the end."""
     if getattr(run, "last", None) is not None:
         return run.last
     return deadline(run) if run.onset else len(run.rows)
 
 
 def judge_planted(title, cases, seeds, show_misses):
-    """`cases`: what is planted, the rules that say so, how to make the run, how to make a healthy one of its kind. A
-    healthy run counts where the same rules warn about it.
+    """`cases`: what is planted, the rules that report it, how to make the run, how to make a healthy one of its kind. A
+    healthy run counts as a false alarm if the same rules warn about it.
     """
     rows, misses = [], []
     for planted, rules, make, healthy in cases:
@@ -265,7 +265,7 @@ DISTILLATION_RULES = {
 
 
 def cases_of(make, troubles, rules):
-    """A case for each trouble and framework whose logs can show it."""
+    """A case for each trouble and each framework whose logs can show it."""
     return [
         (f"{trouble}, {framework}", rules[trouble], partial(make, framework=framework, trouble=trouble),
          partial(make, framework=framework))

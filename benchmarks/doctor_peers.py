@@ -1,13 +1,14 @@
-"""The peers `doctor.py` puts beside rlvitals: each fed row by row through its own live interface, at its defaults.
+"""The peers that `doctor.py` compares with rlvitals: each is fed row by row through its live interface, with defaults.
 
     PEERS_VENV/bin/python benchmarks/doctor_peers.py TOOL < rows.jsonl > alerts.jsonl
 
-Runs in a virtual environment of its own. In: a line {"run": …, "algorithm": …, "config": …} opens a run, each further
-line {"row": {…}} is a row of it. Out: a line {"tool": …, "version": …}, then one {"run", "index", "alert", "severity"}
-per alert, where index is the row that raised it (one outside a run, `trouble`, says what could not be fed).
+Runs in a separate virtual environment. Input: a line {"run": …, "algorithm": …, "config": …} opens a run, and each
+further line {"row": {…}} is a row of it. Output: a line {"tool": …, "version": …}, then one {"run", "index", "alert",
+"severity"} per alert, where index is the row that raised it (an alert `trouble` outside a run reports what could not
+be fed).
 
-Where a tool knows a framework's names they come first in `NAMES`; the names it does not know are added, as its
-documentation has the user of another trainer do by hand. No tool is denied a series because of its name.
+The framework's names that a tool knows come first in `NAMES`. Names that it does not know are added, as its
+documentation asks users of other trainers to do by hand. No tool misses a series because of its name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import ClassVar
 
 PACKAGES = {"rldoctor": "rldoctor==0.2.0", "rlwatch": "rlwatch==0.5.1", "rlprobe": "rlprobe==0.1.0"}
 
-# What each alert is called among rlvitals' kinds. Generous: everything an alert can reasonably be read as.
+# The kinds of rlvitals for each alert. Generous: every kind that the alert can reasonably mean.
 KINDS = {
     "rldoctor": {
         "advantage_collapse": "zero_variance reward_floor saturated groups_filtered dead_gradient not_learning",
@@ -62,7 +63,7 @@ KINDS = {
     },
 }
 
-# One quantity under the names trainers give it; the first that a row has counts.
+# The names that trainers give to one quantity; the first one in a row counts.
 NAMES = {
     "reward": "reward reward_mean rewards/mean env/reward_mean critic/score/mean critic/rewards/mean objective/scores "
     "objective/rlhf_reward rollout/reward_mean train/rollout/reward_mean reward/mean reward/avg_raw_reward "
@@ -109,7 +110,7 @@ def numbers(row):
 
 
 def quantities(row):
-    """What a row says, by quantity. Entropy logged as a loss has its sign turned, as rlwatch does it."""
+    """The values of a row by quantity. The sign of an entropy logged as a loss is inverted, as in rlwatch."""
     row = numbers(row)
     found = {}
     for quantity, names in NAMES.items():
@@ -120,7 +121,7 @@ def quantities(row):
 
 
 class RlDoctor:
-    """`LiveMonitor`: looks at the whole history on every 25th row from the 60th on. It knows the names by itself."""
+    """`LiveMonitor`: reads the whole history on every 25th row from the 60th on. It knows the names itself."""
 
     settings: ClassVar[dict[str, int]] = {}
 
@@ -135,13 +136,13 @@ class RlDoctor:
 
 
 class EagerRlDoctor(RlDoctor):
-    """The same, allowed to look on every 5th row from the 20th on: not its default, but the issue is time."""
+    """The same on every 5th row from the 20th on: not its default, but detection time is what is compared."""
 
     settings: ClassVar[dict[str, int]] = {"check_every": 5, "min_steps": 20}
 
 
 class RlWatch:
-    """`log_step` on every row, alerts as they come out of its own cool-down."""
+    """`log_step` on every row; alerts are those that pass its own cool-down."""
 
     fields: ClassVar[dict[str, str]] = {
         "entropy": "entropy",
@@ -171,9 +172,9 @@ class RlWatch:
 
 
 class RlProbe:
-    """What its `watch` does on each look, without the files between: all detectors over all rows so far.
+    """What its `watch` does on each poll, without the intermediate files: all detectors over all rows so far.
 
-    Its TRL adapter leaves NaN out; here they are counted into the fields its gradient check reads.
+    Its TRL adapter drops NaN values; here they are counted in the fields that its gradient check reads.
     """
 
     fields: ClassVar[dict[str, str]] = {
@@ -221,7 +222,7 @@ class RlProbe:
         self.records.append(
             StepRecord(step=step, nan_count=nans, inf_count=infinities, reward_components=parts, **metrics)
         )
-        if len(self.records) < 30:  # as its watcher and every detector ask for
+        if len(self.records) < 30:  # as its watcher and every detector require
             return []
         found = diagnose_view(RunView(self.manifest, self.records))
         new = [(one.signature_id, {"warn": "warning"}.get(one.severity, one.severity)) for one in found]
@@ -239,7 +240,7 @@ def package_of(tool):
 
 def main(name):
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a tool prints by itself is not an answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # hides what a tool prints itself
 
     def answer(**fields):
         answers.write(json.dumps(fields) + "\n")

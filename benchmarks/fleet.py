@@ -1,8 +1,8 @@
 """How long a scrape of `/metrics` takes with many live runs: `python benchmarks/fleet.py --runs 200`.
 
-Every run is recorded by this process and goes on between two scrapes, so that no scrape can be answered from what the
-one before knew. The server is `rlvitals serve` in a process of its own. Prints the wall time of each scrape as a client
-sees it, the processor time the server spent on it, and the machine's load, since a busy machine makes it wait.
+This process records every run and continues it between two scrapes, so that no scrape can be answered from the previous
+one. The server is `rlvitals serve` in a separate process. Prints the wall time of each scrape for the client, the
+processor time that the server spent on it, and the machine's load, since a busy machine makes it wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def record(folder: Path, count: int, rows: int) -> list[rlvitals.Run]:
     for number in range(count):
         run = rlvitals.start(
             folder / f"run-{number:04d}", algorithm="grpo", framework="trl", display="none", hardware=False,
-            monitor=number % 10 == 0,  # the doctor of all of them would keep this process busy for minutes
+            monitor=number % 10 == 0,  # monitors on all of them would keep this process busy for minutes
         )  # fmt: skip
         with open(folder / f"run-{number:04d}" / "logs" / "training_metrics.jsonl", "ab") as log:
             log.write(past)
@@ -79,7 +79,7 @@ def measure(server: subprocess.Popen[str], runs: list[rlvitals.Run], options: ar
         for step in range(options.between):
             for run in runs:
                 run.log(row(step), step=options.rows + number * options.between + step)
-        time.sleep(1.2)  # beyond the time for which a page is given again
+        time.sleep(1.2)  # longer than a page is cached
         before = sum(process.cpu_times()[:2])
         began = time.perf_counter()
         with urllib.request.urlopen(url, timeout=60) as answer:

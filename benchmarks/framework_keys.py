@@ -1,8 +1,8 @@
-"""Finds string keys in Python source that may be metric names: what `framework_names.py` collects from.
+"""Finds string keys in Python source that may be metric names, for `framework_names.py`.
 
-Only the syntax tree is read; nothing of a framework is imported. A key is found where it is written: in a dictionary,
-in an assignment to a subscript, or as an argument of a call. It is kept with its container, the variable or function it
-goes into, because that tells metrics from settings.
+Only the syntax tree is read; frameworks are not imported. A key is found where it is written: in a dictionary, in an
+assignment to a subscript, or as an argument of a call. It is kept with its container, the variable or function that
+takes it, because the container distinguishes metrics from settings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 MOST_EXPANDED = 64
-"""Names that one key written in a loop over literal values may become."""
+"""The most names that one key in a loop over literal values may become."""
 
 Bindings = Mapping[str, tuple[str, ...]]
 
@@ -23,9 +23,9 @@ class Key:
     """One key, and where it is written."""
 
     name: str
-    """With `{x}` for every part that is not a literal."""
+    """The key, with `{x}` for every part that is not a literal."""
     container: str
-    """What takes it: a variable (`metrics`, `self._metrics`) or a function (`return of f`, `call to scalar`)."""
+    """The container: a variable (`metrics`, `self._metrics`) or a function (`return of f`, `call to scalar`)."""
     scope: str
     """The class and function around it, as `Class.function`."""
     line: int
@@ -139,7 +139,7 @@ class _Keys:
             yield Key(name, container, ".".join(self.scope), key.lineno)
 
     def _names(self, key: ast.expr | None, *, strict: bool = False) -> tuple[str, ...]:
-        """What a key may be: several names where it is made in a loop over literal values. `strict`: only texts."""
+        """The possible names of a key: several if it is made in a loop over literal values. `strict`: only texts."""
         match key:
             case ast.Constant(value=str(text)):
                 return (text,)
@@ -180,7 +180,7 @@ def _count(pieces: list[tuple[str, ...]]) -> int:
 
 
 def _loop_values(target: ast.expr, over: ast.expr) -> Bindings:
-    """The literal texts a loop runs over, by the variable that takes them."""
+    """The literal texts of a loop, by the loop variable."""
     if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr == "items":
         over, single = over.func.value, False
     else:

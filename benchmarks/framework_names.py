@@ -4,11 +4,11 @@
     python benchmarks/framework_names.py table             # writes docs/framework-names.md from that list
     python benchmarks/framework_names.py missing [NAME]    # names that the catalogue does not resolve
 
-`framework_names.yaml` says for each framework which version is read and which keys in its code are metrics; SOURCES has
-one folder for each (`at` there). `framework_keys.py` reads the keys. The list that comes out, `framework_names.tsv`, is
+`framework_names.yaml` lists for each framework the version to read and the keys in its code that are metrics; SOURCES
+has one folder for each (`at` there). `framework_keys.py` reads the keys. The resulting list, `framework_names.tsv`, is
 committed: facts only (name, example, file and line, concept), so that the table needs no sources. Read its diff before
-you commit it: the last column is what the catalogue says a name means. After a change of the catalogue alone, `resolve`
-writes that column again.
+you commit it: the last column is the meaning of a name in the catalogue. If only the catalogue changed, `resolve`
+rewrites that column.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Name:
 
     framework: str
     trainer: str
-    """The framework of the catalogue within which it is looked up: `trl_grpo` for a name of TRL's GRPOTrainer."""
+    """The framework of the catalogue in which it is looked up: `trl_grpo` for a name of TRL's GRPOTrainer."""
     pattern: str
     example: str
     source: str
     """File and line of the key in the framework's code."""
     concept: str = ""
-    """What the catalogue said it means; empty where it does not know it."""
+    """The concept in the catalogue; empty if the name is unknown."""
 
 
 def recipes() -> list[dict]:
@@ -56,7 +56,7 @@ def recipes() -> list[dict]:
 
 
 def meaning(name: Name) -> str:
-    """The concept of the name within its framework; empty for none, or where only another framework has the name."""
+    """The concept of the name in its framework; empty for none, or if only another framework has the name."""
     found = catalog.reader(name.trainer).matches(name.example)
     return found[0].metric.id if found and found[0].in_framework else ""
 
@@ -74,7 +74,7 @@ def write(names: list[Name]) -> None:
 
 
 def collected(recipe: dict, sources: Path) -> Iterator[Name]:
-    """The names of one framework: what its rules pick from the code, then what is only written down."""
+    """The names of one framework: those its rules select from the code, then those listed by hand."""
     root = sources / recipe["at"]
     seen = set()
     for rule in recipe["rules"]:
@@ -92,7 +92,7 @@ def collected(recipe: dict, sources: Path) -> Iterator[Name]:
 
 
 def _picked(rule: dict, root: Path) -> Iterator[tuple[str, str]]:
-    """Keys in the code that go into one of the rule's containers."""
+    """Keys in the code with one of the rule's containers."""
     into, scope = re.compile(rule["into"]), re.compile(rule.get("of", ""))
     only, but = re.compile(rule.get("only", ".+")), re.compile(rule.get("but", "$^"))
     for path in _files(rule, root):
@@ -104,7 +104,7 @@ def _picked(rule: dict, root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _written(rule: dict, root: Path) -> Iterator[tuple[str, str]]:
-    """Names that the code makes in a way the syntax tree does not show, with the line that makes them."""
+    """Names that the code builds in a way the syntax tree does not show, with the line that builds them."""
     (path,) = _files(rule, root)
     lines = path.read_text(encoding="utf-8").splitlines()
     line = next((number for number, text in enumerate(lines, 1) if rule["line"] in text), None)
@@ -123,7 +123,7 @@ def _files(rule: dict, root: Path) -> list[Path]:
 
 
 def _patterns(key: str, rule: dict, recipe: dict) -> Iterator[str]:
-    """The full names of a key: what the framework puts around it, and alternatives that the code lists."""
+    """The full names of a key: with what the framework adds around it, and the alternatives listed in the code."""
     for template in rule.get("as", ["{}"]):
         expanded = {**recipe.get("expand", {}), **rule.get("expand", {})}
         pieces = PLACEHOLDER.split(template.replace("{}", key))
@@ -149,7 +149,7 @@ def _example(pattern: str, rule: dict, recipe: dict) -> str:
 
 
 def page(names: list[Name]) -> str:
-    """The page of the docs."""
+    """The page for the docs."""
     rows = []
     for recipe in recipes():
         own = [name for name in names if name.framework == recipe["id"]]

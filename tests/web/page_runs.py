@@ -75,7 +75,7 @@ def long(path: Path) -> None:
 
 
 def resumed(path: Path) -> None:
-    """A resumed run: the last steps of its first attempt are ghosts, and their values are in the range of the others."""
+    """A resumed run: the last steps of its first attempt are ghosts, with values in the range of the others."""
     run = start(path, monitor=False)
     for step in range(1, 21):
         run.log({"loss": 1.7 if step > 10 else 3.0}, step=step)
