@@ -1,4 +1,4 @@
-"""Does `rlvitals gate` keep its word: false failures of healthy changes, and harm that it finds, with 3 baselines.
+"""The reliability of `rlvitals gate` with 3 baselines: false failures of healthy changes, and regressions found.
 
     python benchmarks/gate.py seeds                   list the trainings, before any of them is run, in gate_seeds.tsv
     python benchmarks/gate.py train DIR [--cores N] [--seconds S] [--list NAME]
@@ -7,17 +7,17 @@
     python benchmarks/gate.py measure [DIR] [--design] [--baselines N]
                                                       84 generated pairs, and four for each group trained in DIR
 
-A pair is a candidate and three baselines that differ by their seed alone. Generated pairs come from the simulator of
-tests/corpus: one world a pair, four runs of it, written as a framework's log. Real pairs are trainings of the tiny
-trainers (`rlvitals train`) in groups of four, by the recipes below. Each of a group is a candidate once, beside the
-other three: four pairs that are not independent of each other. The machine must be idle, and N at most the number of
-its physical cores: what else runs counts as the run's own speed.
+A pair is a candidate and three baselines that differ only in their seed. Generated pairs come from the simulator of
+tests/corpus: one world per pair, with four runs, written as a framework's log. Real pairs are trainings of the tiny
+trainers (`rlvitals train`) in groups of four, by the recipes below. Each run of a group is the candidate once, with the
+other three as baselines: these four pairs are not independent. The machine must be idle, and N at most the number of
+its physical cores: other processes would change the measured speed.
 
-Worse candidates are copies: every value of the goal lowered by 10 % of its size, or every speed by 15 % (step times
-and the clock stretched accordingly). `handicapped` are candidates that were really trained with a third of the
-learning rate, beside three runs of their group.
+Worse candidates are copies: every value of the goal is lowered by 10 % of its size, or every speed by 15 % (step times
+and the clock are stretched accordingly). `handicapped` candidates were really trained with a third of the learning
+rate, and are compared with three runs of their group.
 
-The numbers of `views/gate.py` were chosen with `priors` and `measure --design`: other seeds.
+The constants in `views/gate.py` were chosen with `priors` and `measure --design`, which use other seeds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 SEEDS = HERE / "gate_seeds.tsv"
-sys.path.insert(0, str(HERE.parent / "tests"))  # the simulator lives with the tests
+sys.path.insert(0, str(HERE.parent / "tests"))  # the simulator is in tests/
 
 BASELINES = 3
 START_SEED = 9000
@@ -55,8 +55,8 @@ WORDS = ("red", "blue", "green", "black", "white", "brown")
 
 QUIET = {"display": "none", "save_steps": 100_000, "early_stopping": 0}
 RECIPES = {
-    # What a gate is for: trainings that have converged at their end, with batches and steps enough for seeds to agree,
-    # and with the same work in every step.
+    # Trainings that suit a gate: they have converged at their end, their batches and steps suffice for seeds to agree,
+    # and every step does the same work.
     "ppo": {
         "families": (), "dataset": "words.jsonl", "reward": "grade", "held_out": 6, "max_new_tokens": 4,
         "batch_size": 128, "minibatch_size": 64, "ppo_epochs": 1, "eval_steps": 1000, "steps_per_epoch": 1000,
@@ -74,27 +74,27 @@ RECIPES = {
     },
 }  # fmt: skip
 RECIPES["short-ppo"] = RECIPES["ppo"] | {"batch_size": 64, "minibatch_size": 32, "max_steps": 30}
-"""What a gate is not for: a training that ends while seeds still differ."""
+"""A training that does not suit a gate: it ends while seeds still differ."""
 
 GOALS = {"kto": "eval_rewards/margins"}
-"""What is passed as `--metric`: of a preference run the margin of the same held-out examples every time, since the
-margin of a batch depends on what is in it."""
+"""The value of `--metric`. For a preference run it is the margin on the held-out examples, which are always the same;
+the margin of a batch depends on its examples."""
 
 STARTS = {"ppo": ({"max_steps": 1, "warm_up_steps": 45}, "warm_start"),
           "kto": ({"max_steps": 1, "warm_up_steps": 300}, "tiny_model")}  # fmt: skip
-"""What every training of a trainer starts from is trained once: how, and where it is left."""
+"""The common start of all trainings of a trainer is trained once: its settings, and the folder of the result."""
 
 PLAN = {
     "report": (7000, ("ppo", "kto", "grpo") * 2 + ("ppo",) * 3 + ("ppo", "kto", "grpo") * 2),
     "design": (6000, ("ppo", "grpo", "kto", *("short-ppo",) * 6)),
     "short": (5000, ("short-ppo",) * 6),
 }
-"""The first seed of each list, and its groups in the order they are trained."""
+"""The first seed of each list, and its groups in the order of training."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training: of which group it is, in which part, by which recipe, with which seed."""
+    """One training: its group, part, recipe and seed."""
 
     list: str
     group: str
@@ -112,8 +112,8 @@ class Training:
 
 
 def planned():
-    """Every training, in the order they are run: four of a group, which differ by their seed alone, and one that is
-    handicapped beside the first group of a recipe.
+    """Every training, in the order of running: four per group, which differ only in their seed, and a handicapped one
+    for the first group of a recipe.
     """
     found, counted = [], defaultdict(int)
     for kind, (first, recipes) in PLAN.items():
@@ -142,8 +142,8 @@ def write_seeds():
 
 
 def train_all(root, cores, seconds, kind):
-    """Train in the order of the list, as many at a time as there are cores, each on one that no other uses. What has
-    not begun after so many seconds is left out, and what has not ended is killed.
+    """Train in the order of the list, as many at a time as there are cores, each on its own core. After `seconds` no
+    training is started, and running ones are killed.
     """
     until = time.monotonic() + seconds
     load_libraries()
@@ -154,7 +154,7 @@ def train_all(root, cores, seconds, kind):
     free, running = (
         list(range(0, processors, max(processors // cores, 1)))[:cores],
         {},
-    )  # far apart: two may be one core
+    )  # far apart: two neighbours may share a physical core
     while running or waiting:
         if time.monotonic() > until:
             waiting.clear()
@@ -173,7 +173,7 @@ def train_all(root, cores, seconds, kind):
 
 
 def _forked(training, root, core):
-    """A child of this process, which has imported what a training needs."""
+    """Fork a training from this process, which has imported the libraries."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -193,7 +193,7 @@ def _train(training, root):
     from rlvitals.train import recipe
 
     target = root / training.folder
-    shutil.rmtree(target, ignore_errors=True)  # left half done
+    shutil.rmtree(target, ignore_errors=True)  # incomplete
     given = QUIET | RECIPES[training.recipe] | {"output_dir": str(target), "seed": training.seed}
     if training.trainer == "kto":
         del given["early_stopping"]
@@ -223,7 +223,7 @@ def _train(training, root):
 
 
 def load_libraries():
-    """Import once what every child needs."""
+    """Import the libraries that every child needs, once."""
     import torch
     import transformers  # noqa: F401
     import trl  # noqa: F401
@@ -237,7 +237,7 @@ def load_libraries():
 
 
 def write_data(root):
-    """What the trainings read."""
+    """The data that the trainings read."""
     from rlvitals.train.kto import data as preferences
 
     root.mkdir(parents=True, exist_ok=True)
@@ -259,11 +259,11 @@ FAMILIES = (
 PAIRS_A_FAMILY = 6
 GENERATED_SEED, GENERATED_DESIGN_SEED = 800, 500
 NODE = 0.02
-"""How much the machines differ in speed, as a standard deviation of its logarithm."""
+"""The standard deviation of the logarithm of the speed between machines."""
 
 
 def generated(framework, algorithm, seed, count):
-    """So many runs of one world, which differ by their random numbers alone; rows with a clock."""
+    """`count` runs of one world that differ only in their random numbers; the rows have times."""
     from corpus.build import Scene, complete, draw
     from corpus.build import settings_of as world_settings
     from corpus.habits import HABITS, PAIR_HABITS
@@ -311,7 +311,7 @@ def written(rows, path):
 
 
 def lowered(rows, goal):
-    """Every value of the goal lowered by a share of its size."""
+    """The rows with every value of the goal lowered by a share of its size."""
     return [
         row | {goal: row[goal] - LOWER * abs(row[goal])} if isinstance(row.get(goal), float | int) else row
         for row in rows
@@ -319,7 +319,7 @@ def lowered(rows, goal):
 
 
 def slowed(rows, view):
-    """Every speed lowered, every time and the clock stretched."""
+    """The rows with every speed lowered, and every duration and the clock stretched."""
     factors = {}
     for name in view.metrics:
         concept = view.concept(name) or ""
@@ -339,7 +339,7 @@ def slowed(rows, view):
 
 
 def copied(run, target, change):
-    """A copy of a run's directory whose rows are changed, those of evaluations too."""
+    """A copy of a run's directory with changed rows, those of evaluations included."""
     shutil.copytree(
         run, target, ignore=shutil.ignore_patterns("index", "*model*", "warm_start", "checkpoint*", "rollouts")
     )
@@ -476,8 +476,8 @@ def measure(root, *, design, baselines, verbose):
 
 
 def priors(root):
-    """For each measure, as limma's fitFDist: how the spread between runs of one kind relates to the noise within; and
-    how often p is small where each run is compared with the next three, which should be as often as p says.
+    """For each measure, as in limma's fitFDist: the ratio of the spread between runs of one kind to the noise within
+    them; and how often p is small when each run is compared with the next three, which should match p.
     """
     from scipy.special import digamma, polygamma
 

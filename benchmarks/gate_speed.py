@@ -1,4 +1,4 @@
-"""Which clock tells a slower program from a busy machine: wall time, CPU time, or either beside a timed fixed workload.
+"""Which clock distinguishes a slower program from a busy machine: wall time, CPU time, or either next to a workload.
 
     python benchmarks/gate_speed.py train ppo|grpo DIR CORE STEPS SEED...    train on one core, one after the other
     python benchmarks/gate_speed.py look DIR...                              how far the runs of each folder differ

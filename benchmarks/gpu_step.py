@@ -1,8 +1,8 @@
-"""A step's statistics on a GPU: fused and queued, beside one `.item()` each, one stacked copy, and torch.compile.
+"""A step's statistics on a GPU: fused and queued, compared with one `.item()` each, a stacked copy and torch.compile.
 
     PYTHONPATH=src:benchmarks python benchmarks/gpu_step.py [--quick]
 
-The plain ways compute a smaller set of the same numbers by tensor operations, as the trainers do.
+The plain ways compute a subset of the same numbers with tensor operations, as trainers do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make_step(seed):
 
 
 def by_operations(data, select):
-    """The numbers one after the other: of the selected tokens as trainers do, or by where() so that nothing waits."""
+    """The numbers one after the other: over the selected tokens as in trainers, or with where(), which never waits."""
     mask = data["mask"]
     count = mask.sum()
 
@@ -102,14 +102,14 @@ def stacked_way(data):
 
 
 def largest_error(made, data):
-    """Against the plain operations in float64, which the tests check against numpy."""
+    """The largest error against the plain operations in float64, which the tests check against numpy."""
     plain = StepStatistics(clip_low=LOW, clip_high=HIGH, dual_clip=3.0, use_kernels=False)(**data).values()
     got = made(**data).values()
     return max(abs(got[name].number - v.number) / max(abs(v.number), 1e-2) for name, v in plain.items())
 
 
 def behind_work(way, before=lambda: None):
-    """How long the call keeps the host while the device has 20 ms to do."""
+    """How long the call blocks the host while the device has 20 ms of work."""
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     times = []
     for _ in range(5):
@@ -124,7 +124,7 @@ def behind_work(way, before=lambda: None):
 
 
 def report_logging(count=20):
-    """A row of device scalars: `run.log` copies them together and returns, `.item()` waits for each."""
+    """A row of device scalars: `run.log` copies them in one transfer and returns, `.item()` waits for each."""
     scalars = {f"metric/{index}": torch.rand((), device="cuda") for index in range(count)}
     with tempfile.TemporaryDirectory() as folder, rlvitals.start(folder, monitor=False, display="none") as run:
 

@@ -1,4 +1,4 @@
-"""How the GPU benchmarks measure: device time by events, host time by the clock, waits as torch itself reports them."""
+"""Measurements of the GPU benchmarks: device time by events, host time by the clock, waits as torch reports them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WARM_UP_SECONDS = 0.1
 
 
 HEAD_START_CYCLES = 2_000_000
-"""About a millisecond: longer than the host takes to queue what is measured."""
+"""About a millisecond: longer than the host takes to queue the measured work."""
 
 
 def device_ms(work, repeats=QUANTITY):
-    """The median time of one call on the device, after a tenth of a second of warming up.
+    """The median time of one call on the device, after a warm-up of a tenth of a second.
 
-    The device is kept busy while the host queues the call, so that the host's own time is not part of it.
+    The device is kept busy while the host queues the call, so the time of the host is not included.
     """
     started = time.perf_counter()
     while time.perf_counter() - started < WARM_UP_SECONDS:
@@ -39,7 +39,7 @@ def device_ms(work, repeats=QUANTITY):
 
 
 def graph_ms(work, calls=10):
-    """Device time of one call with the launches out of the way: many calls in one graph, divided."""
+    """Device time of one call without launch overhead: the time of a graph of many calls, divided by their number."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -50,7 +50,7 @@ def graph_ms(work, calls=10):
 
 
 def host_us(work, repeats=200):
-    """The median time that one call keeps the host; the device is idle before each."""
+    """The median time that one call blocks the host; the device is idle before each."""
     for _ in range(5):
         work()
     times = []
@@ -77,7 +77,7 @@ def waits(work):
 
 
 def extra_gib(work):
-    """Peak memory above what was there before."""
+    """Peak memory above the memory in use before."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -89,7 +89,7 @@ def extra_gib(work):
 
 
 def machine():
-    """The device and the libraries, in a line."""
+    """The device and the libraries, in one line."""
     import triton
 
     return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}"

@@ -1,9 +1,9 @@
-"""Log-probs and entropies from logits on a GPU, beside the ways of TRL, verl, ROLL and torch.compile.
+"""Log-probs and entropies from logits on a GPU, compared with the ways of TRL, verl, ROLL and torch.compile.
 
     PYTHONPATH=src:benchmarks python benchmarks/gpu_tokens.py [--tune] [--quick]
 
-The floor is the time to read the logits once at the measured bandwidth. The other ways re-create the sequence of tensor
-operations of each framework from its definition; none of their code is used.
+The lower bound is the time to read the logits once at the measured bandwidth. The other ways re-create the sequence of
+tensor operations of each framework from its definition; none of their code is used.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def error(got, want, some):
 
 
 def tune(logits, other, ids):
-    """Which tiles are quickest here; the constants of triton_tokens come from this."""
+    """Find the fastest tiles on this device; the constants of triton_tokens come from this."""
     for name, is_pair in (("TILE", False), ("PAIR_TILE", True)):
         kept, timed = getattr(triton_tokens, name), []
         for tile in TILES:

@@ -1,17 +1,18 @@
-"""What being watched costs a real training step of a 0.5B policy on a GPU.
+"""The cost of monitoring for a real training step of a 0.5B policy on a GPU.
 
     PYTHONPATH=src:benchmarks python benchmarks/gpu_training_step.py [--rounds 12] [--layers 24]
 
 A policy with the shape of Qwen2.5-0.5B (random weights) takes one GRPO step: forward pass, log-probs of the chosen
-tokens, clipped loss, backward pass, clipping, AdamW; bf16 autocast, weights in float32. In turn in each round:
+tokens, clipped loss, backward pass, clipping, AdamW; bf16 autocast, weights in float32. Each round runs in turn:
 
 bare        log-probs by log_softmax and gather, as the loss needs them; nothing is measured
 TRL's way   the same, the entropy in pieces of 128 rows, and twelve numbers of the step, one `.item()` each
 verl's way  the same, the entropy of float32 logits in pieces of 2,048 rows, and the same numbers
-rlvitals    `tokens.stats` in place of log_softmax, `StepStatistics`, and `run.log` with the doctor on
+rlvitals    `tokens.stats` in place of log_softmax, `StepStatistics`, and `run.log` with the monitor on
 
 The ways of the frameworks are re-created from the sequence of their tensor operations; none of their code is used. A
-step is timed from its start to the end of its work on the device; the figure is each way's median over the bare one's.
+step is timed from its start to the end of its work on the device. The figure is the median of each way, divided by that
+of the bare one.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def entropy_like_verl(logits):
 
 @torch.no_grad()
 def numbers_of_the_step(logp, entropy, batch, loss, norm):
-    """What a trainer logs of a step at least, one wait each."""
+    """The minimum that a trainer logs for a step; each number waits for the device once."""
     mask = batch["mask"]
     count = mask.sum()
     ratio = torch.exp(logp - batch["old"])
@@ -96,7 +97,7 @@ def numbers_of_the_step(logp, entropy, batch, loss, norm):
 
 
 class Step:
-    """One step of one way of training; all share the policy and its optimizer."""
+    """One step of one way of training; all ways share the policy and its optimizer."""
 
     def __init__(self, policy, optimizer, run):
         self.policy, self.optimizer, self.run = policy, optimizer, run

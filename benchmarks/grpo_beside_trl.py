@@ -1,9 +1,9 @@
-"""The same GRPO in our loop and in TRL's GRPOTrainer with transformers' `generate`: sampled tokens a second, seconds a
-step, and what a minute buys in reward.
+"""The same GRPO in our loop and in TRL's GRPOTrainer with transformers' `generate`: sampled tokens per second, seconds
+per step, and reward per minute.
 
-Both train the agent of the mini mailbox (`examples/trl_mailbox.py`) from the same weights, 8 questions a step and 8
-conversations to each, with the same reward, learning rate and KL. The model has SmolLM2-135M's body; it is first taught
-by the careless agent's examples, which takes about a minute on an H200. Needs a CUDA device and TRL:
+Both train the agent of the mini mailbox (`examples/trl_mailbox.py`) from the same weights, with 8 questions per step, 8
+conversations for each, and the same reward, learning rate and KL. The model has the architecture of SmolLM2-135M. It is
+first trained on examples of the careless agent, which takes about a minute on an H200. Needs a CUDA device and TRL:
 
     python benchmarks/grpo_beside_trl.py
 """
@@ -38,11 +38,11 @@ BODIES = {
     "tiny": {},
 }  # fmt: skip
 SKIPPED = 3
-"""Steps at the beginning that no speed is taken of: graphs are made in them."""
+"""First steps that are not timed: CUDA graphs are captured in them."""
 
 
 def taught(body: str, folder: Path, *, steps: int, rate: float) -> Path:
-    """A model that has learnt from the careless agent's examples."""
+    """A model trained on the careless agent's examples."""
     if not BODIES[body]:
         return warm_start.SHIPPED["careless"]
     tokenizer = warm_start.build().tokenizer
@@ -93,7 +93,7 @@ def ours(start: Path, folder: Path, *, steps: int, rate: float) -> dict[str, lis
 
 
 def trls(start: Path, folder: Path, *, steps: int, rate: float) -> dict[str, list[float]]:
-    """TRL's trainer. The tokens are those that `generate` added, up to the end of each row."""
+    """TRL's trainer. The counted tokens are those that `generate` added, up to the end of each row."""
     import trl_mailbox
     from transformers import TrainerCallback
 
@@ -132,7 +132,7 @@ def trls(start: Path, folder: Path, *, steps: int, rate: float) -> dict[str, lis
 
 
 def summary(name: str, found: dict[str, list[float]]) -> str:
-    """A line of the table."""
+    """One line of the table."""
     seconds = [later - earlier for earlier, later in zip(found["at"], found["at"][1:], strict=False)][SKIPPED - 1 :]
     tokens, sampling = (sum(found[key][SKIPPED:]) for key in ("tokens", "sampling"))
     first, last = fmean(found["reward"][:3]), fmean(found["reward"][-3:])

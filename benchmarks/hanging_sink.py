@@ -1,7 +1,7 @@
-"""A tracker that takes a row and never returns, and how to make it known: as any plug-in, by an entry point.
+"""A tracker that takes a row and never returns, registered like any plug-in, with an entry point.
 
-The follower is a process of its own that imports trackers by name. A folder with an entry point in it, on the
-PYTHONPATH of the trainer, is all it takes.
+The follower is a separate process that imports trackers by name. It finds this one if the trainer's PYTHONPATH has a
+folder with the entry point.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class HangingSink(Sink):
 
 
 def register(folder, name):
-    """Write the entry point into a folder; the PYTHONPATH under which the tracker has that name."""
+    """Write the entry point into a folder; returns the PYTHONPATH with which the tracker has that name."""
     plugin = folder / "hanging_sink-1.dist-info"
     plugin.mkdir(parents=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging-sink\nVersion: 1\n")

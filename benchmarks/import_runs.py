@@ -1,11 +1,11 @@
-"""What bringing in a long run costs: seconds of processor time, memory, rows a second; from MLflow and from Trackio.
+"""The cost of importing a long run from MLflow and from Trackio: seconds of processor time, memory, rows per second.
 
     python benchmarks/import_runs.py [--rows 100000] [--metrics 10] [--server]
 
-A run with so many rows is made in a database of each tracker, by its own package and, for the rows, by SQL. Then
-`rlvitals import` fetches it through the tracker's client in a process of its own, whose processor time and largest
-memory are measured; what Python needs to import the client alone is measured beside it. Every value is compared with
-what was logged. `--server` fetches from a real MLflow server as well.
+A run with `--rows` rows is made in a database of each tracker, with its own package and, for the rows, with SQL. Then
+`rlvitals import` fetches it through the tracker's client in a separate process, whose processor time and peak memory
+are measured. The cost of only importing the client is measured too. Every value is compared with what was logged.
+`--server` fetches from a real MLflow server as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def value(row: int, metric: int) -> float:
 
 
 def measured(words: list[str], environment: dict[str, str]) -> tuple[float, float, float, str]:
-    """Seconds of processor time, seconds, MiB at most and output of a process."""
+    """Seconds of processor time, wall seconds, peak MiB and output of a process."""
     started = time.perf_counter()
     child = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

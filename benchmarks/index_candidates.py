@@ -1,8 +1,7 @@
 """The candidate forms of a run's derived column index, one class each; `index_formats.py` measures them.
 
-Each builds itself from a log in a folder of its own, takes in rows that were appended, and reads series back as
-(steps, values). The code is the least that gives right arrays; where a library has a JSON reader of its own, that one
-reads the log.
+Each form builds itself from a log in its own folder, adds appended rows, and reads series back as (steps, values). The
+code is the minimum that gives correct arrays. If a library has its own JSON reader, that one reads the log.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-if TYPE_CHECKING:  # imported by `load`, so that importing can be timed and a missing package is no error
+if TYPE_CHECKING:  # imported by `load`, so that the import can be timed and a missing package is not an error
     import duckdb
     import numpy as np
     import orjson
@@ -29,7 +28,7 @@ CHUNK_ROWS = 8192  # as in rlvitals' own index
 
 
 class WithoutPandas:
-    """Hides pandas: pyarrow imports it wherever it is installed, 0.2 s that nothing here needs."""
+    """Hides pandas: pyarrow imports it if it is installed, which takes 0.2 s and is not needed here."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -38,7 +37,7 @@ class WithoutPandas:
 
 
 def load(form):
-    """Import what a form needs, for this module to use."""
+    """Import the packages of a form into this module."""
     sys.meta_path.insert(0, WithoutPandas)
     for name, module in form.imports.items():
         globals()[name] = import_module(module)
@@ -64,7 +63,7 @@ class Rlvitals:
 
 
 class Npz:
-    """One uncompressed .npz. NaN stands for a cell that was not logged: plain arrays have nothing else."""
+    """One uncompressed .npz. NaN marks a cell that was not logged: plain arrays have no other missing value."""
 
     imports: ClassVar[Imports] = {"np": "numpy", "orjson": "orjson"}
     packages = ("numpy", "orjson")
@@ -189,7 +188,7 @@ class DuckDbFile(DuckDbOnLog):
         tail.write_bytes(new_lines(log, place))
         with self.connect(place) as connection:
             connection.execute(f"INSERT INTO log BY NAME SELECT * FROM {json_of(tail)}")
-        return tail.stat().st_size  # scratch: not counted as written
+        return tail.stat().st_size  # temporary: not counted as written
 
     def read(self, log, place, names):
         with self.connect(place) as connection:
@@ -243,7 +242,7 @@ FORMATS = {
 
 
 def new_lines(log, place):
-    """What the log has beyond what `place` covers; it covers it from now on."""
+    """The lines of the log that `place` does not cover yet; afterwards it covers them."""
     mark = place / "covered"
     start = int(mark.read_text()) if mark.exists() else 0
     with open(log, "rb") as file:

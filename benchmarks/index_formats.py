@@ -1,11 +1,11 @@
-"""Candidate forms of a run's derived column index, side by side: what each costs to build, keep, read and refresh.
+"""Candidate forms of a run's derived column index, compared: the cost to build, store, read and refresh each.
 
     python benchmarks/index_formats.py [--steps 100000] [--repeats 5] [--only NAME ...] [--json FILE]
 
-The data is a run recorded through rlvitals: 60 metrics a step. Each measurement is a fresh process, each figure the
+The data is a run recorded with rlvitals: 60 metrics per step. Each measurement is a new process, each figure the
 median. Every series that is read is compared, bit for bit, with the log as the standard library parses it; a difference
-ends the benchmark. Files come from the page cache. rlvitals' reading does more than the others' (it sorts by step and
-leaves out what a resume abandoned). The forms themselves are in `index_candidates.py`.
+ends the benchmark. Files come from the page cache. The reader of rlvitals does more than the others (it sorts by step
+and leaves out rows that a resume abandoned). The forms themselves are in `index_candidates.py`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SMALL_STEPS, SMALL_SERIES, AWKWARD_STEPS = 10_000, 50, 30_000
 APPENDS = (100, 1000)  # the second because rlvitals writes nothing for fewer than 256 new rows
 
 
-# One measurement, in a process of its own
+# One measurement, in a separate process
 
 
 def child(task):
-    """Import what the form needs, do one thing or two, say what each took."""
+    """Import what the form needs, carry out one or two actions, and print the cost of each."""
     form, log, place = FORMATS[task["format"]], Path(task["log"]), Path(task["place"])
     memory, started = resident_mib(), time.perf_counter()
     load(form)
@@ -52,13 +52,13 @@ def child(task):
 
 
 def resident_mib():
-    """Memory of this process. Linux only; elsewhere the column reads 0."""
+    """Memory of this process. Linux only; elsewhere the column shows 0."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if statm.exists() else 0
 
 
 def bytes_written():
-    """Bytes this process has handed to write calls. Linux only; elsewhere the column reads 0."""
+    """Bytes that this process has passed to write calls. Linux only; elsewhere the column shows 0."""
     counters = Path("/proc/self/io")
     return int(counters.read_text().split("wchar:")[1].split()[0]) if counters.exists() else 0
 
@@ -67,15 +67,15 @@ def bytes_written():
 
 
 class Failed(Exception):
-    """A form could not do it."""
+    """A form could not carry out the action."""
 
 
 class Wrong(Exception):
-    """A form gave back something else than the log holds."""
+    """A form returned other values than the log holds."""
 
 
 def measure(name, actions, recorded, place, *, series=(), repeats=1, prepare=lambda: None):
-    """The median of every figure over fresh processes; series that were read are checked."""
+    """The median of every figure over new processes; the series that were read are checked."""
     results = []
     for _ in range(repeats):
         prepare()
@@ -109,7 +109,7 @@ def measure_reading(name, recorded, series, place, repeats):
 
 
 def measure_refresh(name, recorded, series, place, repeats):
-    """Take in appended rows, each time from the same state; then every series of the result is checked."""
+    """Add appended rows, each time from the same state; then check every series of the result."""
     with tempfile.TemporaryDirectory() as spare:
         saved = shutil.copytree(place, Path(spare) / "saved")
 
@@ -123,7 +123,7 @@ def measure_refresh(name, recorded, series, place, repeats):
 
 
 def judge(name, recorded, series, place):
-    """Whether a series comes back right from a log as runs leave it, with the library's reader as it is."""
+    """Whether a series is read correctly from a realistic log, with the library's own reader."""
     empty(place)
     try:
         measure(name, ["build", "read"], recorded, place, series=[series])
@@ -135,7 +135,7 @@ def judge(name, recorded, series, place):
 
 
 def run_all(chosen, steps, repeats, work):
-    from recorded import NAMES, Recorded, awkward_rows, noisy_rows  # not at the top: it would be in the children's way
+    from recorded import NAMES, Recorded, awkward_rows, noisy_rows  # not at the top: it would slow the child processes
 
     say(f"recording {steps:,} and {SMALL_STEPS:,} steps of {len(NAMES)} metrics")
     big = Recorded(work / "big", noisy_rows(steps + sum(APPENDS)), held_back=sum(APPENDS))

@@ -1,6 +1,6 @@
-"""What measuring costs the training loop: microseconds of a phase, a timer and a count, the best of five, beside
-codetiming's timer where it is installed; of a phase with a GPU where there is one; and the share of a core that
-sampling the machine takes.
+"""The cost of measuring for the training loop: microseconds of a phase, a timer and a count, the best of five, compared
+with codetiming's timer if it is installed; of a phase with a GPU if there is one; and the share of a core that sampling
+the machine takes.
 
 python benchmarks/phases.py
 """
@@ -65,7 +65,7 @@ def contexts(run):
 
 
 def on_cuda(run):
-    """The cost of a phase where torch has a GPU, with torch told to raise on anything that waits for it."""
+    """The cost of a phase with a GPU; torch raises an error on anything that waits for it."""
     try:
         import torch
     except ImportError:

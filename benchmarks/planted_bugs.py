@@ -3,10 +3,10 @@
     python benchmarks/planted_bugs.py src/rlvitals/views/compare.py --tests tests/views/test_compare.py
     python benchmarks/planted_bugs.py src/rlvitals/health/monitor.py --tests tests/health -- -m "not slow"
 
-A bug is one changed comparison, operator, constant or condition, or one statement left out. A place that no test
-notices is printed with what was there and what was planted; a person decides whether it is equivalent or needs a test.
-The working tree is only read: the copy lies in a temporary directory and comes first on the PYTHONPATH. The same seed
-chooses the same places as long as the file does not change.
+A bug is one changed comparison, operator, constant or condition, or one removed statement. A bug that no test notices
+is printed with the original code and the planted one; a person decides whether it is equivalent or needs a test. The
+working tree is only read: the copy is in a temporary directory and comes first on the PYTHONPATH. The same seed chooses
+the same places as long as the file does not change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Bug:
-    """A piece of source and what is put in its place."""
+    """A piece of source and its replacement."""
 
     line: int
     start: int
@@ -84,7 +84,7 @@ class Source:
         return Bug(node.lineno, start, end, self._raw[start:end].decode(), planted)
 
     def _is_removable(self, node: ast.AST) -> bool:
-        """Whether a statement can be left out without a name being missed, which any call would notice."""
+        """Whether a statement can be removed without an undefined name, which any call would notice."""
         if isinstance(node, ast.Assign):
             return all(not isinstance(name, ast.Name) or name.id in self._stored_twice for name in node.targets)
         return isinstance(node, ast.Expr | ast.AugAssign | ast.Delete | ast.Continue | ast.Break)
@@ -98,7 +98,7 @@ def _is_stored(node: ast.Name) -> bool:
 
 
 def _executed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """The nodes a test can notice: no annotations, docstrings, imports, texts, or code for type checkers."""
+    """The nodes that a test can notice: no annotations, docstrings, imports, texts, or code for type checkers."""
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
@@ -122,7 +122,7 @@ def _executed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _changed(node: ast.expr | ast.stmt) -> Iterator[ast.AST | str]:
-    """Every small bug that one node can be given."""
+    """Every small bug that can be planted in one node."""
     if isinstance(node, ast.Compare):
         for place, operator in enumerate(node.ops):
             for other in COMPARISONS[type(operator)]:
@@ -150,7 +150,7 @@ def _changed(node: ast.expr | ast.stmt) -> Iterator[ast.AST | str]:
 
 
 def choose(source: Source, places: int, seed: int, lines: set[int]) -> list[Bug]:
-    """One bug a line, of lines drawn by chance; in the order of the file."""
+    """One bug per line, for randomly drawn lines, in the order of the file."""
     by_line: dict[int, list[Bug]] = defaultdict(list)
     for bug in source.bugs():
         by_line[bug.line].append(bug)
@@ -177,8 +177,8 @@ class Copy:
             **os.environ,
             "PYTHONPATH": str(self.root / "src"),
             "OMP_NUM_THREADS": "1",
-            "CI": "1",  # the same examples of hypothesis for every bug, and for no bug at all
-            "PYTEST_DEBUG_TEMPROOT": str(drafts),  # nobody else cleans up there and makes a test fail
+            "CI": "1",  # the same examples of hypothesis for every bug, and without a bug
+            "PYTEST_DEBUG_TEMPROOT": str(drafts),  # no other process cleans up there and makes a test fail
         }
         found = subprocess.run(
             [sys.executable, "-c", "import rlvitals; print(rlvitals.__file__)"],
@@ -194,7 +194,7 @@ class Copy:
             compiled.unlink()  # a bug of the same length, planted within the same second, would not be noticed
 
     def test(self, arguments: list[str], seconds: float) -> tuple[str, str]:
-        """Run tests; returns whether they found something, and the end of what they printed."""
+        """Run tests; returns whether they found the bug, and the end of their output."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
         child = subprocess.Popen(
             command, cwd=self.root, env=self._environment, text=True, start_new_session=True,

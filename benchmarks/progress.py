@@ -1,4 +1,4 @@
-"""What a round of `run.progress` costs beside one of tqdm: nanoseconds, the best of five.
+"""The cost of one round of `run.progress` compared with one of tqdm: nanoseconds, the best of five.
 
 python benchmarks/progress.py
 """

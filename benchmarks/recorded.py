@@ -1,4 +1,4 @@
-"""Runs to measure on, recorded through rlvitals itself, and what their series should read as."""
+"""Runs for measurements, recorded with rlvitals itself, and the expected values of their series."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES += [f"rewards/check_{number}/mean" for number in range(60 - len(NAMES))]
 
 
 class Recorded:
-    """A recorded run of which the last rows are held back, to be appended while others read it."""
+    """A recorded run whose last rows are held back, to be appended while others read it."""
 
     def __init__(self, root, rows, held_back=0):
         self.root, self.log = root, root / "logs" / "training_metrics.jsonl"
@@ -28,7 +28,7 @@ class Recorded:
         self._digests = {}
 
     def append(self, count):
-        """Let the log grow by rows that were held back."""
+        """Append rows that were held back to the log."""
         with open(self.log, "ab") as file:
             file.writelines(self._lines[self.rows : self.rows + count])
         self.rows += count
@@ -52,7 +52,7 @@ def digest(steps, values):
 
 
 def noisy_rows(count):
-    """Wandering levels with noise; every other metric has a float32's digits, as a tensor's .item() gives them."""
+    """Random walks with noise; every other metric has the digits of a float32, like a tensor's .item()."""
     rng = random.Random(0)
     levels = [rng.uniform(0.1, 2.0) for _ in NAMES]
     single = struct.Struct("f")
@@ -66,7 +66,7 @@ def noisy_rows(count):
 
 
 def awkward_rows(count):
-    """What real logs have too: a NaN, and a metric that first appears late."""
+    """Rows with the irregularities of real logs: a NaN, and a metric that first appears late."""
     for step in range(count):
         row = {"kl": step / 7, "loss": float("nan") if step == count * 5 // 6 else 1 / (1 + step)}
         yield row | ({"late": step / 3} if step >= count - 1000 else {})

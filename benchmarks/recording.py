@@ -1,12 +1,12 @@
-"""What recording costs: rlvitals, its peers and the raw floors side by side on the same data, 60 metrics a step.
+"""The cost of recording: rlvitals, its peers and raw writes compared on the same data, 60 metrics per step.
 
     python benchmarks/recording.py [--quick] [--only NAME,NAME] [--parts log,kill,start,read] [--memory] [--json FILE]
 
-Every measurement is a fresh process, one at a time; rounds go through all tools in turn, so that a busy minute of the
-machine hits all alike, and each figure is the median of the rounds. Peers are offline, their system metrics off; one
-that is too slow for all the steps is stopped in time, and the table says how many it managed. Targets are the
-project's own, as ratios within one run; --quick is too short to judge them by. Needs Linux (memory and helper
-processes are found in /proc). The whole takes about a quarter of an hour.
+Every measurement is a new process, one at a time. Rounds go through all tools in turn, so that a busy minute of the
+machine affects all alike, and each figure is the median of the rounds. Peers are offline, with system metrics off. A
+peer that is too slow for all the steps is stopped in time, and the table shows how many it logged. Targets are the
+project's own, as ratios within one run; --quick is too short to check them. Needs Linux (memory and helper processes
+are read from /proc). Everything takes about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ print(imported - begun, started - imported, time.perf_counter() - logged, added)
 
 
 class Failed(Exception):
-    """A measurement that did not come to its end; the message says why."""
+    """A measurement that did not finish; the message gives the reason."""
 
 
 class Bench:
-    """Starts measurements in processes of their own, and ends whatever they leave behind."""
+    """Starts each measurement in a separate process, and ends the processes it leaves behind."""
 
     def __init__(self, work):
         self.work = work
@@ -87,7 +87,7 @@ class Bench:
         return folder
 
     def measure(self, tool, action, folder, *, settle=0.0, may_die=False, **task):
-        """One measurement; what it wrote as its result."""
+        """Run one measurement; returns the result that it wrote."""
         number = next(self.numbers)
         result, output = self.work / f"{number}.json", self.work / f"{number}.out"
         task |= {"tool": tool.name, "action": action, "folder": str(folder), "result": str(result)}
@@ -127,11 +127,11 @@ def measure_logging(bench, tool, settings):
 
 
 def measure_kill(bench, tool, settings):
-    """Rows that can be read after the trainer was killed; where a helper writes, also after both were."""
+    """Rows that can be read after the trainer was killed; if a helper writes, also after both were killed."""
     found = {}
     for whole_tree in (False, True) if tool.has_helper else (False,):
         folder = bench.folder()
-        settle = settings["helper_s"] if tool.has_helper and not whole_tree else 0  # it may go on without its trainer
+        settle = settings["helper_s"] if tool.has_helper and not whole_tree else 0  # it may outlive its trainer
         died = bench.measure(tool, "kill", folder, settle=settle, may_die=True, whole_tree=whole_tree, **settings)
         kept = bench.measure(tool, "count", folder)
         found["tree" if whole_tree else "trainer"] = {**died, **kept}
@@ -158,7 +158,7 @@ def measure_reading(bench, tool, settings, repeats):
 
 
 def measure_bare(bench, settings):
-    """rlvitals in a Python that has loaded nothing else: seconds and MiB on top of the bare one."""
+    """rlvitals in a Python that has loaded nothing else: seconds and MiB above those of the bare one."""
     figures = []
     for _ in range(settings["processes"]):
         command = [sys.executable, "-c", BARE, str(bench.folder() / "run")]
@@ -169,7 +169,7 @@ def measure_bare(bench, settings):
 
 
 def median_of(results):
-    """The median of every number in results of one shape."""
+    """The median of every number in results of the same structure."""
     first = results[0]
     if isinstance(first, dict):
         shared = [key for key in first if all(key in result for result in results)]
@@ -221,7 +221,7 @@ def collect(bench, tools, measure, settings, rounds):
 def is_chosen(tool, only):
     if isinstance(tool, LongRun):
         return False
-    if not only or tool.name in (recording_report.FLOOR, recording_report.OURS):  # what ratios are to
+    if not only or tool.name in (recording_report.FLOOR, recording_report.OURS):  # the base of the ratios
         return True
     return any(word.lower() in text.lower() for word in only for text in (tool.name, tool.modules[0]))
 

@@ -1,7 +1,7 @@
-"""The peers `recording.py` compares rlvitals with: each with its own API, offline, extras like system metrics off.
+"""The peers that `recording.py` compares with rlvitals: each with its own API, offline, without system metrics.
 
-Reading goes through what the package itself offers. Where it offers nothing for its local files (W&B), its record
-format is scanned with its own message classes: the least that gives right arrays.
+Each package's own reader is used. W&B has none for its local files, so its record format is scanned with its own
+message classes: the minimum that gives correct arrays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recording_tools import Tool
 
 
 class TensorBoard(Tool):
-    """All metrics of a step in one event: the quickest its writer can be used."""
+    """All metrics of a step in one event: the fastest way to use its writer."""
 
     name = "TensorBoard, 1 event a step"
     modules = ("tensorboard.summary.writer.event_file_writer", "tensorboard.compat.proto.event_pb2", "numpy")
@@ -60,7 +60,7 @@ class TensorBoard(Tool):
 
 
 class TensorBoardSingly(TensorBoard):
-    """One event a metric, as SummaryWriter.add_scalar writes them."""
+    """One event per metric, like SummaryWriter.add_scalar."""
 
     name, is_joined = "TensorBoard, 1 event a metric", False
 
@@ -105,7 +105,7 @@ class Wandb(Tool):
 
 
 def log_records(data, position=7):
-    """The records of a LevelDB log behind W&B's header of 7 bytes, up to the first that is not whole."""
+    """The records of a LevelDB log after W&B's header of 7 bytes, up to the first incomplete one."""
     block, header = 32768, struct.Struct("<IHB")
     pieces = []
     while position + header.size <= len(data):
@@ -119,13 +119,13 @@ def log_records(data, position=7):
             return
         pieces.append(data[position : position + length])
         position += length
-        if kind in (1, 4):  # a whole one, or the last part
+        if kind in (1, 4):  # a complete record, or its last part
             yield b"".join(pieces)
             pieces.clear()
 
 
 class SwanLab(Tool):
-    """Read with what `swanlab sync` uses."""
+    """Read with the functions of `swanlab sync`."""
 
     name, mode, modules = "SwanLab offline", "offline", ("swanlab", "numpy")
 
@@ -159,13 +159,13 @@ class SwanLab(Tool):
 
 
 class SwanLabLocal(SwanLab):
-    """For its own dashboard: a text file per metric, which takes a second to finish for every ten steps."""
+    """The format of its own dashboard: a text file per metric. Finishing takes a second for every ten steps."""
 
     name, mode, most_steps, is_readable = "SwanLab local", "local", 100, False
 
 
 class Trackio(Tool):
-    """Read with what its dashboard calls."""
+    """Read with the functions of its dashboard."""
 
     name, modules = "Trackio local", ("trackio", "numpy")
     environment: ClassVar[Mapping[str, str]] = {"HF_HUB_OFFLINE": "1", "TRACKIO_DISABLE_TELEMETRY": "1"}

@@ -1,4 +1,4 @@
-"""The tables of `recording.py`, each followed by the targets it is about: figure, target, met or not met."""
+"""The tables of `recording.py`, each followed by its targets: figure, target, met or not met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FLOOR, OURS, FOLLOWED, HANGING = (
     "rlvitals, 3 trackers follow",
     "rlvitals, a tracker hangs",
 )
-LEAVE_OUT = ("TensorBoard, 1 event a step",)  # of the targets on size, which are about what SummaryWriter writes
+LEAVE_OUT = ("TensorBoard, 1 event a step",)  # not in the targets on size, which compare with SummaryWriter
 FLAT_MIB = 5
 
 
@@ -182,7 +182,7 @@ def target(what, figure, limit, *, at_least=False, unit="x"):
 
 
 def table(title, columns, cells):
-    """A Markdown table; a text in place of cells goes into the first."""
+    """A Markdown table; a text instead of cells goes into the first cell."""
     rows = [["", *columns], ["---"] * (len(columns) + 1)]
     for name, found in cells.items():
         row = [name, found] if isinstance(found, str) else [name, *found]

@@ -1,7 +1,7 @@
-"""The raw floors and rlvitals itself, as `recording.py` measures them; the peers are in `recording_peers.py`.
+"""The raw writes and rlvitals itself, as `recording.py` measures them; the peers are in `recording_peers.py`.
 
-A tool opens a run in a folder and gives back the very function a trainer would call, `log(metrics, step)`, so that
-nothing of ours is in the way of what is timed. It closes the run, and reads series back as (steps, values).
+A tool opens a run in a folder and returns the function that a trainer would call, `log(metrics, step)`, so that no code
+of the benchmark is timed. It closes the run, and reads series back as (steps, values).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ HANGING = "hanging"  # the tracker of hanging_sink.py
 class Tool:
     name = ""
     kind = "peer"  # or "floor", "rlvitals"
-    modules: tuple[str, ...] = ()  # what must be installed; imported before anything is timed
+    modules: tuple[str, ...] = ()  # required packages; imported before the timing
     environment: ClassVar[Mapping[str, str]] = {}
-    most_steps = 2**62  # where even finishing is slow, so that stopping the loop in time does not help
+    most_steps = 2**62  # a limit for tools that are slow to finish, where stopping the loop in time does not help
     is_readable = True
-    hot_factor = 1  # so many times the rows in the hot loop
-    has_helper = False  # whether a process beside the trainer's takes part in the writing
-    is_only_timed = False  # whether it is left out of everything but the latencies
+    hot_factor = 1  # multiplies the rows of the hot loop
+    has_helper = False  # whether another process takes part in the writing
+    is_only_timed = False  # whether only its latencies are measured
 
     def open(self, folder, names): ...
     def settle(self, log, rows):
-        """Whatever must have happened before the timing; the number of rows logged for it."""
+        """Prepare for the timing; returns the number of rows logged for it."""
         return 0
 
     def close(self): ...
@@ -45,11 +45,11 @@ class Tool:
         raise NotImplementedError(f"{self.name} has no reader")
 
     def sizes(self, folder):
-        """Bytes on disk by what they hold, beyond the whole folder."""
+        """Bytes on disk by their content, in addition to the whole folder."""
         return {}
 
 
-# Floors: the least anyone could do
+# Raw writes: the minimum for any tool
 
 
 class OrjsonLine(Tool):
@@ -107,7 +107,7 @@ class PackedRow(Tool):
 
 
 class SqliteRow(Tool):
-    """One row of a wide table and one transaction per call; write-ahead log, as the quickest safe setting."""
+    """One row of a wide table and one transaction per call; with a write-ahead log, the fastest safe setting."""
 
     name, kind, modules = "SQLite, a commit per row", "floor", ("sqlite3", "numpy")
 
@@ -144,7 +144,7 @@ class SqliteRow(Tool):
 
 
 class Parquet(Tool):
-    """Row groups of 1,000: a call only keeps the row, so its latency says nothing, and a crash loses them."""
+    """Row groups of 1,000: a call only keeps the row in memory. Its latency means nothing, and a crash loses rows."""
 
     name, kind, modules = "Parquet, groups of 1,000", "floor", ("pyarrow", "pyarrow.parquet", "numpy")
 
@@ -189,9 +189,7 @@ class Rlvitals(Tool):
     def open(self, folder, names):
         import rlvitals
 
-        self.run = rlvitals.start(
-            folder / "run", monitor=False
-        )  # recording alone: the doctor has a benchmark of its own
+        self.run = rlvitals.start(folder / "run", monitor=False)  # recording only: the monitor has its own benchmark
         return self.run.log
 
     def close(self):
@@ -216,13 +214,13 @@ class Rlvitals(Tool):
 
 
 class RlvitalsWithoutIndex(Rlvitals):
-    """Its reader where no index is there yet: what the first look at a run costs."""
+    """Its reader without an index: the cost of the first read of a run."""
 
     name = "rlvitals, no index"
 
 
 class Followed(Rlvitals):
-    """rlvitals with trackers: timed while the follower is busy, which takes longer than 10,000 quick calls."""
+    """rlvitals with trackers, timed while the follower is busy, which lasts longer than 10,000 quick calls."""
 
     hot_factor, is_only_timed = 5, True
     trackers: tuple[str, ...] = ()
@@ -241,12 +239,12 @@ class Followed(Rlvitals):
         return {HANGING: {"mark": str(self.folder / "hangs")}} if HANGING in self.trackers else {}
 
     def settle(self, log, rows):
-        """Log until every tracker is at work, and leave the follower a backlog it is busy with."""
+        """Log until every tracker works, and leave the follower a backlog that keeps it busy."""
         log(rows[0], 0)
         wait_for(self.are_following, "the trackers do not follow")
         for step, row in enumerate(rows, start=1):
             log(row, step)
-        time.sleep(0.6)  # it looks every half second
+        time.sleep(0.6)  # it polls every half second
         return len(rows) + 1
 
     def are_following(self):

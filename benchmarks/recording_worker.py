@@ -1,4 +1,4 @@
-"""One measurement of one tool, in a process of its own: `recording.py` starts it and reads the file it writes."""
+"""One measurement of one tool, in a separate process: `recording.py` starts it and reads the file it writes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def main():
     Path(task["result"]).write_text(json.dumps(result))
 
 
-# What is measured
+# The measurements
 
 
 def log(tool, folder, task):
-    """Paced calls, then hot ones; what the start and the end take; how much is on disk then."""
+    """Paced calls, then calls without a pause; the time of the start and the end; the size on disk."""
     memory = marked_memory()
     times = [time.perf_counter()]
     for module in tool.modules:
@@ -55,7 +55,7 @@ def log(tool, folder, task):
     sync_all(folder)
     durable = time.perf_counter()
     size = bytes_below(folder)
-    if tool.kind != "peer" and count(tool, folder, task) != {"rows": step}:  # the peers' rows are in the other parts
+    if tool.kind != "peer" and count(tool, folder, task) != {"rows": step}:  # other parts check the rows of peers
         raise RuntimeError(f"{count(tool, folder, task)} instead of {step} rows were recorded")
     return {
         "hot": percentiles(hot),
@@ -73,7 +73,7 @@ def log(tool, folder, task):
 
 
 def kill(tool, folder, task):
-    """Log, and die without a word; the result says beforehand how many calls returned."""
+    """Log, and be killed; the result, written before, holds how many calls returned."""
     record = tool.open(folder, NAMES)
     rows = list(made_rows(task["steps"], NAMES))
     helpers = [pid for pid in marked_processes() if pid != os.getpid()] if task["whole_tree"] else []
@@ -84,7 +84,7 @@ def kill(tool, folder, task):
 
 
 def count(tool, folder, task):
-    """How many steps can be read whole: their last metric is there."""
+    """How many steps can be read completely: their last metric is there."""
     try:
         steps, _ = tool.read(folder, NAMES[-1:])[NAMES[-1]]
     except Exception as error:  # noqa: BLE001 - a reader's way of saying that there is nothing
@@ -93,13 +93,13 @@ def count(tool, folder, task):
 
 
 def fill(tool, folder, task):
-    """Record a run to read; False where it would take too long."""
+    """Record a run to read; False if it would take too long."""
     names = NAMES[: task["series"]]
     record = tool.open(folder, names)
     deadline = time.monotonic() + task["cap_s"]
     for _ in tool.fill(record, made_rows(task["steps"], names)):
         if time.monotonic() > deadline:
-            os.kill(os.getpid(), signal.SIGKILL)  # an orderly end may take as long again
+            os.kill(os.getpid(), signal.SIGKILL)  # a clean exit may take as long again
     tool.close()
     return {"filled": True}
 
@@ -169,7 +169,7 @@ def percentiles(taken):
 
 
 def made_rows(count, names):
-    """Wandering levels with noise; every other metric has a float32's digits, as a tensor's .item() gives them."""
+    """Random walks with noise; every other metric has the digits of a float32, like a tensor's .item()."""
     rng, single = random.Random(0).random, struct.Struct("f")
     levels = [0.1 + 2 * rng() for _ in names]
     for _ in range(count):
@@ -182,7 +182,7 @@ def made_rows(count, names):
 
 
 def sync_all(folder):
-    """Ask the disk for every file: the same last step for everybody."""
+    """Sync every file to the disk: the same last step for every tool."""
     for path in folder.rglob("*"):
         if path.is_file():
             file = os.open(path, os.O_RDONLY)
@@ -190,11 +190,11 @@ def sync_all(folder):
             os.close(file)
 
 
-# Processes, as Linux shows them; elsewhere helpers are not found and memory reads 0
+# Processes, from Linux's /proc; elsewhere helpers are not found and memory is 0
 
 
 def marked_processes(mark=None):
-    """Every process of one measurement, however it was started and whoever adopted it."""
+    """Every process of one measurement, also orphans with another parent."""
     mark, found = f"{MARK}={mark or os.environ[MARK]}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -1,10 +1,11 @@
-"""What a look at a large run costs: `report`, `check`, `show` and the dashboard's first page, in seconds of CPU time.
+"""The cost of reading a large run: `report`, `check`, `show` and the dashboard's first page, in seconds of CPU time.
 
     python benchmarks/report.py [--rows 50000] [--names 20000] [--rounds 3]
 
-Two runs: one of `--rows` rows with 40 metrics as TRL's GRPO trainer and verl log them, one of 20 rows with `--names`
-metric names, most of which only a pattern of the catalogue knows, or nobody. Each command is a process of its own, from
-its start to its end, with the index in place; the least of the rounds counts, because the machine may be busy.
+There are two runs: one of `--rows` rows with 40 metrics as TRL's GRPO trainer and verl log them, and one of 20 rows
+with `--names` metric names, most of which match only a pattern of the catalogue or nothing. Each command is a separate
+process, measured from its start to its end, with an existing index. The lowest round counts, because the machine may
+be busy.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def verb(*words: str) -> Callable[[], None]:
 
 
 def first_page(folder: Path, name: str) -> Callable[[], None]:
-    """The dashboard from its start until it has answered what the page of a run asks for first."""
+    """The dashboard from its start until it has answered the first requests of a run's page."""
 
     def work() -> None:
         command = [*RLVITALS, "serve", str(folder), "--port", "0"]
@@ -111,7 +112,7 @@ def measure(run: Path, label: str, rounds: int) -> None:
         verb("show", str(run), "--json"),
         first_page(run.parent, run.name),
     )
-    verb("show", str(run))()  # leaves the index
+    verb("show", str(run))()  # writes the index
     spent = [min(processor_time(work) for _ in range(rounds)) for work in works]
     print(f"{label:<34}{spent[0]:>9.1f}{spent[1]:>10.1f}{spent[2]:>8.1f}{spent[3]:>8.1f}{spent[4]:>8.1f}")
 

@@ -1,5 +1,5 @@
-"""What a resume costs the training loop: the seconds of `start`, of the first `log` and of the slowest of the next
-thousand, at a row every 2 ms, and until the monitor has caught up; and the memory it takes. Logs of several lengths.
+"""The cost of a resume for the training loop: the seconds of `start`, of the first `log` and of the slowest of the next
+thousand, at a row every 2 ms, and until the monitor has caught up; and its memory. For logs of several lengths.
 
 python benchmarks/resume.py [ROWS ...]
 """
@@ -21,7 +21,7 @@ BLOCK = 10_000
 
 
 def write_run(folder: Path, rows: int) -> None:
-    """A run that died without a word: its training log alone."""
+    """A run whose process was killed: only its training log."""
     (folder / "logs").mkdir(parents=True)
     with open(folder / "logs" / "training_metrics.jsonl", "wb") as log:
         for begin in range(0, rows, BLOCK):

@@ -1,11 +1,11 @@
-"""What recording and looking at rollouts costs: 100,000 rollouts of six turns with tool calls, 64 a step.
+"""The cost of recording and reading rollouts: 100,000 rollouts of six turns with tool calls, 64 per step.
 
-Recording is timed beside what others do with the same groups: verl's way (json.dumps, one file a step) and TRL's way
-(a pandas table as Parquet, where both packages are installed). Looking is timed beside grep over the same files.
+Recording is compared with other ways to write the same groups: verl's (json.dumps, one file per step) and TRL's (a
+pandas table as Parquet, if both packages are installed). Reading is compared with grep over the same files.
 
 python benchmarks/rollouts.py [ROLLOUTS] [--dump]
 
-`--dump`: looking at as many rollouts of a thousand characters that verl dumped, 200 a file, by the processor's time.
+`--dump`: reading as many rollouts of a thousand characters from a dump of verl, 200 per file, in processor time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS = [f"{head}{tail}" for head in ("bud", "con", "pro", "rel", "sta") for tai
 
 
 class Texts:
-    """Random words, cut from one long list: making them must not take longer than recording them."""
+    """Random words, cut from one long list, because making them must not take longer than recording them."""
 
     def __init__(self):
         self.random = random.Random(0)
@@ -152,7 +152,7 @@ def look(run_path, steps):
 
 
 def look_at_dump(folder, files):
-    """A dump of verl's, whose table is made in a cache of its own."""
+    """Read a dump of verl, with the table in a separate cache."""
     os.environ["RLVITALS_CACHE"] = str(folder / "cache")
     dump = folder / "dump"
     dump.mkdir()

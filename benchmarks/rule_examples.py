@@ -1,12 +1,12 @@
-"""One example for each rule: what its page and `rlvitals explain RULE` show.
+"""One example for each rule, shown on its page and by `rlvitals explain RULE`.
 
     python benchmarks/rule_examples.py [--families rows,gaps] [--dry]
 
-Writes `health/data/examples.json`; `make catalog` then writes the pages. The doctor judges the generated runs of
-`tests/corpus` and the small real ones of `tests/health/kto_runs` row by row, scans generated rollouts, and compares
-generated tokens with logged numbers. Of all findings of a rule the example is the best by these, in this order: it is
-about the trouble that was planted, it comes after the onset, it has a chart, it is grave, its run comes first. Seeds
-are 1 to 3, of the families that take long 1 alone.
+Writes `health/data/examples.json`; `make catalog` then writes the pages. The rules judge the generated runs of
+`tests/corpus` and the small real ones of `tests/health/kto_runs` row by row, scan generated rollouts, and compare
+generated tokens with logged numbers. The example is the best finding of a rule by these criteria, in this order: it is
+about the planted trouble, it comes after the onset, it has a chart, it is severe, its run comes first. Seeds are 1 to
+3, and only 1 for the families that take long.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rlvitals.render.evidence import evidence
 from rlvitals.scan import Scans
 from rlvitals.views.judge import Judge, Trace
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators live with the tests
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # the generators are in tests/
 
 from corpus import answers, distillation, experts, exploration, failing_runs, gaps, healthy_runs, origins, slices
 
 WIDTH = 34
-"""Letters of a chart."""
+"""Width of a chart in characters."""
 
 OWN_NAMES = "rlvitals"
 
@@ -50,13 +50,13 @@ class Played:
     rows: int
     findings: list
     series: dict = field(default_factory=dict)
-    """By metric: what a chart draws."""
+    """The series of the charts, by metric."""
     shown: str = ""
-    """The one of them that shows what was found in rollouts, which are no metric."""
+    """The series to draw for findings in rollouts, which have no metric."""
     onset: int | None = None
     """The step at which the trouble was planted."""
     rules: frozenset = frozenset()
-    """Rules and kinds that speak of what was planted."""
+    """Rules and kinds for the planted trouble."""
     unit: str = "rows"
     origin: str = "a generated"
 
@@ -95,11 +95,11 @@ def labelled(run, preset=None):
     )  # fmt: skip
 
 
-# The runs, by family: each is made and judged when its turn comes
+# The runs, by family: each is made and judged when it is needed
 
 
 def rows(seed):
-    """The failures of single runs, and what is remarked about healthy ones."""
+    """The failures of single runs, and remarks about healthy ones."""
     for run in (*failing_runs(seed), *healthy_runs(seed)):
         yield labelled(run)
 
@@ -184,7 +184,7 @@ def of_distillation(seed):
 
 
 def of_judges(seed):
-    """A judge that gives the reward turns bad at a third of the run."""
+    """A judge that gives the reward fails after a third of the run."""
     good = {"separation": 0.9, "agreement": 0.98, "unread": 0.02}
     for rule, bad in (
         ("judge_at_chance", {"separation": 0.5}), ("judge_noise", {"agreement": 0.7}),
@@ -205,7 +205,7 @@ def of_judges(seed):
 
 
 def of_epochs(seed):
-    """Rows that stand for a whole epoch, as two of the presets read them: from the fifth on nothing gets better."""
+    """Rows that each represent a whole epoch, as two of the presets read them: nothing improves from the fifth on."""
     dice, early, guide = random.Random(f"epochs {seed}"), [], []
     for epoch in range(1, 21):
         gained = min(epoch, 5) / 5 - 0.02 * max(epoch - 5, 0)
@@ -222,7 +222,7 @@ def of_epochs(seed):
 
 
 def of_attempts(seed):
-    """A run that is dead is started again, and is dead again."""
+    """A failed run is restarted and fails again."""
     dice = random.Random(f"attempts {seed}")
     made = [
         {"step": step, "loss": 0.1, "grad_norm": 0.0, "reward": 0.3 + dice.gauss(0, 0.02)}
@@ -233,7 +233,7 @@ def of_attempts(seed):
 
 
 def of_clocks(seed):
-    """A trainer that falls silent: its process is gone, or a phase does not end."""
+    """A trainer that stops logging: its process has died, or a phase does not end."""
     dice = random.Random(f"clock {seed}")
     for rule, facts in (
         ("process_gone", {"lost_pid": 4211}),
@@ -277,14 +277,14 @@ SHOWN = {
 
 
 def of_texts(seed):
-    """Rollouts of which more and more show a pattern, and earn more with it."""
+    """More and more rollouts show a pattern, and earn more with it."""
     for rule, (prompt, text) in SHOWN.items():
         dice, scans, found, trace = random.Random(f"{rule} {seed}"), Scans(), [], Trace()
         for step in range(1, 31):
             groups = []
             for _ in range(4):
                 chance = 0.6 * max(step - 8, 0) / 22
-                if rule == "says_the_same":  # it is whole groups that agree
+                if rule == "says_the_same":  # the rule compares whole groups
                     shows = [dice.random() < chance] * 8
                 else:
                     shows = [dice.random() < chance for _ in range(8)]
@@ -305,7 +305,7 @@ def of_texts(seed):
 
 
 def of_tokens(seed):
-    """Logged numbers that recorded tokens contradict, and the gap as the tokens show it."""
+    """Logged numbers that contradict the recorded tokens, and the gap in the tokens."""
     from rlvitals.compute.recomputation import recheck
     from rlvitals.compute.token_gap import token_gap
     from rlvitals.health.rechecks import Rechecks
@@ -322,7 +322,7 @@ def of_tokens(seed):
             planted = fault if step > 4 else ""
             update = Update(seed=100 * seed + step, fault="" if planted == "other" else planted)
             row = update.log()
-            if planted == "other":  # entropies of another distribution than the one that was sampled
+            if planted == "other":  # entropies of a distribution other than the sampled one
                 row["entropy.mean"] *= 0.83
             compared = recheck([replace(group, step=step) for group in update.groups()], row, config=update.config)
             found += [(event.finding, step) for event in checks.take(compared) if event.finding is not None]
@@ -358,14 +358,14 @@ FAMILIES = {
 }  # fmt: skip
 SEEDS = (1, 2, 3)
 LONG = ("gaps", "rows", "presets", "trained")
-"""Of these the first seed alone."""
+"""Families with only the first seed."""
 
 
 # From findings to examples
 
 
 def examples_of(played, family):
-    """(rule, how good, example) of each finding of a run."""
+    """(rule, quality, example) for each finding of a run."""
     for finding, row in played.findings:
         name = next((name for name in finding.metrics or (played.shown,) if name in played.series), None)
         lines = []

@@ -1,7 +1,7 @@
-"""Tokens a second of sampling: one pass a token as transformers does it, ours as CUDA graphs, and `generate`.
+"""Sampled tokens per second: one pass per token as in transformers, ours as CUDA graphs, and `generate`.
 
-`generate` is what TRL's trainers call where no serving engine is set up. Answers do not end before the limit, so that
-every way writes the same number of tokens. Needs a CUDA device:
+TRL's trainers call `generate` if no serving engine is set up. Answers do not end before the limit, so every way writes
+the same number of tokens. Needs a CUDA device:
 
     python benchmarks/sampling.py
 """
@@ -27,7 +27,7 @@ SHAPES = {
     "106M": {"hidden_size": 576, "intermediate_size": 1536, "layers": 30, "heads": 9, "kv_heads": 3},
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "layers": 24, "heads": 14, "kv_heads": 2},
 }
-"""SmolLM2-135M's and Qwen2.5-0.5B's bodies."""
+"""The architectures of SmolLM2-135M and Qwen2.5-0.5B."""
 
 
 def build(name: str, vocabulary: int) -> Any:
@@ -62,7 +62,7 @@ def generate(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int, **more
 
 
 def seconds(work: Callable[[], torch.Tensor], rounds: int) -> tuple[float, torch.Tensor]:
-    """The quickest of some rounds, after two that are not counted: graphs are made in them."""
+    """The fastest of some rounds, after two that are not counted: graphs are captured in them."""
     for _ in range(2):
         found = work()
     times = []

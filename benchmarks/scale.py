@@ -1,12 +1,12 @@
-"""rlvitals at the sizes where trackers stop: many rows, many workers, many runs. Each part runs by itself:
+"""rlvitals at sizes beyond the limits of trackers: many rows, many workers, many runs. Each part runs separately:
 
     python benchmarks/scale.py rows --rows 10000000      # one long run, beside TensorBoard, W&B offline and MLflow
     python benchmarks/scale.py workers --workers 64      # one run from 64 workers, through files and through Ray
     python benchmarks/scale.py lake --runs 1000 --rows 100000 [--distinct 5] [--ask duckdb]
 
-Every measurement is made in a process of its own. Peers that are slower log for `--peer-seconds` and no longer; the
-rows they came to are printed. Processor time is that of all processes a tool uses. The load average is printed with
-each part: other processes on the machine make the wall times longer.
+Every measurement is a separate process. Slower peers log only for `--peer-seconds`, and the number of their rows is
+printed. Processor time is that of all processes of a tool. The load average is printed with each part: other processes
+on the machine make the wall times longer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cost() -> float:
 
 
 def memory() -> float:
-    """The most MiB this process, or one of its children, has held."""
+    """The peak memory of this process or of one of its children, in MiB."""
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 
@@ -56,7 +56,7 @@ def load() -> None:
 
 
 def apart(part: str, *arguments: object) -> dict[str, float]:
-    """Another process of this file; what it prints as JSON."""
+    """Run this file in another process; returns the JSON that it prints."""
     command = [sys.executable, __file__, part, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -116,7 +116,7 @@ def _log(name: str, folder: str, wanted: str, seconds: str) -> dict[str, float]:
 
 
 def load_modules(tool) -> None:
-    """What a process has to import once is not what a row costs."""
+    """Import the tool before the timing: a process pays for that once, not per row."""
     for module in tool.modules:
         import_module(module)
 
@@ -144,7 +144,7 @@ def _open(run: str) -> dict[str, float]:
 
 
 def page(run: Path) -> None:
-    """What a browser asks of a server that has never seen the run: its page, then a chart."""
+    """The requests of a browser to a server that has not opened the run yet: its page, then a chart."""
     import psutil
 
     command = [sys.executable, "-m", "rlvitals.cli.main", "serve", str(run.parent), "--port", "0"]
@@ -225,7 +225,7 @@ def check(view, options) -> None:
 
 
 def through_ray(folder: Path, options: argparse.Namespace) -> None:
-    """As many Ray processes as `--processes` says, which are the workers in turn."""
+    """`--processes` Ray processes, which act as the workers in turn."""
     import ray
 
     import rlvitals
@@ -287,7 +287,7 @@ def lake(options: argparse.Namespace) -> None:
     try:
         load()
         distinct = options.distinct or options.runs
-        for first in range(0, distinct, options.batch):  # the logs of all of them need not be there at once
+        for first in range(0, distinct, options.batch):  # not all logs need to exist at once
             began = time.perf_counter()
             for number in range(first, min(first + options.batch, distinct)):
                 record(folder / "runs", number, options.rows, query_runs.LEARNING_RATES)
@@ -319,7 +319,7 @@ def lake(options: argparse.Namespace) -> None:
 
 
 def copies(lake: Path, runs: int) -> int:
-    """Fill a lake up to so many runs with copies of those it has, each under an id of its own; its bytes."""
+    """Fill a lake up to `runs` runs with copies of its runs, each with its own id; returns its size in bytes."""
     known = sorted(lake.glob("run=*"))
     for number in range(len(known), runs):
         shutil.copytree(known[number % len(known)], lake / f"run=copy-{number:04d}")

