@@ -2,11 +2,12 @@
 
     python examples/numpy_grpo.py out/demo [--steps 500] [--learning-rate 0.003] [--seed 0]
 
-A one-layer network is first taught a little by imitation, then improved by group-relative policy gradients with a KL
-penalty to where it started. Nothing is faked: every number logged is computed from the samples of that step. Takes a
+A one-layer network is first trained a little by imitation, then improved by group-relative policy gradients with a KL
+penalty to its starting point. Nothing is faked: every logged number is computed from the samples of that step. Takes a
 few seconds on a laptop.
 
-With `--learning-rate 0.1`, thirty times too high, it really fails; it does what the doctor asks, so it stops early.
+With `--learning-rate 0.1`, thirty times too high, it really fails. It carries out the doctor's requests, so it stops
+early.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Policy:
         ]
         self._moments = [(np.zeros_like(w), np.zeros_like(w)) for w in self.weights]
         self._updates = 0
-        self.param_groups = [{"lr": learning_rate}]  # as torch's optimizers keep it, so that `Actions` can cut it
+        self.param_groups = [{"lr": learning_rate}]  # as in torch's optimizers, so that `Actions` can lower it
 
     def forward(self, inputs: Array) -> tuple[Array, Array]:
         """Hidden activations and log-probabilities."""
@@ -75,7 +76,7 @@ class Policy:
 
 
 class Rollouts(NamedTuple):
-    """Sampled answers, flattened to the tokens that were really written."""
+    """Sampled answers, flattened to the tokens that were actually written."""
 
     tokens: Tokens  # rollout x position, EOS after the end
     mask: NDArray[np.bool_]
@@ -101,7 +102,7 @@ def target(prompts: Tokens) -> Tokens:
 
 
 def score(prompts: Tokens, tokens: Tokens, mask: NDArray[np.bool_]) -> Array:
-    """1 for the right sum, a little for right digits, and for nothing else."""
+    """1 for the right sum, a part of that for right digits, otherwise 0."""
     right = target(prompts)
     digits = ((tokens == right) & (right != EOS)).sum(axis=1) / (right != EOS).sum(axis=1)
     exact = (np.where(mask, tokens, EOS) == right).all(axis=1)
@@ -186,7 +187,7 @@ def evaluate(policy: Policy, rng: np.random.Generator) -> dict[str, float]:
 
 
 def train(run: Run, steps: int, learning_rate: float, seed: int) -> None:
-    """Imitation, then GRPO, recorded and watched."""
+    """Imitation, then GRPO, recorded and monitored."""
     rng = np.random.default_rng(seed)
     policy = Policy(rng)
     imitate(policy, rng)
@@ -194,7 +195,7 @@ def train(run: Run, steps: int, learning_rate: float, seed: int) -> None:
     reference.weights = [weight.copy() for weight in policy.weights]
     policy.param_groups[0]["lr"] = learning_rate
 
-    actions = rlvitals.Actions(run, policy)  # this example keeps no checkpoints, so `save` and `load` are not given
+    actions = rlvitals.Actions(run, policy)  # this example keeps no checkpoints, so it passes no `save` and `load`
     tokens = 0
     for step in range(1, steps + 1):
         metrics, written = grpo_step(policy, reference, rng)

@@ -1,11 +1,11 @@
-"""A thousand runs, one question: which learning rate ends with the best reward? Asked of DuckDB and of Ray Data.
+"""One question about a thousand runs: which learning rate ends with the best reward? With DuckDB and with Ray Data.
 
     pip install 'rlvitals[parquet]' duckdb 'ray[data]'
     python examples/query_runs.py [FOLDER] [NUMBER_OF_RUNS]
 
 The runs are generated (a reward that grows to a plateau set by the learning rate, with noise), so the answer is known:
-1e-6. They are recorded like any others, exported with what `rlvitals export FOLDER --to parquet --output lake` does,
-and queried where they lie.
+1e-6. They are recorded like any others, exported as `rlvitals export FOLDER --to parquet --output lake` does, and
+queried in place.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def ask_duckdb(lake: Path) -> list[Any]:
 
 
 def ask_ray_data(lake: Path) -> list[Any]:
-    """The same; Ray reads the files on as many nodes as it has."""
+    """The same with Ray Data, which reads the files on all of its nodes."""
     import pyarrow
     import pyarrow.parquet
     import ray
@@ -68,7 +68,7 @@ def ask_ray_data(lake: Path) -> list[Any]:
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    context.default_hash_shuffle_parallelism = len(LEARNING_RATES)  # the default of 200 is for more groups than these
+    context.default_hash_shuffle_parallelism = len(LEARNING_RATES)  # the default of 200 is for more groups
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     schema = pyarrow.parquet.read_schema(lake / "_common_metadata").append(pyarrow.field("run", pyarrow.string()))
 

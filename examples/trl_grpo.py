@@ -1,4 +1,4 @@
-"""GRPO of TRL on a tiny model from scratch, its metrics and completions recorded by one line: the callback.
+"""GRPO of TRL on a tiny model from scratch. One line, the callback, records its metrics and completions.
 
 pip install rlvitals trl
 python examples/trl_grpo.py out/trl [STEPS]     # half a minute on a laptop: the model learns to answer in 12 letters

