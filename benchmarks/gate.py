@@ -3,7 +3,7 @@
     python benchmarks/gate.py seeds                   list the trainings, before any of them is run, in gate_seeds.tsv
     python benchmarks/gate.py train DIR [--cores N] [--seconds S] [--list NAME]
                                                       train them, N at a time, each on its own core
-    python benchmarks/gate.py priors [DIR]            how runs differ beside the noise within them, on design seeds
+    python benchmarks/gate.py priors [DIR]            how runs differ beyond the noise within them, on design seeds
     python benchmarks/gate.py measure [DIR] [--design] [--baselines N]
                                                       84 generated pairs, and four for each group trained in DIR
 

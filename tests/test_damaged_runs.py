@@ -120,7 +120,7 @@ def test_a_field_of_a_wrong_type_is_named_and_the_run_is_shown(bench, bad, field
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"id":' * 100_000, '"a text"', "", "\0" * 50, '{"schema":"x"}'])
-def test_a_card_that_is_none_makes_a_line_that_says_so(bench, bad, text, capsys):
+def test_an_unreadable_card_makes_a_line_that_reports_it(bench, bad, text, capsys):
     RunDir(bad).info.write_text(text)
     lines, remarks = listed(bench.runs, capsys)
     assert lines["bad"]["status"] == on_page(bench.runs)["bad"]["status"] == "unreadable"

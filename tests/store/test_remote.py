@@ -95,7 +95,7 @@ def test_only_what_changed_is_read_again(run_path, url, monkeypatch):
         file.write(b'{"step":10,"timestamp":1.0,"attempt":1,"loss":0.05}\n')
     assert rlvitals.open_run(url).rows == 11
     assert counted.names == ["training_metrics.jsonl"]
-    assert len(counted.starts) == 1  # its end alone: the first rows are here
+    assert len(counted.starts) == 1  # only its end: the first rows are already local
 
 
 def test_a_run_that_is_still_written_reads_as_running(url, tmp_path):

@@ -51,7 +51,7 @@ def test_what_repeats_another_setting_or_says_where_a_model_was_is_folded_away(t
     assert comparison.config_differences == {"lr": [1e-6, 2e-6]}
     assert {"recipe.lr", "model._name_or_path"} <= comparison.bookkeeping.keys()
     other = record(tmp_path / "c", [(1, {"loss": 1.0})], config={"lr": 2e-6, "recipe": {"lr": 5e-6, "beta": 0.1}})
-    assert compare_runs([left, other]).config_differences["recipe.lr"] == [None, 5e-6]  # it says something else
+    assert compare_runs([left, other]).config_differences["recipe.lr"] == [None, 5e-6]  # another value than `lr`
 
 
 def test_the_first_divergence_is_found(twins):
@@ -142,7 +142,7 @@ def test_metrics_of_two_frameworks_are_paired_by_concept_and_converted(tmp_path)
     assert row.verdict == "convert"
     assert [best.last for best in row.best] == [0.02, 0.02]
     assert row.first_divergence is None
-    # Beside one that does not log it, too; and two that log it the same way are shown as they log it.
+    # The same beside a run that does not log it. Two runs that log it in the same way are shown unchanged.
     bare = record(tmp_path / "bare", [(1, {"actor/pg_loss": 0.1})], framework="verl")
     row = next(row for row in compare_runs([verl, bare, roll]).metrics if row.concept == "policy.kl_old.k1")
     assert [best and best.last for best in row.best] == [0.02, None, 0.02]

@@ -55,7 +55,7 @@ def test_rows_of_a_step_are_one_row_and_one_verdict(training):
     assert "logged by several processes, and read from the orchestrator's run: time/step" in report.notes
 
 
-def test_a_folder_above_tells_of_it_once(training, capsys):
+def test_a_folder_above_lists_it_once(training, capsys):
     main(["check", str(training.parent), "--json"])
     facts = json.loads(capsys.readouterr().out)
     sources = [report["source"] for report in facts["reports"]] if "reports" in facts else [facts["source"]]

@@ -199,7 +199,7 @@ def counted_in(reason):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "case"), list(combinations()))
-def test_everything_that_tells_how_a_run_is_tells_the_same(served, recorded, algorithm, case):
+def test_every_view_of_a_run_reports_the_same(served, recorded, algorithm, case):
     folder, client = served
     name, run = name_of(algorithm, case), recorded[algorithm, case]
     live = (run.verdict, listed(run.findings))

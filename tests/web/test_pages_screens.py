@@ -202,7 +202,7 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     assert "from=" in page.url
 
 
-def test_health_tells_what_going_on_has_cost_and_leads_to_the_nearest_healthy_run(screen, runs):
+def test_health_shows_what_continuing_has_cost_and_links_to_the_nearest_healthy_run(screen, runs):
     hindsight = rlvitals.check(runs / "failing").hindsight
     page = screen.open("health", run="failing")
     page.wait_for_selector(".hindsight li")
