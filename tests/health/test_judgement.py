@@ -375,3 +375,21 @@ def filling(curve):
 def test_memory_that_grows_on_and_on_is_reported_and_one_that_settles_is_not():
     assert "memory_creep" in filling(lambda step: 0.12 * step)
     assert "memory_creep" not in filling(lambda step: 14.0 * (1 - 0.5 ** (step / 18)))
+
+
+def slowed(waiting, seed):
+    """A speed that falls to a third after half of the run, and the share of time without a processor from then on."""
+    speeds = noisy([1200.0] * 40 + [400.0] * 40, 40.0, seed)
+    waits = noisy([0.05] * 40 + [waiting] * 40, 0.01, seed + 1)
+    return [
+        {"reward": 0.2 + 0.005 * step, "system/tps": speed, "system/cpu_wait": wait}
+        for step, (speed, wait) in enumerate(zip(speeds, waits, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("waiting", "severity"), [(0.05, "warning"), (0.3, "warning"), (0.68, "info")])
+def test_a_training_that_waits_for_a_processor_is_not_called_slower(waiting, severity, seed):
+    found = [finding for finding in judged(slowed(waiting, seed)) if finding.rule == "throughput"]
+    assert [finding.severity for finding in found] == [severity]
+    assert ("waits for a processor 6" in found[0].title) == (severity == "info")

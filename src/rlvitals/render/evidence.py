@@ -25,6 +25,7 @@ _PHRASES = {
     "eval_then": "evaluation before {}", "climb": "climbed by {}", "ended": "ended at step {}", "rows": "{} rows",
     "eval_now": "evaluation now {}", "eval_best": "evaluation at its best {}", "true_gain": "true reward gained {}",
     "balance": "{} to 1", "net": "net {}", "length": "answers are {} times as long",
+    "waiting": "{} of the time without a processor",
     "progress": "{} of the planned steps",
     "gain": "gained {}", "drop": "fell by {}", "risen": "risen by {}", "percent": "{} %",
 }  # fmt: skip

@@ -67,6 +67,7 @@ def throughput(
     step_time: Signal | None,
     tokens_per_s: Signal | None,
     length: Signal | None,
+    cpu_wait: Signal | None,
     *,
     times: float,
     seconds: float,
@@ -74,8 +75,8 @@ def throughput(
     noises: float,
     length_share: float,
 ) -> Alarm | None:
-    """Steps take much longer than at the start. Longer answers are the usual cause, and are then reported as such.
-    Steps of milliseconds vary with other load on the machine.
+    """Steps take much longer than at the start. Longer answers are the usual cause, and are then reported as such, as
+    is a training that waits for a processor. Steps of milliseconds vary with other load on the machine.
     """
     slower = math.nan
     signal = None
@@ -95,7 +96,16 @@ def throughput(
     grown = length.ratio if length is not None and not math.isnan(length.ratio) else 1.0
     if signal is step_time and grown > length_share * slower:
         return info(signal, "length", times=slower, length=grown)
+    if cpu_wait is not None and cpu_wait.seen_at == case.points and _is_explained(slower, cpu_wait, times):
+        return info(signal, "waiting", times=slower, waiting=cpu_wait.median5)
     return warning(signal, times=slower, length=grown)
+
+
+def _is_explained(slower: float, cpu_wait: Signal, times: float) -> bool:
+    """Whether waiting for a processor is most of a slowdown, and the rest is too small to report."""
+    at_start, now = 1.0 - cpu_wait.base, 1.0 - cpu_wait.median5
+    by_waiting = at_start / now if now > 0 else math.inf
+    return by_waiting * by_waiting > slower and slower < times * by_waiting
 
 
 def memory_full(
