@@ -486,11 +486,10 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         curves = [_step_rates(view, found.horizon) for view in views]
     direction: Direction = "up" if good == "up" else "down"
     waits = _common(views, (WAITING,))
-    notes = []
     if waits is not None:
         waited = [curve_of(view, name) for view, name in zip(views, waits, strict=True)]
         curves = [_undisturbed(curve, wait, direction) for curve, wait in zip(curves, waited, strict=True)]
-        notes = _waiting_notes([float(np.mean(wait.values)) for wait in waited])
+        found.notes.extend(_waiting_notes([float(np.mean(wait.values)) for wait in waited]))
     curves = [_positive_logs(curve) for curve in curves]
     if any(len(curve.values) < FEWEST_POINTS for curve in curves):
         found.missing["speed"] = "no speed, step time or timestamps that all runs log"
@@ -508,7 +507,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         ]
         metric = names[0] if names else "timestamp"
         found.measures.append(
-            Measure(name, f"{title}, {what}", "speed", direction, metric, unit, samples[0], samples[1:], notes=notes)
+            Measure(name, f"{title}, {what}", "speed", direction, metric, unit, samples[0], samples[1:])
         )
 
 
@@ -521,16 +520,14 @@ def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: Direction) ->
 
 
 def _waiting_notes(shares: Sequence[float]) -> list[str]:
-    """Say that the speeds are corrected, and by how much where it matters."""
+    """A note on how long the runs waited, if it matters; the candidate's share comes first."""
     candidate, *others = shares
-    most = max(shares)
-    notes = ["without the time in which the training waited for a processor"]
-    if most >= NOTED_WAIT:
-        notes.append(
-            f"the candidate waited for a processor in {candidate:.0%} of its time, "
-            f"the baselines in {float(np.mean(others)):.0%}"
-        )
-    return notes
+    if max(shares) < NOTED_WAIT:
+        return []
+    return [
+        f"the candidate waited for a processor in {candidate:.0%} of its time, the baselines in "
+        f"{float(np.mean(others)):.0%}: speeds are compared without that time"
+    ]
 
 
 def _positive_logs(curve: MetricCurve) -> MetricCurve:
