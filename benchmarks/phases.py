@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import rlvitals
+from rlvitals.capture.counters import WINDOW_ROWS
 from rlvitals.capture.hardware import Machine
+from rlvitals.capture.processor_wait import ProcessorWait
 from rlvitals.config import HARDWARE_SECONDS
 
 ROUNDS = 5_000
@@ -45,11 +47,18 @@ def contexts(run):
     def count():
         run.count(tokens=4096, samples=8)
 
+    wait = ProcessorWait(WINDOW_ROWS)
+    wait.begin(time.perf_counter())
+
+    def waiting():
+        wait.take(time.perf_counter())
+
     found = {
         "run.phase": phase,
         "run.phase without memory": phase_without_memory,
         "run.timer": timer,
         "run.count": count,
+        "system/cpu_wait, once a row": waiting,
     }
     try:
         from codetiming import Timer
