@@ -228,9 +228,9 @@ def test_runs_of_unlike_length_are_compared_over_common_steps(tmp_path, baseline
     assert by_name(report)["early"].mean == pytest.approx(mean)
 
 
-def waiting(folder, name, seed, waited, speed=1.0):
+def waiting(folder, name, seed, waited, *, speed=1.0, memory="mem.process.rss"):
     """A run that waited for a processor for this share of its time and was slower by that much."""
-    rows = rows_of(seed, speed=speed * (1 - waited))
+    rows = rows_of(seed, speed=speed * (1 - waited), names={"memory": memory})
     return log(folder, name, [row | {"system/cpu_wait": waited} for row in rows])
 
 
@@ -245,6 +245,14 @@ def test_a_busy_machine_is_no_slower_program(tmp_path):
     slower = judged(waiting(tmp_path, "slower", 8, 0.0, speed=0.82), baselines)["speed"]
     assert slower.state == "fail"
     assert slower.change == pytest.approx(-0.18, abs=0.03)
+
+
+def test_a_gpu_works_while_its_thread_waits_so_its_speed_is_that_of_the_clock(tmp_path):
+    gpu = {"memory": "mem.gpu.max_allocated"}
+    baselines = [waiting(tmp_path, f"on-gpu{seed}", seed, 0.0, **gpu) for seed in range(3)]
+    report = gate(waiting(tmp_path, "slow", 8, 0.45, **gpu), baselines)
+    assert by_name(report)["speed"].state == "fail"
+    assert not any("processor" in note for note in report.notes)
 
 
 def test_waiting_that_not_every_run_logs_corrects_none(tmp_path, baselines):

@@ -49,7 +49,8 @@ LEAST_RUNNING = 0.05
 NOTED_WAIT = 0.05
 """The share of waiting from which a note gives it."""
 
-MEMORIES = ("mem.gpu.max_allocated", "mem.gpu.max_reserved", "sys.gpu_memory_used", "mem.process.rss")
+GPU_MEMORIES = ("mem.gpu.max_allocated", "mem.gpu.max_reserved", "sys.gpu_memory_used")
+MEMORIES = (*GPU_MEMORIES, "mem.process.rss")
 SPIKY = ("optim.grad_norm", "train.loss", "policy.loss")
 """Series in which an unstable training has single extreme points."""
 
@@ -486,7 +487,9 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         curves = [_step_rates(view, found.horizon) for view in views]
     direction: Direction = "up" if good == "up" else "down"
     waits = _common(views, (WAITING,))
-    if waits is not None:
+    # A GPU works on while the thread that feeds it waits for a processor: the clock is right there.
+    uses_gpu = any(_peak(view, concept, found.horizon) is not None for view in views for concept in GPU_MEMORIES)
+    if waits is not None and not uses_gpu:
         waited = [curve_of(view, name) for view, name in zip(views, waits, strict=True)]
         curves = [_undisturbed(curve, wait, direction) for curve, wait in zip(curves, waited, strict=True)]
         found.notes.extend(_waiting_notes([float(np.mean(wait.values)) for wait in waited]))
