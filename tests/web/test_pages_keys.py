@@ -37,7 +37,7 @@ def test_ctrl_k_finds_a_metric_a_run_and_a_text_in_rollouts(screen):
     page = screen.open("vitals", run="healthy")
     page.keyboard.press("Control+k")
     page.keyboard.type("entropy")
-    page.wait_for_selector("[role=option]:has-text('entropy')")
+    page.wait_for_selector("[role=option]:has-text('entropy'):not(:has-text('rollouts'))")  # the metric, not the search
     page.keyboard.press("Enter")
     page.wait_for_selector(".large .panel[data-metric=entropy]")
     page.keyboard.press("Control+k")
