@@ -12,7 +12,7 @@ import sys
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 import rlvitals
@@ -61,6 +61,12 @@ def test_bytes_that_are_no_text_cost_only_their_line(tmp_path):
     assert len(read_log(path).rows) == 2
 
 
+def test_zero_bytes_after_a_crash_of_the_machine_cost_no_row(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b'{"step": 1, "loss": 1.0}\n{"step": 2, "loss": 0.5}\n' + bytes(100))
+    assert [row["step"] for row in read_log(path).rows] == [1, 2]
+
+
 def test_a_runs_directory_of_our_own_gives_its_rows(tmp_path):
     with rlvitals.start(tmp_path / "run") as run:
         run.log({"loss": 0.5}, step=1)
@@ -79,6 +85,7 @@ PIECES = some.sampled_from(
 
 @settings(max_examples=150)
 @given(some.lists(PIECES, max_size=40).map("".join) | some.text(max_size=200), some.integers(1, 20))
+@example("step 4: a/kl:0.1\n\x00", 1)
 def test_whatever_a_file_holds_reading_and_following_it_end_well(tmp_path_factory, text, piece):
     path = tmp_path_factory.mktemp("any") / "log"
     data = text.encode("utf-8", "replace")

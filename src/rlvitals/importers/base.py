@@ -253,9 +253,22 @@ def encoding_in(head: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def text_in(head: bytes) -> str:
-    """A file's first bytes as text, without leading space; empty if they are binary."""
+    """A file's first bytes as text, without leading space; empty if they are binary. The first line decides: a log that
+    was read while it grew stays a log when zero bytes follow, as a crash of the machine leaves them.
+    """
     encoding = encoding_in(head)
-    return "" if encoding != "utf-16" and b"\x00" in head[:4096] else head.decode(encoding, "replace").lstrip()
+    return "" if encoding != "utf-16" and _is_binary(head) else head.decode(encoding, "replace").lstrip()
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether a file is binary: it has zero bytes, and its first line has one too or is not UTF-8."""
+    if b"\x00" not in head[:4096]:
+        return False
+    first = head.lstrip().replace(b"\r", b"\n").partition(b"\n")[0]
+    try:
+        return "\x00" in first.decode("utf-8")
+    except UnicodeDecodeError:
+        return True
 
 
 def text_of(path: Path) -> str:
