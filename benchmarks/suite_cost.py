@@ -85,21 +85,29 @@ def read(table: Path) -> list[dict]:
 
 
 def longest(rows: list[dict]) -> str:
-    """The sum for tests that share a process; for a test alone the mean of its cases."""
+    """Processor time and clock of each piece of work: the sum for tests that share a process; for a test alone the mean
+    of its cases.
+    """
     cases = defaultdict(list)
     for row in rows:
-        cases[row["work"], int(row["is_shared"])].append(row["processor"])
-    found = {work: sum(each) / (1 if is_shared else len(each)) for (work, is_shared), each in cases.items()}
+        cases[row["work"], int(row["is_shared"])].append((row["processor"], row["clock"]))
+    found = {
+        work: [sum(numbers) / (1 if is_shared else len(each)) for numbers in zip(*each, strict=True)]
+        for (work, is_shared), each in cases.items()
+    }
     measured = {row["test"].partition("::")[0].rpartition("/")[2] for row in rows} | {row["work"] for row in rows}
     for line in LONGEST.read_text(encoding="utf-8").splitlines():
-        seconds, work = line.split(maxsplit=1)
+        *seconds, work = line.split(maxsplit=2)
         if work.partition("::")[0].partition(" ")[0] not in measured and work not in measured:
-            found[work] = float(seconds)
-    lines = [(seconds, work) for work, seconds in found.items() if seconds >= LONG]
+            found[work] = [float(number) for number in seconds]
+    lines = [(clock, processor, work) for work, (processor, clock) in found.items() if max(processor, clock) >= LONG]
     return "".join(
-        f"{seconds:.{0 if seconds >= 10 else 1 if seconds >= 1 else 2}f} {work}\n"
-        for seconds, work in sorted(lines, reverse=True)
+        f"{_short(processor)} {_short(clock)} {work}\n" for clock, processor, work in sorted(lines, reverse=True)
     )
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.{0 if seconds >= 10 else 1 if seconds >= 1 else 2}f}"
 
 
 def sums(rows: list[dict], *, by_file: bool) -> list[tuple[float, float, int, str]]:

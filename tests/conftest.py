@@ -43,6 +43,21 @@ def until(condition, seconds=30.0, pause=0.01):
     return found
 
 
+def free_port() -> int:
+    """A port without a listener, for programs that need a given port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def torchrun(*program: str) -> list[str]:
+    """The command that starts a program in two processes. With `--standalone` torchrun would search all modules for its
+    own name at each of two dozen debug messages, two seconds of processor time where many modules are loaded.
+    """
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port()),
+            *program]  # fmt: skip
+
+
 def unexplained(folder):
     """The names in a run's rows and in its system samples that the catalogue does not know. They are read as names of
     the framework that the run is set to.
@@ -105,7 +120,8 @@ def compile_for_all(config):
 
 
 LONGEST = Path(__file__).with_name("longest.txt")
-"""Measured seconds of processor time of the longest pieces of work. Work that is not listed is short."""
+"""Measured seconds of the longest pieces of work: of processor time, and by the clock while three processes run tests.
+Work that is not listed is short."""
 EXAMPLES = "_hypothesis_internal_use_settings"
 """The attribute in which hypothesis keeps the settings of a test, such as its number of examples."""
 LONG = 0.1
@@ -139,30 +155,32 @@ def pytest_collection_modifyitems(config, items):
     for test in {item.obj for item in items if config.option.markexpr == "not slow" and hasattr(item, "obj")}:
         if (own := getattr(test, EXAMPLES, None)) and own.max_examples > most:
             setattr(test, EXAMPLES, settings(own, max_examples=most))
-    lines = (line.split(maxsplit=1) for line in LONGEST.read_text(encoding="utf-8").splitlines())
-    seconds = {name: float(number) for number, name in lines}
+    lines = (line.split(maxsplit=2) for line in LONGEST.read_text(encoding="utf-8").splitlines())
+    listed = {name: (float(processor), float(clock)) for processor, clock, name in lines}
     for item in items:
-        if is_long_alone(item, seconds):
+        if is_long_alone(item, listed):
             item.add_marker("slow")
     result = yield
     if hasattr(config, "workerinput"):
-        put_in_order(items, seconds)
+        put_in_order(items, listed)
     return result
 
 
-def is_long_alone(item, seconds):
+def is_long_alone(item, listed):
     work, is_shared = work_of(item)
-    return not is_shared and seconds.get(work, 0.0) >= LONG
+    return not is_shared and listed.get(work, (0.0, 0.0))[0] >= LONG
 
 
-def put_in_order(items, seconds):
-    """Order the work from longest to shortest, so that all processes are busy to the end. A process gets one piece at a
-    time: one long test, the tests that share a fixture of their module, or all short tests of a file.
+def put_in_order(items, listed):
+    """Order the work from longest to shortest by the clock, so that all processes are busy to the end, and work that
+    waits is done beside work that computes. A process gets one piece at a time: one long test, the tests that share a
+    fixture of their module, or all short tests of a file.
     """
+    seconds = {work: clock for work, (_, clock) in listed.items()}
     groups = {}
     for item in items:
         work, is_shared = work_of(item)
-        groups[item] = item.nodeid if is_long_alone(item, seconds) else work if is_shared else item.path.name
+        groups[item] = item.nodeid if is_long_alone(item, listed) else work if is_shared else item.path.name
         if groups[item] == item.nodeid:
             seconds[item.nodeid] = seconds[work]
     sizes = Counter(groups.values())

@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from pathlib import Path
 
 TESTS_IMPORT = ("pandas", "scipy.stats")
@@ -178,6 +179,8 @@ def prctl(option: int, value: int) -> None:
 def serve(asked: socket.socket) -> dict:
     """Answer requests until the socket is closed. Returns only in the new processes."""
     gc.freeze()  # these objects stay in memory pages that all processes share
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # what was imported here is not destroyed in each process
     while True:
         message, streams, _, _ = socket.recv_fds(asked, 2**20, 3)
         if not message:

@@ -12,6 +12,7 @@ import pytest
 import tiny_trainers
 
 import rlvitals
+from conftest import torchrun
 from rlvitals.errors import MissingDependency
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torchrun"), pytest.mark.filterwarnings("ignore")]
@@ -74,10 +75,7 @@ def jobs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     script = folder / "rank.py"
     script.write_text(RANK)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script),
-        str(Path(__file__).parent), str(folder),
-    ]  # fmt: skip
+    command = torchrun(str(script), str(Path(__file__).parent), str(folder))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

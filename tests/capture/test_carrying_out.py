@@ -5,7 +5,6 @@ request is answered. A request that cannot be carried out is declined with the r
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import rlvitals
+from conftest import free_port
 from rlvitals.capture.actions import scale_learning_rate
 
 
@@ -329,10 +329,7 @@ def test_all_ranks_do_the_same_and_a_revert_that_fails_on_one_has_failed_on_all(
     """Only rank 0 has a run. One broadcast at the start and one per step; only the first with `actions="advise"`."""
     for case in CASES:
         (tmp_path / case / "checkpoint-2").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    code = RANKS.format(port=port, folder=str(tmp_path), cases=list(CASES))
+    code = RANKS.format(port=free_port(), folder=str(tmp_path), cases=list(CASES))
     ranks = [
         subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)
     ]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import rlvitals
-from conftest import until
+from conftest import free_port, until
 from health_lines import finding_line
 from rlvitals import values
 from rlvitals.errors import ConfigError, RuleError
@@ -667,9 +667,7 @@ def test_a_secret_in_an_answer_is_masked(tmp_path):
 @pytest.mark.slow
 def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
     pytest.importorskip("torch", reason="needs torch, which is not installed here")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     code = textwrap.dedent(
         f"""
         import json, sys, torch.distributed as dist, rlvitals

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -50,12 +49,6 @@ def imported(environment: Mapping[str, str], *words: object) -> subprocess.Compl
     return subprocess.run(
         command(*words), env=dict(environment), capture_output=True, text=True, timeout=200, check=False
     )
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class _Server(ThreadingHTTPServer):

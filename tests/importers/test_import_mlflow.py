@@ -13,9 +13,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from brought import Proxy, command, folders, free_port, imported, points, rows
+from brought import Proxy, command, folders, imported, points, rows
 
 import rlvitals
+from conftest import free_port
 from rlvitals.cli.main import main
 from rlvitals.importers.trackers.mlflow import _mark
 from rlvitals.splits import held_out_name

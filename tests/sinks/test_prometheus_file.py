@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rows import facts, rows
 
 import rlvitals
-from conftest import until
+from conftest import free_port, until
 from health_lines import finding_line
 from rlvitals.errors import ConfigError, SinkError
 from rlvitals.records import Finding
@@ -193,11 +193,3 @@ def ask(port):
             return answer.read().decode()
     except OSError:
         return ""
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rlvitals
-from conftest import unexplained, until
+from conftest import torchrun, unexplained, until
 from rlvitals.errors import ConfigError, RuleError, RunExists
 from rlvitals.train import kto, recipe
 from rlvitals.train.kto import data as preferences
@@ -214,11 +214,10 @@ def files_below(folder):
 
 @pytest.mark.slow
 def test_two_processes_train_one_model_and_one_of_them_records(tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
     words = ("--output-dir", "two", "--max-steps", "4", "--batch-size", "8", "--warm-up-steps", "3",
              "--examples", "120", "--eval-steps", "2", "--save-steps", "2", "--json")  # fmt: skip
     done = subprocess.run(
-        [*launch, "rlvitals.cli.main", "train", "kto", *words],
+        torchrun("-m", "rlvitals.cli.main", "train", "kto", *words),
         cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

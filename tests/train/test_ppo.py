@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import REPO, unexplained, until
+from conftest import REPO, torchrun, unexplained, until
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import checkpoint, models, ppo, recipe, tiny
 from rlvitals.train.ppo import data as ppo_data
@@ -296,8 +296,7 @@ def test_a_folders_model_of_another_kind_is_trained_in_bfloat16_with_checkpointi
 def test_two_processes_train_one_model_and_one_of_them_writes(tmp_path, child_environment):
     # accelerate's launcher starts a single process on a CPU; torch's starts any number.
     launched = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         *command(tmp_path / "run", max_steps=2)],
+        torchrun(*command(tmp_path / "run", max_steps=2)),
         env={**child_environment, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import rlvitals
-from conftest import unexplained, until
+from conftest import torchrun, unexplained, until
 from rlvitals.compute import policy
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import functions, models, recipe, rlaif
@@ -619,10 +619,7 @@ def test_the_doctor_may_only_advise(tmp_path, trainer):
 def test_two_processes_train_one_student(tmp_path, child_environment):
     chosen = settings(tmp_path / "run", max_steps=3, save_steps=3, eval_steps=3)
     launched = subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-            "-m", "rlvitals.cli.main", "train", "rlaif", *flags(chosen),
-        ],
+        torchrun("-m", "rlvitals.cli.main", "train", "rlaif", *flags(chosen)),
         env={**child_environment, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip

@@ -11,13 +11,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from conftest import torchrun
 from rlvitals.errors import ConfigError
 from rlvitals.train import checkpoint, ppo, recipe, sharded
 
@@ -48,7 +48,7 @@ def launch(*words, is_sharded):
     if words[0].endswith(".py"):
         program = []
     return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *program, *words],
+        torchrun(*program, *words),
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **(FSDP if is_sharded else {})},
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip

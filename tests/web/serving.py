@@ -84,13 +84,6 @@ def events(stream):
             fields = {}
 
 
-def free_port() -> int:
-    """A port without a listener, for programs that need a given port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def parse(received: bytes) -> Answer:
     head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")

@@ -13,10 +13,10 @@ import urllib.request
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import free_port, serving
+from serving import serving
 
 import rlvitals
-from conftest import REPO, until
+from conftest import REPO, free_port, until
 from rlvitals.records import STATUSES
 from rlvitals.render.prometheus import CONTENT_TYPE, FOLDER_FAMILIES, RUN_FAMILIES
 from rlvitals.store.layout import RunDir

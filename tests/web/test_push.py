@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from serving import free_port, serving
+from serving import serving
 
 import rlvitals
-from conftest import until
+from conftest import free_port, until
 from rlvitals.cli.main import main
 from rlvitals.errors import RunError
 from rlvitals.records import Group, Rollout, Turn

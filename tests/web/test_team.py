@@ -15,10 +15,10 @@ from unittest.mock import ANY
 
 import pytest
 from browsing import REPO
-from serving import events, free_port, parse, serving
+from serving import events, parse, serving
 
 import rlvitals
-from conftest import until
+from conftest import free_port, until
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError
 from rlvitals.store.inbox import Inbox
