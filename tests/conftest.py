@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import gc
+import logging
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 from _pytest.assertion import rewrite
 from _pytest.doctest import DoctestModule
+from _pytest.logging import catching_logs
 from hypothesis import HealthCheck, settings
 
 from warm_python import Warm
@@ -211,6 +213,35 @@ def pytest_runtest_logstart():
     if len(sys.modules) > Frozen.modules + 100:
         Frozen.modules = len(sys.modules)
         gc.freeze()
+
+
+def attach(self):
+    """As pytest does at the three phases of a test, but the loggers that do not propagate are searched for only when
+    there are new loggers: torch, transformers and MLflow have thousands, and pytest would look at each 72,000 times.
+    """
+    root = logging.getLogger()
+    if len(root.manager.loggerDict) != Apart.of:
+        Apart.of = len(root.manager.loggerDict)
+        every = (one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))
+        Apart.loggers = [one for one in every if not one.propagate and one is not root]
+    if self.level is not None:
+        self.handler.setLevel(self.level)
+        self.orig_level = root.level
+        root.setLevel(min(self.orig_level, self.level))
+    self.attached_loggers += [root, *Apart.loggers]
+    for one in self.attached_loggers:
+        one.addHandler(self.handler)
+    return self.handler
+
+
+catching_logs.__enter__ = attach
+
+
+class Apart:
+    """The loggers that do not propagate, among so many."""
+
+    of = -1
+    loggers: list[logging.Logger] = []  # noqa: RUF012
 
 
 class Frozen:

@@ -162,7 +162,7 @@ def test_a_learning_rate_given_at_a_resume_counts(trained, tmp_path):
 @pytest.mark.cold
 def test_a_learning_rate_far_too_high_is_the_guides_problematic_example_and_is_named(tmp_path):
     done = run_in(
-        tmp_path, "--output-dir", "bad", "--learning-rate", "0.01", "--max-steps", 30, "--batch-size", 16,
+        tmp_path, "--output-dir", "bad", "--learning-rate", "0.01", "--max-steps", 20, "--batch-size", 8,
         "--warm-up-steps", 10, "--eval-steps", 0, "--examples", 600, "--display", "plain",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
