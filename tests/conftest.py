@@ -215,33 +215,36 @@ def pytest_runtest_logstart():
         gc.freeze()
 
 
+class NotPropagating:
+    """The loggers that do not pass records to the root logger, and how many loggers there were when they were found."""
+
+    loggers: list[logging.Logger] = []  # noqa: RUF012
+    among = -1
+
+    @classmethod
+    def found(cls) -> list[logging.Logger]:
+        every = logging.root.manager.loggerDict
+        if len(every) != cls.among:
+            cls.among = len(every)
+            cls.loggers = [one for one in every.values() if isinstance(one, logging.Logger) and not one.propagate]
+        return cls.loggers
+
+
 def attach(self):
-    """As pytest does at the three phases of a test, but the loggers that do not propagate are searched for only when
-    there are new loggers: torch, transformers and MLflow have thousands, and pytest would look at each 72,000 times.
+    """pytest attaches a handler in each phase of a test, and looks at every logger each time: torch, transformers and
+    MLflow have thousands. This looks again only when there are new ones.
     """
-    root = logging.getLogger()
-    if len(root.manager.loggerDict) != Apart.of:
-        Apart.of = len(root.manager.loggerDict)
-        every = (one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))
-        Apart.loggers = [one for one in every if not one.propagate and one is not root]
     if self.level is not None:
         self.handler.setLevel(self.level)
-        self.orig_level = root.level
-        root.setLevel(min(self.orig_level, self.level))
-    self.attached_loggers += [root, *Apart.loggers]
+        self.orig_level = logging.root.level
+        logging.root.setLevel(min(self.orig_level, self.level))
+    self.attached_loggers += [logging.root, *NotPropagating.found()]
     for one in self.attached_loggers:
         one.addHandler(self.handler)
     return self.handler
 
 
 catching_logs.__enter__ = attach
-
-
-class Apart:
-    """The loggers that do not propagate, among so many."""
-
-    of = -1
-    loggers: list[logging.Logger] = []  # noqa: RUF012
 
 
 class Frozen:

@@ -21,7 +21,7 @@ import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from rlvitals.codec import encode, parse_json
 from rlvitals.contract import ListedMetric
 from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound, UnknownMetric
 from rlvitals.records import Group
-from rlvitals.store.files import make_folder
 from rlvitals.store.layout import RunDir
 from rlvitals.store.redaction import Redaction, redacted_copy
 from rlvitals.version import __version__
@@ -569,13 +568,6 @@ def _space_card(title: str) -> bytes:
     lines = ["---", f"title: {quoted}", "emoji: 📈", "colorFrom: blue", "colorTo: green", "sdk: static"]
     lines += ["app_file: index.html", "pinned: false", "---", "", "Training runs, shared by `rlvitals share`."]
     return ("\n".join(lines) + "\n").encode()
-
-
-def write_site(files: Mapping[str, bytes], folder: Path) -> None:
-    """Put the files of a site into an empty folder."""
-    for name, data in files.items():
-        make_folder((folder / name).parent)
-        (folder / name).write_bytes(data)
 
 
 def _whole_letters(text: str) -> str:
