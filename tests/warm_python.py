@@ -179,7 +179,6 @@ def prctl(option: int, value: int) -> None:
 def serve(asked: socket.socket) -> dict:
     """Answer requests until the socket is closed. Returns only in the new processes."""
     gc.freeze()  # these objects stay in memory pages that all processes share
-    gc.set_threshold(50_000, 20, 50)  # 7 % less processor time where many small objects are made
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False  # what was imported here is not destroyed in each process
     while True:
