@@ -149,6 +149,8 @@ def test_a_trainer_that_is_killed_is_reported_by_the_process_beside_it(desk, tmp
     event = server.requests[0].json
     assert event["event_action"] == "trigger"
     assert "process" in event["payload"]["summary"]
+    # A follower that is replaced before it has recorded the service's answer is followed by one that sends again.
+    assert until(lambda: sent(RunDir(tmp_path / "run"), "pagerduty"))
     with rlvitals.start(
         tmp_path / "run", resume=True, notify=[{"to": "pagerduty"}], display="none"
     ) as run:  # the process is back
