@@ -5,9 +5,8 @@ PYTHON ?= $(shell for each in /usr/bin/python3.11 python3.11 python3; do \
 	$$each -c 'import ensurepip' 2>/dev/null && command -v $$each && break; done)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# For two cores: a test that waits for a process or a browser leaves its core to another. Four take half a minute less, and
-# tests that are sensitive to a busy machine fail more often.
-JOBS   ?= 3
+# For two cores: a test that waits for a process or a browser leaves its core to another.
+JOBS   ?= 4
 # The tests start hundreds of processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # One thread each: the processes share the cores already. Groups and the order in them: tests/conftest.py.

@@ -122,8 +122,10 @@ def compile_for_all(config):
 
 
 LONGEST = Path(__file__).with_name("longest.txt")
-"""Measured seconds of the longest pieces of work: of processor time, and by the clock while three processes run tests.
+"""Measured seconds of the longest pieces of work: of processor time, and by the clock while four processes run tests.
 Work that is not listed is short."""
+SHORT = 0.01
+"""The assumed seconds of a piece that is not listed."""
 EXAMPLES = "_hypothesis_internal_use_settings"
 """The attribute in which hypothesis keeps the settings of a test, such as its number of examples."""
 LONG = 0.1
@@ -174,26 +176,48 @@ def is_long_alone(item, listed):
 
 
 def put_in_order(items, listed):
-    """Order the work from longest to shortest by the clock, so that all processes are busy to the end, and work that
-    waits is done beside work that computes. A process gets one piece at a time: one long test, the tests that share a
-    fixture of their module, or all short tests of a file.
+    """Order the work so that all processes are busy to the end. A process gets one piece at a time: one long test, the
+    tests that share a fixture of their module, or all short tests of a file.
+
+    The longest pieces by the clock come first. Pieces that mostly wait are spread evenly between those that compute:
+    side by side they would leave the processors idle.
     """
-    seconds = {work: clock for work, (_, clock) in listed.items()}
-    groups = {}
-    for item in items:
+    groups, first, works = {}, {}, {}
+    for number, item in enumerate(items):
         work, is_shared = work_of(item)
-        groups[item] = item.nodeid if is_long_alone(item, listed) else work if is_shared else item.path.name
-        if groups[item] == item.nodeid:
-            seconds[item.nodeid] = seconds[work]
-    sizes = Counter(groups.values())
-    first: dict[str, int] = {}
-    for number, work in enumerate(groups.values()):
-        first.setdefault(work, number)
-    order = {work: (-max(seconds.get(work, 0.0), 0.01 * size), first[work]) for work, size in sizes.items()}
+        group = item.nodeid if is_long_alone(item, listed) else work if is_shared else item.path.name
+        groups[item] = group
+        first.setdefault(group, number)
+        works.setdefault(group, Counter())[work] += 1
+        if is_shared:
+            works[group][work] = 1
+    pieces = []
+    for group, counts in works.items():
+        seconds = [(count, *listed.get(work, (SHORT, SHORT))) for work, count in counts.items()]
+        processor = sum(count * each for count, each, _ in seconds)
+        clock = sum(count * each for count, _, each in seconds)
+        pieces.append((clock, processor < clock / 2, group))
+    order = spread(sorted(pieces, key=lambda piece: (-piece[0], first[piece[2]])))
     items.sort(key=lambda item: order[groups[item]])
     for item, work in groups.items():
         if work != item.nodeid and not item.nodeid.endswith(f"@{work}"):
             put_into(item, work)
+
+
+def spread(pieces):
+    """The place of each piece when waiting and computing pieces have always done the same share of their seconds.
+
+    >>> spread([(9.0, True, "a"), (4.0, False, "b"), (3.0, False, "c"), (1.0, True, "d")])
+    {'a': 0, 'b': 1, 'c': 2, 'd': 3}
+    """
+    lines = [[piece for piece in pieces if piece[1] is is_waiting] for is_waiting in (True, False)]
+    shares = []
+    for line in lines:
+        total, done = sum(clock for clock, _, _ in line), 0.0
+        for clock, _, group in line:
+            shares.append((done / total, group))
+            done += clock
+    return {group: place for place, (_, group) in enumerate(sorted(shares, key=lambda one: one[0]))}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -43,13 +43,18 @@ def fed_facts(tmp_path: Path):
 def feed_through_kills(
     module: str, name: str, tmp_path: Path, settings: dict[str, Any], *, total: int, kills: int, environment: Any
 ) -> dict[str, Any]:
-    """Feed `total` rows to a sink in child processes. All but the last are killed. Returns the last memory."""
-    task = {"module": module, "name": name, "tmp": str(tmp_path), "settings": settings, "total": total}
+    """Feed `total` rows to a sink in child processes. All but the last are killed. Returns the last memory.
+
+    A child that is to be killed writes at most its share of the batches and then waits: on a busy machine it could
+    otherwise write all rows before this process runs again.
+    """
+    share = total // BATCH // (kills + 1)
+    task = {"module": module, "name": name, "tmp": str(tmp_path), "settings": settings, "total": total, "share": share}
     (tmp_path / "task.json").write_text(json.dumps(task))
     chance = random.Random(total)
     for _ in range(kills):
         child = _start(tmp_path, environment, module)
-        for _ in range(chance.randrange(1, 25)):
+        for _ in range(chance.randrange(1, min(25, share + 1))):
             assert child.stdout.readline()
         try:
             child.wait(timeout=chance.uniform(0, 0.005))  # a random moment later
@@ -91,10 +96,12 @@ def kill_at_random(
 
 
 def _start(tmp_path: Path, environment: Any, module: str) -> subprocess.Popen[str]:
-    """`module` is an argument for `warm_python`, which infers from it what the child will import."""
+    """`module` is an argument for `warm_python`, which infers from it what the child will import. A child that has
+    written its share waits until its standard input is closed, as `communicate` does.
+    """
     return subprocess.Popen(
-        [sys.executable, __file__, str(tmp_path), module], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment,
+        [sys.executable, __file__, str(tmp_path), module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
 
 
@@ -108,7 +115,9 @@ def _feed(tmp_path: Path) -> None:
     sink_class = getattr(import_module(task["module"]), task["name"])
     sink = sink_class(fed_facts(Path(task["tmp"])), task["settings"], cursor["memory"])
     print("opened", flush=True)
-    for first in range(cursor["rows"], task["total"], BATCH):
+    for number, first in enumerate(range(cursor["rows"], task["total"], BATCH)):
+        if number == task["share"]:
+            sys.stdin.read()
         batch = [fed_row(index) for index in range(first, min(first + BATCH, task["total"]))]
         sink.write(batch)
         sink.commit()

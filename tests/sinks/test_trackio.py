@@ -148,30 +148,28 @@ root, cursor = Path(sys.argv[1]), Path(sys.argv[1]) / "cursor.json"
 done, memory = json.loads(cursor.read_text()) if cursor.exists() else (0, {})
 sink = TrackioSink(facts(root), {"project": "kto"}, memory)
 print("open", flush=True)
-while done < 600:
+while True:
     for _ in range(2):  # the first commit's memory is lost, as when the process dies before it is saved
         sink.write(rows(range(done, done + 3)))
         sink.commit()
         done += 3
     cursor.with_suffix(".new").write_text(json.dumps([done, sink.memory]))
     cursor.with_suffix(".new").rename(cursor)
-sink.close()
 """
 
 
 def test_every_row_once_after_kill_9(tmp_path: Path, folder: Path, child_environment: dict[str, str]) -> None:
     environment = {**child_environment, "TRACKIO_DIR": str(folder), "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", CHILD, str(tmp_path)]
-    kills = kill_at_random(command, environment, tmp_path / "cursor.json", random.Random(7), times=10, longest=0.1)
-    done, memory = json.loads((tmp_path / "cursor.json").read_text())
+    cursor = tmp_path / "cursor.json"
+    assert kill_at_random(command, environment, cursor, random.Random(7), times=10, longest=0.1) == 10
+    done, memory = json.loads(cursor.read_text())
     sink = TrackioSink(facts(tmp_path), {"project": PROJECT}, memory)
-    sink.write(rows(range(done, 600)))
+    sink.write(rows(range(done, done + 100)))
     sink.commit()
     sink.close()
-    assert kills >= 5
-    assert 0 < done < 600
     logs = read()
-    assert [log["step"] for log in logs] == list(range(600))
+    assert [log["step"] for log in logs] == list(range(done + 100))
     assert all(log["loss"] == 1 / (1 + log["step"]) for log in logs)
 
 
