@@ -70,6 +70,7 @@ def test_panels_are_walked_enlarged_explained_and_zoomed_by_keys(screen):
     page.wait_for_selector(".large .panel canvas")
     page.keyboard.press("Escape")
     screen.until("() => !document.querySelector('.large .panel')")
+    page.wait_for_selector(".panel .plot[data-from]")  # the range that is zoomed
     page.keyboard.press("+")
     page.wait_for_url("**from=**")
     page.keyboard.press("ArrowRight")

@@ -44,6 +44,11 @@ def named(screen):
     return [text.split("\n")[0] for text in screen.texts(".runs tbody td.col-run")]
 
 
+def wait_for_first(screen, name):
+    """Wait until a run comes first: the order changes when all values of the sorted column have come."""
+    screen.until("name => document.querySelector('.runs tbody td.col-run')?.innerText.split('\\n')[0] === name", name)
+
+
 def search_columns(screen, word):
     """Search and wait for the results: if the list is redrawn between press and release, the click is lost."""
     screen.page.get_by_role("searchbox", name="search metrics and settings").fill(word)
@@ -68,9 +73,9 @@ def test_columns_sorting_filters_and_groups(browser, sweep):
         assert "column=reward.last" in page.url
         screen.until("() => document.querySelector('.col-reward-last')?.textContent.startsWith('0.')")
         page.get_by_role("button", name="reward.last").click()
-        assert named(screen)[0] == "r1e-06-b0.1-s1"
+        wait_for_first(screen, "r1e-06-b0.1-s1")
         page.get_by_role("button", name="reward.last").click()
-        assert named(screen)[0] == "r1e-05-b0-s2"
+        wait_for_first(screen, "r1e-05-b0-s2")
         assert page.locator("th[aria-sort=descending]").inner_text() == "reward.last ▼"
         page.get_by_role("searchbox", name="Filter runs").fill("learning_rate > 5e-6 and kl@10 > 0.05 and seed = 2")
         screen.until("() => document.querySelectorAll('.runs tr.entry').length === 2")
