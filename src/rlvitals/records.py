@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
 
+from rlvitals.signs import COLOURS, signed
 from rlvitals.values import Value
 
 SCHEMA = 1
@@ -233,8 +234,6 @@ class Finding:
         """The finding as HTML for a notebook. Texts from the log are escaped."""
         from html import escape
 
-        edge = {"critical": "#c62828", "warning": "#b8860b"}.get(self.severity, "#4682b4")
-        symbol = {"critical": "✖", "warning": "!"}.get(self.severity, "·")
         parts = [
             f"started at step {self.onset_step}, {self.severity} at step {self.step}; {self.kind}",
             f"do: {'; '.join(self.advice)}" if self.advice else "",
@@ -242,8 +241,8 @@ class Finding:
         ]
         details = "".join(f"<div>{escape(part)}</div>" for part in parts if part)
         return (
-            f'<div style="border-left:4px solid {edge};padding-left:10px;margin:4px 0">'
-            f"<b>{symbol} {escape(self.severity)}: {escape(self.title)}</b>{details}</div>"
+            f'<div style="border-left:4px solid {COLOURS[self.severity]};padding-left:10px;margin:4px 0">'
+            f"<b>{signed(self.severity)}: {escape(self.title)}</b>{details}</div>"
         )
 
 

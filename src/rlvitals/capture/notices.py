@@ -16,12 +16,12 @@ from contextlib import nullcontext, suppress
 from rlvitals.capture.console import ALARMS, SILENT, apart_from_bars
 from rlvitals.capture.live_card import LiveCard
 from rlvitals.records import Finding, Status, Verdict
+from rlvitals.signs import SYMBOLS, signed
 from rlvitals.terminal import cut_middle, put, visible
 
 MOST_PRINTED = 10
 """Largest number of printed findings; `rlvitals check` shows the rest."""
 
-MARKS = {"critical": "✖", "warning": "!", "act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?"}
 _IN_ASCII = {"✖": "x", "✔": "ok"}
 
 
@@ -71,9 +71,9 @@ class Notices:
             more = f" (and {others} more)" if others else ""
             reason = f"{grave[0].title}, since step {grave[0].onset_step}{more}"
         text = cut_middle(visible(reason))
-        head = f"{MARKS[verdict]} {verdict}"
+        head = signed(verdict)
         if status != "finished" and verdict == "healthy":  # a failed training is not healthy
-            head = f"{MARKS['critical' if status == 'failed' else 'warning']} {status}"
+            head = f"{SYMBOLS['critical' if status == 'failed' else 'warning']} {status}"
         _put(f"rlvitals {head}: {text}. {self._check_command}")
 
     @property
@@ -92,8 +92,7 @@ def alarm(finding: Finding) -> str:
       do: lower the learning rate
     """
     since = f", since step {finding.onset_step}" if finding.onset_step != finding.step else ""
-    mark = MARKS[finding.severity]
-    head = f"rlvitals {mark} {finding.severity} at step {finding.step}: {cut_middle(visible(finding.title))}{since}"
+    head = f"rlvitals {signed(finding.severity)} at step {finding.step}: {cut_middle(visible(finding.title))}{since}"
     return "\n  do: ".join((head, *(cut_middle(visible(advice)) for advice in finding.advice[:1])))
 
 

@@ -12,6 +12,7 @@ from rlvitals.render.check import asked_line, hindsight_lines
 from rlvitals.render.epoch_table import render_epochs
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
+from rlvitals.signs import STYLES
 from rlvitals.views.logs import open_any, open_recorded
 from rlvitals.views.summary import summarise
 
@@ -56,14 +57,11 @@ def _machine(sample: dict[str, Any]) -> Text:
     return lines.append(f"  at {moment(sample['timestamp'])}: {', '.join(readings)}", style="not bold")
 
 
-SEVERITY_STYLE = {"critical": "bold red", "warning": "yellow"}
-
-
 def _findings(findings: list[dict[str, Any]]) -> Text:
     lines = Text("\nLast findings", style="bold")
     for finding in findings:
         text = f"\n  {finding['severity']} at step {finding['step']}: {finding['title']}"
-        lines.append(text, style=f"not bold {SEVERITY_STYLE.get(finding['severity'], '')}".strip())
+        lines.append(text, style=f"not bold {STYLES[finding['severity']]}")
     return lines
 
 

@@ -16,13 +16,13 @@ from typing import Any, ClassVar, Literal
 from rlvitals.codec import encode
 from rlvitals.errors import ConfigError
 from rlvitals.notify.messages import Message
+from rlvitals.signs import COLOURS
 from rlvitals.webhook import Reply, Sending, send
 
 TIMEOUT_SECONDS = 10.0
 WRONG_ADDRESS = (401, 403, 404, 405, 407, 410)
 """Statuses that concern the address, the token or the recipient, not the message."""
 
-COLOURS = {"critical": 0xC62828, "warning": 0xB8860B, "info": 0x4682B4, "recovered": 0x2E7D32}
 SIGNS = {"critical": "🔴", "warning": "🟠", "info": "🔵", "recovered": "✅", "digest": "📋", "test": "👋"}
 
 Fate = Literal["sent", "later", "refused"]
@@ -136,7 +136,7 @@ def sign_of(message: Message) -> str:
 
 def colour_of(message: Message) -> int:
     """The colour of a message, as a number."""
-    return COLOURS["recovered" if message.kind == "recovered" else message.severity]
+    return int(COLOURS["healthy" if message.kind == "recovered" else message.severity][1:], 16)
 
 
 def checked_address(value: str, variable: str) -> str:

@@ -16,6 +16,7 @@ from rlvitals.render.charts import ChartSeries, chart, short
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number, setting
 from rlvitals.render.screen import heading, two_columns
+from rlvitals.signs import PLAIN_SYMBOLS, STYLES, SYMBOLS
 from rlvitals.terminal import visible
 
 WHOLE_FINDINGS = 4
@@ -29,10 +30,6 @@ MOST_SURE = 0.99
 QUOTED = 100
 """Length of a quotation from a rollout, in characters."""
 
-STYLES = {"act": "bold red", "watch": "bold yellow", "healthy": "bold green", "cannot judge": "bold magenta"}
-SEVERITY_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
-_SYMBOLS = {"act": "✖", "watch": "!", "healthy": "✔", "cannot judge": "?", "critical": "✖", "warning": "!", "info": "·"}
-_PLAIN_SYMBOLS = _SYMBOLS | {"act": "x", "healthy": "+", "critical": "x", "info": "-"}
 _MOST_SEVERE_FIRST = ("act", "watch", "cannot judge", "healthy")
 
 
@@ -402,12 +399,12 @@ def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
 
 
 def _badge(verdict: str, ascii_only: bool) -> Text:
-    return Text(f"{(_PLAIN_SYMBOLS if ascii_only else _SYMBOLS)[verdict]} {verdict.upper()}", style=STYLES[verdict])
+    return Text(f"{(PLAIN_SYMBOLS if ascii_only else SYMBOLS)[verdict]} {verdict.upper()}", style=STYLES[verdict])
 
 
 def _severity(severity: str, ascii_only: bool) -> Text:
-    symbol = (_PLAIN_SYMBOLS if ascii_only else _SYMBOLS)[severity]
-    return Text(f"{symbol} {severity}", style=SEVERITY_STYLES[severity])
+    symbol = (PLAIN_SYMBOLS if ascii_only else SYMBOLS)[severity]
+    return Text(f"{symbol} {severity}", style=STYLES[severity])
 
 
 def below(path: str, folder: str) -> str:

@@ -31,13 +31,12 @@ from rlvitals.render.check import (
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame, escaped, stretches
+from rlvitals.signs import signed, titled
 from rlvitals.terminal import visible
 
 CHART_WIDTH, CHART_HEIGHT, MARGIN = 420, 130, 58
 """As narrow as the panels of a report, so that its text is readable on a phone."""
 
-_WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
-_SYMBOLS = {"critical": "✖", "warning": "!", "info": "·"}
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #fdfdfc; --faint: #6a6f76; --line: #d9dbde; --card: #fff;
@@ -181,10 +180,7 @@ def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") ->
     finding = case.finding
     severity = finding["severity"]
     yield "<article>"
-    yield (
-        f'<h3><span class="{escape(severity)}">{_SYMBOLS[severity]} {escape(severity)}</span> '
-        f"{escape(finding['title'])}</h3>"
-    )
+    yield (f'<h3><span class="{escape(severity)}">{escape(signed(severity))}</span> {escape(finding["title"])}</h3>')
     rows = [
         ("when", "", when(finding, case.others)),
         ("kind", "", kind(finding)),
@@ -240,7 +236,7 @@ def svg(series: ChartSeries, name: str, onset_step: int, onset: float | None) ->
 def verdict_words(verdict: str) -> str:
     """The verdict with its symbol, coloured."""
     style = "unsure" if verdict == "cannot judge" else verdict
-    return f'<span class="{style}">{_WORDS[verdict]}</span>'
+    return f'<span class="{style}">{titled(verdict)}</span>'
 
 
 def bullets(texts: Iterable[str]) -> str:

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from rlvitals.records import Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.svg import Frame, escaped
+from rlvitals.signs import COLOURS, titled
 
 SHOWN_FINDINGS = 3
 SHOWN_VALUES = 8
-_EDGES = {"act": "#c62828", "watch": "#b8860b", "healthy": "#2e8b57"}
-_WORDS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
 
 
 class CardSign(NamedTuple):
@@ -36,8 +35,8 @@ def run_card(
     findings: Sequence[Finding],
 ) -> str:
     """The whole card. `verdict` is the verdict and its reason; None if the run was not judged."""
-    edge = _EDGES.get(verdict[0], "#888888") if verdict else "#888888"
-    words = f"{_WORDS[verdict[0]]}: {escaped(verdict[1])}" if verdict else ""
+    edge = COLOURS[verdict[0] if verdict else "cannot judge"]
+    words = f"{titled(verdict[0])}: {escaped(verdict[1])}" if verdict else ""
     rows = "".join(
         f'<tr><td style="text-align:left">{escaped(sign.name)}</td><td>{number(sign.value)}</td>'
         f'<td>{_spark(sign.course)}</td><td style="text-align:left;opacity:.75">{escaped(sign.change)}</td></tr>'

@@ -37,9 +37,9 @@ from rlvitals.render.svg import escaped
 from rlvitals.render.svg_panels import STYLE as PANEL_STYLE
 from rlvitals.render.svg_panels import legend, panel_figure, sparkline
 from rlvitals.render.transcript import group_heading, rollout_heading
+from rlvitals.signs import SYMBOLS
 from rlvitals.terminal import visible
 
-_STATUS = {"ok": ("", ""), "watch": ("watch", "!"), "act": ("act", "✖")}
 _CELLS = {"critical": "act", "warning": "watch", "info": "noticed"}
 
 _STYLE = """
@@ -121,12 +121,13 @@ def _vitals(report: RunReport) -> Iterator[str]:
     if report.tiles:
         yield '<div class="tiles">'
         for tile in report.tiles:
-            style, symbol = _STATUS[tile["status"]]
+            status = tile["status"]
+            style = "" if status == "ok" else status
             moved = "" if tile["change"] is None else tile["change"]["told"]
             band = "" if tile["band"] is None else f"typical: {band_text(*tile['band'])}"
             yield (
                 f'<div class="tile" title="{escaped(tile["why"])}"><p>{escaped(tile["title"])}</p>'
-                f'<span class="{style}">{symbol} <b>{number(tile["value"])}</b></span>'
+                f'<span class="{style}">{SYMBOLS[status]} <b>{number(tile["value"])}</b></span>'
                 f"{sparkline(tile['spark'], tile['name'])}"
                 f'<p class="faint">{escaped(tile["name"])}</p><p class="faint">{escape(moved)}</p>'
                 f'<p class="faint">{escape(band)}</p></div>'

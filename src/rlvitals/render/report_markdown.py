@@ -30,11 +30,9 @@ from rlvitals.render.report import (
     nearest_table,
 )
 from rlvitals.render.transcript import rollout_heading
+from rlvitals.signs import SYMBOLS, signed, titled
 from rlvitals.terminal import visible
 
-_VERDICTS = {"act": "✖ Act", "watch": "! Watch", "healthy": "✔ Healthy", "cannot judge": "? Cannot judge"}
-_SEVERITIES = {"critical": "✖ critical", "warning": "! warning", "info": "· info"}
-_STATUS = {"ok": "", "watch": "!", "act": "✖"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK_LETTERS = 24
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)[.)])")
@@ -50,7 +48,7 @@ def markdown(report: RunReport) -> str:
 
 def _parts(report: RunReport) -> Iterator[str]:
     check = report.check
-    yield f"## {_VERDICTS[check['verdict']]}: {plain(report.name)}\n"
+    yield f"## {titled(check['verdict'])}: {plain(report.name)}\n"
     yield f"{plain(check['reason'])}  "
     yield plain(" · ".join(about_words(report)))
     if report.about["status_note"]:
@@ -89,7 +87,7 @@ def _tiles(tiles: Sequence[TileFacts]) -> Iterator[str]:
     for tile in tiles:
         moved = "-" if tile["change"] is None else tile["change"]["told"]
         typical = "" if tile["band"] is None else band_text(*tile["band"])
-        value = f"{_STATUS[tile['status']]} {number(tile['value'])}".strip()
+        value = f"{SYMBOLS[tile['status']]} {number(tile['value'])}".strip()
         rows.append([tile["name"], value, moved, typical, spark(tile["spark"])])
     yield ""
     yield from _table(ReportTable(["vital sign", "now", "change", "typical", "course"], rows))
@@ -101,7 +99,7 @@ def _findings(report: RunReport) -> Iterator[str]:
         yield "\n### Findings\n"
     for case in found:
         finding = case.finding
-        yield f"- **{_SEVERITIES[finding['severity']]}**: {plain(finding['title'])}"
+        yield f"- **{signed(finding['severity'])}**: {plain(finding['title'])}"
         details = [
             when(finding, case.others),
             evidence(finding),

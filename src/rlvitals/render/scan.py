@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.check import SEVERITY_STYLES, cases, cited_text, joined, verdict_line, when
+from rlvitals.render.check import cases, cited_text, joined, verdict_line, when
 from rlvitals.render.numbers import number
+from rlvitals.signs import STYLES
 from rlvitals.terminal import visible
 
 SHOWN_HITS = 6
@@ -77,7 +78,7 @@ def _table(rows: list[dict[str, Any]]) -> RenderableType:
         if gain and abs(row["gain_z"]) < SURE:
             gain += " (chance)"
         table.add_row(
-            Text(visible(row["pattern"]), style=SEVERITY_STYLES.get(row["severity"] or "", "")), number(row["hits"]),
+            Text(visible(row["pattern"]), style=STYLES[row["severity"] or "ok"]), number(row["hits"]),
             f"{row['share']:.1%}", f"{row['start_share']:.1%}", _reward(row["reward_of_hits"]),
             _reward(row["reward_of_others"]), gain, grows,
         )  # fmt: skip
@@ -91,7 +92,7 @@ def _reward(value: float | None) -> str:
 def _finding(
     finding: dict[str, Any], others: tuple[dict[str, Any], ...], source: str, *, ascii_only: bool
 ) -> Iterator[RenderableType]:
-    style = SEVERITY_STYLES[finding["severity"]]
+    style = STYLES[finding["severity"]]
     yield Text.assemble((finding["severity"], style), "  ", (finding["title"], "bold"))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)

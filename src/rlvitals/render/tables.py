@@ -11,9 +11,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.check import SEVERITY_STYLES
-from rlvitals.render.check import STYLES as VERDICT_STYLES
 from rlvitals.render.numbers import duration, moment, number
+from rlvitals.signs import STYLES
 from rlvitals.terminal import cut_middle
 
 STATUS_STYLE = {
@@ -56,7 +55,7 @@ _TELLING_LEAST = ("updated", "algorithm", "duration", "status", "reward or margi
 def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
     return {
         "run": Text(cut_middle(run["path"], LONGEST_PATH)),
-        "verdict": Text(run["verdict"], style=VERDICT_STYLES[run["verdict"]]),
+        "verdict": Text(run["verdict"], style=STYLES[run["verdict"]]),
         "status": _status(run["status"]),
         "algorithm": Text(run["algorithm"] or "-"),
         "step": Text(_progress(run)),
@@ -70,7 +69,7 @@ def render_rules(rules: list[dict[str, Any]]) -> RenderableType:
     """The list of rules."""
     table = _table("rule", "kind", "up to", "says")
     for rule in rules:
-        severity = Text(rule["severity"], style=SEVERITY_STYLES[rule["severity"]])
+        severity = Text(rule["severity"], style=STYLES[rule["severity"]])
         table.add_row(Text(rule["rule"]), Text(rule["kind"]), severity, Text(rule["says"]))
     return table
 

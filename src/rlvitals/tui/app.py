@@ -20,8 +20,9 @@ from textual.worker import get_current_worker
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
+from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import visible
-from rlvitals.tui.drawing import FAINT, VERDICTS, cut, step_bar
+from rlvitals.tui.drawing import FAINT, cut, step_bar
 from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
@@ -176,7 +177,7 @@ class WatchApp(FilteringApp[bool]):
         watched, width = self.watched, self.size.width - 2
         with watched.lock:
             verdict, reason = watched.diagnosis.verdict, watched.diagnosis.reason
-            symbol, style = VERDICTS.get(verdict, ("?", "bold magenta"))
+            symbol, style = SYMBOLS[verdict], STYLES[verdict]
             first = Text.assemble((f"{symbol} {verdict.upper()}", style), f"  {visible(reason)}", no_wrap=True)
             second = Text("  ".join(self._now(width)), style=FAINT, no_wrap=True)
             bar = step_bar(watched.facts, watched.judge.first_step, watched.judge.last_step, width)

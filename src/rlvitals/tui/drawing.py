@@ -20,12 +20,10 @@ from rlvitals.catalog import Limits
 from rlvitals.render.charts import ChartSeries, chart
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
+from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import cut_middle, visible
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-STATUS = {"ok": ("·", ""), "watch": ("!", "yellow"), "act": ("✖", "red")}
-VERDICTS = {"act": ("✖", "bold red"), "watch": ("!", "bold yellow"), "healthy": ("✔", "bold green")}
-SEVERITIES = {"critical": ("✖", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "cyan")}
 CURVE = "cyan"
 FAINT = "dim"
 
@@ -149,9 +147,8 @@ def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | 
         for place in range(start, stop + 1):
             gravity[place] = max(gravity[place], found["severity"], key=order.index)
     bar = Text(no_wrap=True)
-    letters = {"": ("─", FAINT), "info": ("·", "cyan"), "warning": ("!", "yellow"), "critical": ("✖", "red")}
-    for word in gravity:
-        bar.append(*letters[word])
+    for severity in gravity:
+        bar.append(SYMBOLS[severity] if severity else "─", STYLES[severity] if severity else FAINT)
     return bar
 
 

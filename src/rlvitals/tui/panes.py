@@ -15,12 +15,11 @@ from rlvitals.render.check import RuleFindings, cases, cited_text, joined, kind,
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
+from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import visible
 from rlvitals.tui.drawing import (
     CURVE,
     FAINT,
-    SEVERITIES,
-    STATUS,
     chart_lines,
     course,
     cut,
@@ -162,7 +161,7 @@ class VitalsPane(MetricsPane):
         ]
         for place in window(len(tiles), self.selected, height - 3):
             tile = tiles[place]
-            symbol, style = STATUS[tile.status]
+            symbol, style = SYMBOLS[tile.status] or "·", STYLES[tile.status]
             moved = tile.change["since_start"] if tile.change else None
             change = "-" if moved is None else f"{'+' if moved > 0 else ''}{number(moved)}" if moved else "steady"
             band = cut("" if tile.band is None else band_text(*tile.band), typical - 1) if typical else ""
@@ -181,7 +180,7 @@ class VitalsPane(MetricsPane):
         chosen = tiles[self.selected]
         lines.append(Text(""))
         summary = f"{chosen.name}: {chosen.why or 'no finding'}"
-        lines.append(Text(cut(summary, width), style=STATUS[chosen.status][1] or FAINT))
+        lines.append(Text(cut(summary, width), style=STYLES[chosen.status] or FAINT))
         if chosen.change:
             lines.append(Text(cut(chosen.change["told"], width), style=FAINT))
         return [*lines, *self._large(chosen.name, width, height - len(lines))]
@@ -262,7 +261,7 @@ class FindingsPane(Pane):
         lines = []
         for place in window(len(found), self.selected, max(3, height // LIST_SHARE)):
             finding = found[place].finding
-            symbol, style = SEVERITIES[finding["severity"]]
+            symbol, style = SYMBOLS[finding["severity"]], STYLES[finding["severity"]]
             title = cut(f"step {finding['onset_step']}: {finding['title']}", width - 4)
             lines.append(Text.assemble((f"{symbol} ", style), (title, "reverse" if place == self.selected else "")))
         lines.append(Text("─" * width, style=FAINT))
@@ -270,7 +269,7 @@ class FindingsPane(Pane):
 
     def _details(self, case: RuleFindings, width: int) -> list[Text]:
         finding = case.finding
-        symbol, style = SEVERITIES[finding["severity"]]
+        symbol, style = SYMBOLS[finding["severity"]], STYLES[finding["severity"]]
         paragraphs = [
             Text.assemble((f"{symbol} {finding['severity']}  ", style), (visible(finding["title"]), "bold")),
             Text(visible(when(finding, case.others)), style=FAINT),

@@ -16,8 +16,9 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
+from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import visible
-from rlvitals.tui.drawing import FAINT, VERDICTS, cut, window
+from rlvitals.tui.drawing import FAINT, cut, window
 from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.lists import fitting, moment_ago, progress
 from rlvitals.views.folder_list import FolderList, ListLine
@@ -95,7 +96,7 @@ def _columns(width: int) -> dict[str, int]:
 
 def _row(line: ListLine, columns: dict[str, int], *, is_selected: bool) -> Text:
     facts = line.facts
-    symbol, style = VERDICTS.get(facts["verdict"], ("?", "magenta"))
+    symbol, style = SYMBOLS[facts["verdict"]], STYLES[facts["verdict"]]
     cells = {
         "name": line.name,
         "status": facts["status_note"] if facts["status_note"].endswith(" log") else facts["status"],
@@ -178,7 +179,7 @@ class ChoosingApp(FilteringApp[Path]):
         parts = [f"{len(lines)} runs and logs in {self._listed.folder}"]
         for verdict in ("act", "watch", "healthy"):
             count = sum(line.facts["verdict"] == verdict for line in lines)
-            parts += [f"{VERDICTS[verdict][0]} {count} {verdict}"] if count else []
+            parts += [f"{SYMBOLS[verdict]} {count} {verdict}"] if count else []
         running = sum(line.facts["status"] == "running" for line in lines)
         parts += [f"{running} running"] if running else []
         head = Text(cut("  ".join(parts), width), style="bold", no_wrap=True)
