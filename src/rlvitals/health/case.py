@@ -366,6 +366,16 @@ class Case:
         """How many answers to one prompt are compared; None where the settings do not give it."""
         return self.number(*_GROUP_SIZES)
 
+    @property
+    def lowest_reward(self) -> float | None:
+        """The lowest possible reward that the settings declare; None where they do not."""
+        return self.number("reward_min", "min_reward")
+
+    @property
+    def highest_reward(self) -> float | None:
+        """The highest possible reward that the settings declare; None where they do not."""
+        return self.number("reward_max", "max_reward")
+
     def _read_as(self) -> None:
         """Read names according to the framework and algorithm known so far."""
         self.reader = catalog.reader(self.framework, self.algorithm)

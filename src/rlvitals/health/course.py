@@ -19,6 +19,7 @@ is. `benchmarks/course_noise.py` prints how often a series without any trend is 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 MOST_BLOCKS = 64
@@ -48,7 +49,7 @@ LEAPS = 0.25
 
 ROUNDING = 1e-9
 
-_SIGMA_OF_MEDIAN = 1.4826
+SIGMA_OF_MEDIAN = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
 
 
@@ -174,9 +175,7 @@ class Course:
         if count < max(2 * size, 3):
             return math.nan, 0.0, math.inf
         best = max(sum(blocks[at : at + size]) for at in range(count - 2 * size + 1)) / size
-        away = [abs(blocks[at - 1] - 2.0 * blocks[at] + blocks[at + 1]) for at in range(1, count - 1)]
-        noise = _SIGMA_OF_MEDIAN * median(away) / math.sqrt(6.0)
-        return best, best - sum(blocks[-size:]) / size, noise * math.sqrt(2.0 / size)
+        return best, best - sum(blocks[-size:]) / size, scatter(blocks) * math.sqrt(2.0 / size)
 
     def in_errors(self, difference: float) -> float:
         """A difference between two stretches in its standard errors."""
@@ -243,16 +242,11 @@ def error_of_mean(values: list[float], size: int) -> float:
 
 def _variances(values: list[float], reach: int) -> list[float]:
     """The variance of a series measured over growing distances, and extrapolated to half as much again."""
-    count = len(values)
     found: list[float] = []
     last = 0
     for distance in sorted({1, reach // 4 or 1, reach // 2, reach}):
-        away = [
-            abs(values[at - distance] - 2.0 * values[at] + values[at + distance])
-            for at in range(distance, count - distance)
-        ]
-        usual = _SIGMA_OF_MEDIAN * median(away)
-        variance = usual * usual / 6.0
+        usual = scatter(values, distance)
+        variance = usual * usual  # not a power, which raises an error if it is too large for a float
         # The variance of a random walk grows in proportion to the distance. A faster growth is a curve, not noise.
         found.append(min(variance, found[-1] * distance / last) if found else variance)
         last = distance
@@ -261,6 +255,20 @@ def _variances(values: list[float], reach: int) -> list[float]:
     growth = found[-1] / found[-2] if found[-2] > 0 else 1.0
     found.append(found[-1] * math.sqrt(min(max(growth, 1.0), 2.0)))
     return found
+
+
+def scatter(values: Sequence[float], distance: int = 1) -> float:
+    """The standard deviation of single values around a smooth curve, from the distance of each to the middle of the
+    values at `distance` on both sides. For a straight rise or fall it is 0.
+
+    >>> round(scatter([0.0, 1.1, 1.9, 3.1, 4.0]), 3)
+    0.182
+    """
+    bends = [
+        abs(values[at - distance] - 2.0 * values[at] + values[at + distance])
+        for at in range(distance, len(values) - distance)
+    ]
+    return SIGMA_OF_MEDIAN * median(bends) / math.sqrt(6.0)  # noise of s bends by s * sqrt(1 + 4 + 1)
 
 
 def median(values: list[float]) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from rlvitals.health.course import Course, median
+from rlvitals.health.course import SIGMA_OF_MEDIAN, Course, median
 
 WITH_COURSE = frozenset({
     "reward", "margin", "pair_accuracy", "eval_score", "true_score", "teacher_kl", "student_mass", "teacher_overlap",
@@ -52,6 +52,8 @@ ROUNDING = 1e-9
 """The least noise, relative to the baseline: the level of a constant series differs from it by a rounding error."""
 TO_SIGMA = 1.2533
 """Mean absolute deviation to standard deviation, for a normal distribution."""
+JUMP_TO_SIGMA = 1.0483
+"""Median change between two independent values to their standard deviation, for a normal distribution."""
 
 # The noise of the fast and the slow level as a share of one value's noise, for independent values.
 FAST_SHARE = math.sqrt(FAST / (2 - FAST))
@@ -312,7 +314,7 @@ class Signal:
             self.opening = sorted(self._head)[n // 2]
         kept = self._head[SKIPPED:] if n > SKIPPED else self._head
         self.base = median(kept)
-        spread = 1.4826 * median([abs(kept_value - self.base) for kept_value in kept])
+        spread = SIGMA_OF_MEDIAN * median([abs(kept_value - self.base) for kept_value in kept])
         if n == HEAD:
             later = self._head[4:]
             usual = max(spread, TO_SIGMA * sum(abs(other - self.base) for other in later) / len(later))
@@ -349,6 +351,18 @@ class Signal:
         return self._median
 
     @property
+    def at_least(self) -> float:
+        """The level that both the fast level and the median of the last five reach: the lower of the two. A rule about
+        high values compares this, so that neither a spike nor a level that is still falling counts.
+        """
+        return min(self.fast, self.median5)
+
+    @property
+    def at_most(self) -> float:
+        """The level that neither of the two exceeds: the higher of them, for rules about low values."""
+        return max(self.fast, self.median5)
+
+    @property
     def window(self) -> tuple[float, ...]:
         """The last five values."""
         return tuple(self._window)
@@ -366,14 +380,14 @@ class Signal:
     @property
     def noise(self) -> float:
         """The usual distance of one value from the fast level, as a standard deviation."""
-        return self._at_least(self._noise)
+        return self._above_rounding(self._noise)
 
     @property
     def noise_base(self) -> float:
         """The noise of the first points; it does not change after them."""
-        return self._at_least(self._noise_base)
+        return self._above_rounding(self._noise_base)
 
-    def _at_least(self, noise: float) -> float:
+    def _above_rounding(self, noise: float) -> float:
         """The noise, but at least that of the log's rounding and of float rounding."""
         if self._changes >= 5 and noise < 0.3 * self.quantum:
             noise = 0.3 * self.quantum
@@ -444,6 +458,31 @@ class Signal:
         return self._dropped
 
     @property
+    def hurt(self) -> bool:
+        """Whether it has dropped from its best level or is below its baseline."""
+        return self.dropped or self.lost
+
+    @property
+    def keeps_gain(self) -> bool:
+        """Whether it is above its baseline and has not dropped."""
+        return self.gained and not self.dropped
+
+    @property
+    def winning(self) -> bool:
+        """Whether it is above its baseline or on its way up, and has not dropped."""
+        return self.improving and not self.dropped
+
+    @property
+    def climbing(self) -> bool:
+        """Whether it is winning and has risen lately."""
+        return self.winning and not self.stalled
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the course of the whole run is a gain, and it has not dropped lately."""
+        return self.won and not self.dropped
+
+    @property
     def rising(self) -> float:
         """The recent movement in units of its noise: above 3 is up, below -3 is down."""
         noise = max(self.noise, 1e-12)
@@ -506,6 +545,11 @@ class Signal:
     def usual_jump(self) -> float:
         """The median change from one of the first values to the next."""
         return self._jump_base
+
+    @property
+    def jump_noise(self) -> float:
+        """The noise of one value as a standard deviation, if the usual jump is only noise."""
+        return JUMP_TO_SIGMA * self._jump_base
 
     @property
     def won(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals.contract import ChangeFacts
+from rlvitals.health.statistics import TO_SIGMA
 from rlvitals.render.numbers import number
 
 FEWEST_FOR_LATELY = 8
@@ -19,9 +20,6 @@ MEAN_OF_FEW = 3
 
 FEWEST_JUMPS = 5
 """With fewer jumps, the noise of a series is unknown."""
-
-SPREAD_OF_DEVIATIONS = 1.2533
-"""The standard deviation of a normal distribution over its mean absolute deviation: sqrt(pi / 2)."""
 
 
 def change(steps: NDArray[Any], values: NDArray[np.float64], direction: str = "none") -> ChangeFacts | None:
@@ -71,7 +69,7 @@ def _noise(values: NDArray[np.float64], window: int) -> float:
     jumps = np.diff(values)
     if len(jumps) < FEWEST_JUMPS:
         return 0.0
-    return float(SPREAD_OF_DEVIATIONS * np.abs(jumps - np.median(jumps)).mean() / math.sqrt(window))
+    return float(TO_SIGMA * np.abs(jumps - np.median(jumps)).mean() / math.sqrt(window))
 
 
 def _text(facts: ChangeFacts, direction: str) -> str:

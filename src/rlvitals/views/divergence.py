@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.health.course import SIGMA_OF_MEDIAN
+
 FEWEST_POINTS = 8
 SMALLEST_WINDOW, LARGEST_WINDOW = 3, 50
 BEYOND = 4.0
@@ -103,4 +105,4 @@ def _onset(difference: NDArray[Any], window: int, width: int, limit: float) -> i
 
 def _noise(values: NDArray[Any]) -> float:
     """The scatter of a curve around its trend. It uses the median jump, so that neither trend nor spikes count."""
-    return 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)
+    return SIGMA_OF_MEDIAN * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2)

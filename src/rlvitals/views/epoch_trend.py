@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvitals.health.course import SIGMA_OF_MEDIAN, scatter
 from rlvitals.render.numbers import number
 
 Trend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
@@ -135,6 +136,6 @@ def _filled(values: NDArray[np.float64], errors: NDArray[np.float64]) -> NDArray
         return np.where(np.isfinite(errors), errors, np.median(known))
     if len(values) < 3:
         return errors
-    # A straight line has no second difference; noise of s makes one of s * sqrt(1.5).
-    bends = np.abs(values[1:-1] - (values[:-2] + values[2:]) / 2) / math.sqrt(1.5)
-    return np.full(len(values), float(np.median(bends)) * (1.4826 if len(bends) > 2 else 1.0))
+    usual = scatter(values.tolist())
+    # The median of one or two distances is their mean, not that of a distribution.
+    return np.full(len(values), usual if len(values) > 4 else usual / SIGMA_OF_MEDIAN)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, NotComparable, UnknownMetric
-from rlvitals.health.course import LEAST_POINTS, Course, error_of_mean
+from rlvitals.health.course import LEAST_POINTS, SIGMA_OF_MEDIAN, Course, error_of_mean, scatter
 from rlvitals.views.compare import by_step, partner_of
 from rlvitals.views.query import HELD_OUT_OUTCOMES, OUTCOMES
 from rlvitals.views.run import RunView
@@ -84,9 +84,6 @@ OUTLIER = 3.0
 
 SPIKE, AROUND = 8.0, 4
 """A spike is this many times the usual scatter away from the median of this many points on either side."""
-
-_SIGMA = 1.4826
-"""Factor from the median absolute deviation to the standard deviation, for a normal distribution."""
 
 
 class MeasureSample(NamedTuple):
@@ -563,7 +560,7 @@ def _speed_errors(curves: Sequence[MetricCurve]) -> list[float]:
 def _without_outliers(values: Array) -> Array:
     """The values with outliers clipped to the limit, so that a pause for an evaluation does not count as noise."""
     middle = float(np.median(values))
-    reach = OUTLIER * _SIGMA * float(np.median(np.abs(values - middle)))
+    reach = OUTLIER * SIGMA_OF_MEDIAN * float(np.median(np.abs(values - middle)))
     kept: Array = np.clip(values, middle - reach, middle + reach)
     return kept
 
@@ -668,10 +665,8 @@ def scatter_of(values: Array) -> MeasureSample:
     """
     if len(values) < LEAST_POINTS:
         return MeasureSample(0.0, 0.0)
-    away = np.abs(values[:-2] - 2.0 * values[1:-1] + values[2:])
-    usual = _SIGMA * float(np.median(away)) / math.sqrt(6.0)
     # The relative error of a scatter from the median; neighbouring differences share two of three points.
-    return MeasureSample(usual, 1.6 / math.sqrt(len(away)))
+    return MeasureSample(scatter(values.tolist()), 1.6 / math.sqrt(len(values) - 2))
 
 
 def _spikes(values: Array) -> int | None:
@@ -681,5 +676,5 @@ def _spikes(values: Array) -> int | None:
     padded = np.pad(values, AROUND, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * AROUND + 1)
     away = np.abs(values - np.median(windows, axis=1))
-    usual = _SIGMA * float(np.median(away))
+    usual = SIGMA_OF_MEDIAN * float(np.median(away))
     return int((away > SPIKE * usual).sum()) if usual > 0 else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
 from rlvitals.health.course import median
+from rlvitals.health.rules.reward import is_share
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 RECENT = 3
@@ -33,9 +34,7 @@ def tool_abandonment(
         if start <= 0 or start - level < noises * signal.noise_base:
             continue
         share = level / start
-        gaining = reward is not None and (
-            reward.won or (reward.improving and not reward.dropped and not reward.stalled)
-        )
+        gaining = reward is not None and (reward.won or reward.climbing)
         if share < ratio_critical:
             return (warning if gaining else critical)(signal, share=share, level=level, base=start)
         if share < ratio:
@@ -67,9 +66,9 @@ def turn_runaway(
     grown = turns.base > 0 and level > times * turns.base and level - turns.base > noises * turns.noise_base
     if not (at_limit or grown or stuck):
         return None
-    if reward is not None and reward.improving and not reward.dropped and not reward.stalled:
+    if reward is not None and reward.climbing:
         return info(turns, times=level / max(turns.base, NEAR_ZERO), level=level)
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     return (critical if hurt else warning)(turns, times=level / max(turns.base, NEAR_ZERO), level=level)
 
 
@@ -86,7 +85,7 @@ def tool_errors(
     share_times: float,
 ) -> Alarm | None:
     """Many tool calls fail: the sandbox is down, or the model no longer writes correct calls."""
-    level = min(tool_failures.fast, tool_failures.median5)
+    level = tool_failures.at_least
     risen = level - tool_failures.base > max(rise, noises * FAST_SHARE * tool_failures.noise_base)
     if level > share_critical and (risen or level > critical_times * share_critical):
         found = critical(tool_failures, share=level, level=level)
@@ -149,10 +148,10 @@ def early_exits(
             continue
         if scale > 1.0 and moved < signal.base:
             continue  # a count whose total is not known
-        gaining = reward is not None and reward.improving and not reward.dropped and not reward.stalled
+        gaining = reward is not None and reward.climbing
         if gaining and moved < change_times * change * scale:
             return info(signal, change=moved / scale)
-        hurt = reward is not None and (reward.dropped or reward.lost)
+        hurt = reward is not None and reward.hurt
         return (critical if hurt and moved > change_times * change * scale else warning)(signal, change=moved / scale)
     return None
 
@@ -180,7 +179,7 @@ def groups_filtered(
     if kept_share is not None:
         # A percentage is distinguished from a share by its size, because names can be wrong.
         unit = 100.0 if kept_share.highest <= percent_below else 1.0
-        level = unit * max(kept_share.fast, kept_share.median5)
+        level = unit * kept_share.at_most
     elif groups_kept is not None and groups_dropped is not None:
         signal = groups_kept
         total = groups_kept.median5 + groups_dropped.median5
@@ -192,7 +191,7 @@ def groups_filtered(
     if signal is None or signal.n < points:
         return None
     passing = None if all_pass is None else all_pass.median5
-    if passing is None and true_score is not None and true_score.lowest >= 0 and true_score.highest <= 1:
+    if passing is None and true_score is not None and is_share(true_score):
         passing = 1.0 - level - (1.0 - true_score.median5)
     if passing is not None and passing >= solved * (1.0 - level):
         return None

@@ -21,7 +21,7 @@ def teacher_not_approached(
     base = teacher_kl.base
     if not base > 0:
         return None
-    now = min(teacher_kl.fast, teacher_kl.median5)
+    now = teacher_kl.at_least
     is_falling = teacher_kl.rising <= -rising
     risen = now - base > noises * FAST_SHARE * max(teacher_kl.noise, teacher_kl.noise_base)
     if now > times * base and risen and not is_falling:
@@ -43,7 +43,7 @@ def student_leaves_teacher(
         if signal is None or not signal.n or not signal.base > 0:
             continue
         best = max([signal.base, *signal.course.levels])
-        now = max(signal.fast, signal.median5)
+        now = signal.at_most
         way = max(
             (1.0 - ratio) * best,
             returned * (best - signal.base),
@@ -63,5 +63,5 @@ def _end_of(level: float, signal: Signal) -> int:
 
 def teacher_cut_off(teacher_mass: Signal, *, share: float) -> Alarm | None:
     """The teacher's k most likely tokens hold too little of its probability."""
-    level = max(teacher_mass.fast, teacher_mass.median5)
+    level = teacher_mass.at_most
     return warning(teacher_mass, share=level) if level < share else None

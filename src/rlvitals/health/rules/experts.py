@@ -20,7 +20,7 @@ def routes_differ(
     """Engine and trainer send the same tokens to different experts, or routes to be replayed have no record."""
     found: Alarm | None = None
     if routing_mismatch is not None and routing_mismatch.n:
-        level = min(routing_mismatch.fast, routing_mismatch.median5)
+        level = routing_mismatch.at_least
         has_grown = (
             level > grown
             and level > times * routing_mismatch.base
@@ -31,7 +31,7 @@ def routes_differ(
         elif level > share or has_grown:
             found = warning(routing_mismatch, share=level)
     if found is None and replay_fallback is not None and replay_fallback.n:
-        level = min(replay_fallback.fast, replay_fallback.median5)
+        level = replay_fallback.at_least
         if level > lost:
             found = warning(replay_fallback, "no_record", share=level)
     if found is not None:
@@ -43,18 +43,18 @@ def experts_unbalanced(
     expert_load: Signal, reward: Signal | None, *, level: float, times: float, noises: float
 ) -> Alarm | None:
     """The busiest expert gets a growing multiple of its share: the router narrows to a few experts."""
-    now = min(expert_load.fast, expert_load.median5)
+    now = expert_load.at_least
     if now < level or now < times * max(expert_load.base, 0.0):
         return None
     if now - expert_load.base < noises * FAST_SHARE * expert_load.noise_base:
         return None
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     return (critical if hurt else warning)(expert_load, more=now + 1, first=expert_load.base + 1)
 
 
 def experts_idle(expert_idle: Signal, *, share: float, rise: float, noises: float) -> Alarm | None:
     """More and more experts get no token at all."""
-    now = min(expert_idle.fast, expert_idle.median5)
+    now = expert_idle.at_least
     risen = now - expert_idle.base
     if now < share or risen < rise or risen < noises * FAST_SHARE * expert_idle.noise_base:
         return None

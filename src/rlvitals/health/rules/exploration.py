@@ -12,9 +12,6 @@ from rlvitals.health.course import median
 from rlvitals.health.rules.reward import SOLVED_LEVEL, SOLVED_REST, is_share, is_solved
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
-TO_SIGMA = 1.0483
-"""The median change between two independent normal values, times this, is their standard deviation."""
-
 WIDTH = 3
 """The number of evaluations whose mean is a level."""
 
@@ -46,10 +43,10 @@ def coverage_lost(
     else:
         best, one_then = pass_many.top, pass_one.slow
     drop = best - now
-    if drop <= max(least, noises * TO_SIGMA * pass_many.usual_jump):
+    if drop <= max(least, noises * pass_many.jump_noise):
         return None
     gain = one_now - one_then
-    if gain < -one_noises * TO_SIGMA * pass_one.usual_jump or gain < -drop / WIDTH:
+    if gain < -one_noises * pass_one.jump_noise or gain < -drop / WIDTH:
         return None  # both fall: that is a collapse, and reported as one
     return warning(pass_many, drop=drop, best=best, now=now, one=pass_one.key, gain=gain, one_now=one_now)
 
@@ -186,6 +183,6 @@ def prompt_ignored(
     # A level of several points is more precise than one point.
     if start - level < max(fall, noises * FAST_SHARE * prompt_dependence.noise_base):
         return None
-    if reward is not None and reward.won and not reward.dropped:
+    if reward is not None and reward.ahead:
         return info(prompt_dependence, level=level, start=start)
     return warning(prompt_dependence, level=level, start=start)

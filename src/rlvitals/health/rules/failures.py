@@ -12,6 +12,7 @@ from rlvitals.health import origins
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
 from rlvitals.health.origins import JUMP, LONG, WRITTEN, Rise
+from rlvitals.health.rules.reward import lowest_reward
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
 
 SETTLED = 8
@@ -50,7 +51,7 @@ def lost_to_failures(
     """Failures began before the reward fell, or at the same time, and explain most of the loss."""
     if not case.origins.is_watching or not (risen := case.origins.risen):
         return None
-    lowest = _floor(case, reward)
+    lowest = lowest_reward(case, reward)
     for rise in risen:
         if rise.is_proven or rise.is_over:
             continue
@@ -82,11 +83,6 @@ def lost_to_failures(
         found.evidence |= {"share": proven.now, "expected": _explains(proven, lowest, tool_calls, calls, calls_most)}
     found.cause, found.kind = proven.cause, origins.KINDS[proven.cause]
     return since(proven.step, found)
-
-
-def _floor(case: Case, reward: Signal) -> float:
-    setting = case.number("reward_min", "min_reward")
-    return setting if setting is not None else min(reward.lowest, 0.0)
 
 
 def _height(rise: Rise, lowest: float) -> float:

@@ -42,7 +42,7 @@ def judge_noise(
 
 def judge_unreadable(unread_verdicts: Signal, *, share: float, share_critical: float) -> Alarm | None:
     """Too many of the judge's replies contain no verdict."""
-    level = min(unread_verdicts.fast, unread_verdicts.median5)
+    level = unread_verdicts.at_least
     if level < share:
         return None
     return (critical if level >= share_critical else warning)(unread_verdicts, share=level)

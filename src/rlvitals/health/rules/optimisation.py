@@ -95,7 +95,7 @@ def gradient_explosion(
         return None
     if times >= doubtless and middle >= doubtless:
         return beyond_doubt(critical(grad_norm, times=times, level=middle))
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     worse = (
         loss is not None
         and loss.n > points_loss
@@ -146,8 +146,9 @@ def loss_divergence(
         if case.family == "policy":
             away = min(abs(signal.median5 - base), abs(signal.fast - base)) / noise
             if away > policy_times * noises and abs(signal.median5) > policy_times * abs(base):
-                hurt = reward is not None and (reward.dropped or reward.lost)
-                grave, ahead = hurt or away > policy_critical * noises, _is_ahead(reward)
+                hurt = reward is not None and reward.hurt
+                ahead = reward is not None and reward.ahead
+                grave = hurt or away > policy_critical * noises
                 others = any(one is not None and one.median_ratio > grown for one in (grad_norm, value_loss))
                 if others and reward is not None and reward.rising < rising and (ahead or not grave):
                     return in_company(warning(signal, away=away))
@@ -155,18 +156,14 @@ def loss_divergence(
                     return info(signal, away=away)
                 return (critical if grave else warning)(signal, away=away)
             continue
-        up = min(signal.fast, signal.median5) - base
+        up = signal.at_least - base
         if up < noises * noise or up < rise * abs(base) or signal.bottom_age < points_risen:
             continue
-        if _is_ahead(reward):
+        if reward is not None and reward.ahead:
             return info(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)  # larger returns, larger errors
         grave = up > rise_critical * abs(base) and up > critical_times * noises * noise
         return (critical if grave else warning)(signal, rise=up / max(abs(base), NEAR_ZERO), level=base + up)
     return None
-
-
-def _is_ahead(reward: Signal | None) -> bool:
-    return reward is not None and reward.won and not reward.dropped
 
 
 def early_blow_up(

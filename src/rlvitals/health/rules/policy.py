@@ -37,14 +37,14 @@ def kl_explosion(
     base = max(kl.base, base_least * unit)
     if middle < times * base:
         return None
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     settled = min(kl.slow, middle) > settled_share * level * unit  # not a short swing
     if middle < (hurt_share if hurt else 1.0) * level * unit and not settled:
         return None
     changed = (
         length is not None and not length_low < (length.ratio if not math.isnan(length.ratio) else 1.0) < length_high
     )
-    winning = reward is not None and reward.improving and not reward.dropped
+    winning = reward is not None and reward.winning
     if middle > level_critical * unit and (not winning or middle > winning_critical * level_critical * unit):
         return critical(kl, times=middle / base, level=middle, base=base)
     if middle > level * unit and (hurt or (changed and not winning)):
@@ -96,12 +96,11 @@ def entropy_collapse(
     if reward is not None and reward.stalled and reward.won and (alike or entropy.median_ratio < ratio_critical):
         return in_company(warning(entropy, ratio=entropy.ratio))
     climbing = reward is not None and (
-        (reward.won and reward.course.lately > errors)
-        or (reward.gained and reward.rising > rising and not reward.dropped)
+        (reward.won and reward.course.lately > errors) or (reward.keeps_gain and reward.rising > rising)
     )
     if climbing:
         return info(entropy, ratio=entropy.ratio)
-    held = reward is None or (reward.won and not reward.dropped)
+    held = reward is None or reward.ahead
     if entropy.median_ratio < ratio_critical and not held:
         return critical(entropy, ratio=entropy.ratio)
     return warning(entropy, ratio=entropy.ratio)
@@ -147,10 +146,10 @@ def entropy_explosion(
         return None
     if entropy.ratio < ratio or entropy.median_ratio < ratio:
         return None
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     if hurt and entropy.ratio > ratio_critical:
         return critical(entropy, ratio=entropy.ratio)
-    if reward is not None and reward.gained and not reward.dropped:
+    if reward is not None and reward.keeps_gain:
         rambles = reward.stalled and length is not None and length.median_ratio > longer
         return in_company(warning(entropy, ratio=entropy.ratio)) if rambles else None
     return warning(entropy, ratio=entropy.ratio)
@@ -212,7 +211,7 @@ def rollout_mismatch(
     ):
         if signal is None or signal.n < points or signal.fast <= min(grave, mild):
             continue
-        level = min(signal.fast, signal.median5)
+        level = signal.at_least
         if level > grave:
             return critical(signal, limit=grave)
         if (level > mild and signal.fast > grown_times * signal.base) or level > grave_times * mild:
@@ -241,7 +240,7 @@ def stale_samples(
 ) -> Alarm | None:
     """Samples are many policy versions old when they are trained on."""
     allowed = case.number("max_off_policy_steps", "max_staleness") or steps
-    level = min(staleness.fast, staleness.median5)
+    level = staleness.at_least
     if level > max(steps_critical, allowed_times * allowed):
         return critical(staleness, allowed=allowed)
     if level > allowed:
@@ -253,7 +252,7 @@ def stale_samples(
 
 def critic_useless(explained_variance: Signal, *, level: float, points: float, deep: float) -> Alarm | None:
     """The value function explains nothing of the returns."""
-    now = max(explained_variance.fast, explained_variance.median5)
+    now = explained_variance.at_most
     if now < deep:
         return critical(explained_variance)
     if now < 0.0 or (explained_variance.n >= points and now < level and explained_variance.slow < level):
@@ -285,7 +284,7 @@ def value_loss_growth(
         return None
     if now - base < noises * value_loss.noise_base:
         return None
-    if reward is not None and reward.won and not reward.dropped:
+    if reward is not None and reward.ahead:
         leapt = min(now, value_loss.fast) > sudden * value_loss.slow and reward.rising < rising
         found = in_company(warning(value_loss)) if leapt else info(value_loss)
         found.evidence |= {"times": now / least, "level": now, "base": least}

@@ -26,7 +26,7 @@ def margin_inversion(
 ) -> Alarm | None:
     """The rejected answers are preferred, beyond the noise and not recovering."""
     noise = max(margin.noise, margin.noise_base, NEAR_ZERO)
-    level = max(margin.fast, margin.median5)
+    level = margin.at_most
     depth = -level / (noise * FAST_SHARE)
     turning = (
         margin.n > points_turning
@@ -155,8 +155,8 @@ def likelihood_displacement(
         return None
     if grown <= 0 or sunk < share * grown:
         return None
-    learns = margin is not None and margin.won and not margin.dropped and sunk < deep * fall
-    learns = learns and (pair_accuracy is None or not (pair_accuracy.dropped or pair_accuracy.lost))
+    learns = margin is not None and margin.ahead and sunk < deep * fall
+    learns = learns and (pair_accuracy is None or not pair_accuracy.hurt)
     overfits = eval_loss is not None and eval_loss.n > 1 and eval_loss.last > (1 + held_out_rise) * eval_loss.lowest
     return (info if learns and not overfits and not sinking else warning)(chosen, fall=sunk, grown=grown)
 
@@ -177,11 +177,11 @@ def log_probability_crash(
     base = logp_chosen.base
     if not base < 0:
         return None
-    level = max(logp_chosen.median5, logp_chosen.fast) if logp_chosen.n >= points else logp_chosen.median5
+    level = logp_chosen.at_most if logp_chosen.n >= points else logp_chosen.median5
     ratio = level / base
     if ratio < times or base - level < noises * logp_chosen.noise_base:
         return None
-    learning = margin is not None and margin.n >= points and margin.gained and not margin.dropped
+    learning = margin is not None and margin.n >= points and margin.keeps_gain
     grave = ratio >= times_critical and not learning
     return (critical if grave or ratio >= learning_times * times_critical else warning)(
         logp_chosen, times=ratio, level=level
@@ -230,14 +230,14 @@ def preference_saturated(
     """Every pair is ranked correctly and the loss is close to 0: further steps only push log-probabilities down. If no
     accuracy is logged (KTO), a very large margin is used instead.
     """
-    if max(loss.median5, loss.fast) > level:
+    if loss.at_most > level:
         return None
     measured_accuracy = math.nan
     if pair_accuracy is not None:
-        measured_accuracy = min(pair_accuracy.fast, pair_accuracy.median5)
+        measured_accuracy = pair_accuracy.at_least
         if measured_accuracy < accuracy:
             return None
-    elif margin is None or min(margin.fast, margin.median5) < far:
+    elif margin is None or margin.at_least < far:
         return None
     return warning(loss, accuracy=measured_accuracy)
 

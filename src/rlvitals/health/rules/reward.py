@@ -40,21 +40,22 @@ _MEANT = re.compile(r"correct|accura|answer|success|solve|pass|true|gold|verif|e
 
 def is_solved(case: Case, reward: Signal) -> bool:
     """Whether the reward is at the top of its range, as far as the range is known."""
-    highest = case.number("reward_max", "max_reward")
-    lowest = case.number("reward_min", "min_reward")
+    highest = case.highest_reward
     if highest is not None:
-        span = highest - (lowest if lowest is not None else min(reward.lowest, 0.0))
+        span = highest - lowest_reward(case, reward)
         return span > 0 and reward.fast > highest - SOLVED_REST * span
-    if reward.lowest >= 0 and reward.highest <= 1.0:
-        return reward.fast > SOLVED_LEVEL
-    return False
+    return is_share(reward) and reward.fast > SOLVED_LEVEL
+
+
+def lowest_reward(case: Case, reward: Signal) -> float:
+    """The lowest reward that a sample can have: declared, or the lowest seen if that is below 0."""
+    return case.lowest_reward if case.lowest_reward is not None else min(reward.lowest, 0.0)
 
 
 def _floor_of(case: Case, reward: Signal) -> float | None:
-    lowest = case.number("reward_min", "min_reward")
-    if lowest is not None:
-        return lowest
-    return 0.0 if reward.lowest >= 0 and reward.highest <= 1.0 else None
+    if case.lowest_reward is not None:
+        return case.lowest_reward
+    return 0.0 if is_share(reward) else None
 
 
 def reward_constant(
@@ -101,8 +102,7 @@ def reward_at_floor(
     floor = _floor_of(case, reward)
     if floor is None:
         return None
-    top = case.number("reward_max", "max_reward")
-    span = (top if top is not None else 1.0) - floor
+    span = (1.0 if case.highest_reward is None else case.highest_reward) - floor
     if span <= 0 or reward.fast - floor > share * span or reward.slow - floor > share * span:
         return None
     if reward.rising > rising or reward.trend > trend:
@@ -143,7 +143,7 @@ def reward_collapse(
         return None
     drift = max(reward.wander, FAST_SHARE * reward.noise)
     won = reward.top - reward.base
-    falling = reward.slow - max(reward.fast, reward.median5)  # the baseline has only ten points and may be too high
+    falling = reward.slow - reward.at_most  # the baseline has only ten points and may be too high
     gave_back = (
         won > far_times * noises * drift and reward.drop > give_back * won and falling > near_times * noises * drift
     )
@@ -164,7 +164,7 @@ def reward_collapse(
     lost_all = gave_back and reward.drop > share * won and won > lost_times * noises * drift
     sunk = below and (bool(moved) or falling > far_times * noises * drift)
     # A fast fall raises the noise it is compared with, so a deep one is also compared with the noise of the start.
-    depth = reward.base - max(reward.fast, reward.median5)
+    depth = reward.base - reward.at_most
     sunk = sunk or (
         depth > max(start_times * noises * reward.noise_base, noises * reward.wander)
         and reward.drop > depth / depth_times
@@ -262,7 +262,7 @@ def not_learning(
         climbed = eval_score.last - eval_score.head[0] > eval_jumps * eval_score.usual_jump
         if climbed or eval_score.trend > BEYOND_NOISE or eval_score.gained:
             return None
-    if difficulty is not None and difficulty.gained and not difficulty.dropped:
+    if difficulty is not None and difficulty.keeps_gain:
         return info(reward, "harder", t=reward.trend, gain=course.now - course.start)
     idle = kl is not None and 0 <= kl.slow < still * kl_unit(case)
     over = case.progress is not None and case.progress >= late and reward.n >= points
@@ -322,7 +322,7 @@ def groups_without_spread(
     them occurs by chance.
     """
     level = (zero_variance.slow + zero_variance.fast) / 2
-    now = min(zero_variance.fast, zero_variance.median5)
+    now = zero_variance.at_least
     size = case.group_size
     # A reward of several parts does not show which share of the answers is right; another logged score may.
     right = next((score for score in (reward, true_score) if score is not None and is_share(score)), None)
@@ -358,7 +358,7 @@ def groups_without_spread(
     elif (all_fail is not None and all_fail.fast > share_most) or (binary and p <= p_hard):
         variant = "too_hard"
     solved = reward is not None and (is_solved(case, reward) or (variant == "too_easy" and reward.gained))
-    gained = reward is not None and reward.gained and not reward.dropped
+    gained = reward is not None and reward.keeps_gain
     cut = truncated is not None and truncated.fast > truncated_share
     if solved:
         return info(zero_variance, "solved", share=level, level=level, chance=chance)
@@ -580,7 +580,7 @@ def reward_takeover(
     then = sum(abs(part.base) for _, part in parts)
     if now <= 0 or then <= 0 or abs(now - abs(reward.median5)) > sum_slack * now:
         return None  # the parts are not what the reward is made of
-    succeeds = any(score is not None and score is not reward and _rose(score) for score in (true_score, eval_score))
+    succeeds = any(score is not None and score is not reward and score.keeps_gain for score in (true_score, eval_score))
     growing = [(name, part) for name, part in parts if _AUXILIARY.search(name) or not (succeeds or _MEANT.search(name))]
     for name, part in growing:
         mine = abs(part.median5) / now
@@ -609,7 +609,3 @@ def reward_takeover(
                 found.kind = "reward_hacking"
             return found
     return None
-
-
-def _rose(score: Signal) -> bool:
-    return score.gained and not score.dropped

@@ -28,13 +28,13 @@ def length_explosion(
     if math.isnan(now) or now < min(times, times_stalled):
         return None
     stalled = reward is not None and reward.stalled
-    climbing = reward is not None and reward.improving and not stalled and not reward.dropped
+    climbing = reward is not None and reward.climbing
     least = climbing_times * times if climbing else times_stalled if stalled and length.rising > rising else times
     if now < least:
         return None
     if length.median5 - length.base < noises * length.noise_base:
         return None
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     cut = truncated is not None and truncated.fast > truncated_share
     if reward is not None and reward.won and not cut and reward.slow > now * reward.base > 0:
         return info(length, times=now, level=length.median5)  # the reward has grown by more, and few are cut
@@ -50,17 +50,13 @@ def length_collapse(
     start = max(length.base, length.start)
     if not start > 0 or start - length.fast < noises * FAST_SHARE * length.noise_base:
         return None
-    now = max(length.fast, length.median5) / start
+    now = length.at_most / start
     if now > ratio:
         return None
-    if reward is not None and not reward.dropped and (is_solved(case, reward) or _is_winning(reward)):
+    if reward is not None and not reward.dropped and (is_solved(case, reward) or reward.won or reward.climbing):
         return info(length, ratio=now, level=now * start, base=start)
-    hurt = reward is not None and (reward.dropped or reward.lost)
+    hurt = reward is not None and reward.hurt
     return (critical if now < ratio_critical and hurt else warning)(length, ratio=now, level=now * start, base=start)
-
-
-def _is_winning(reward: Signal) -> bool:
-    return reward.won or (reward.improving and not reward.stalled)
 
 
 def truncation(
@@ -88,7 +84,7 @@ def truncation(
         return None
     if truncated.fast < truncated.base - down and (truncated.trend < -trend_down or truncated.rising < -falling):
         return None  # well on its way down
-    winning = reward is not None and reward.improving and not reward.dropped
+    winning = reward is not None and reward.winning
     moving = reward is not None and reward.rising > reward_rising
     filled = (
         truncated.n >= points_critical
@@ -145,23 +141,23 @@ def truncation_rising(
     """The share of answers that are cut off has risen well above its initial level. While most are complete and the
     reward rises, it is a remark: longer answers are how the reward rises.
     """
-    risen = min(truncated.fast, truncated.median5) - truncated.base
+    risen = truncated.at_least - truncated.base
     if (
         risen < rise
         or risen < noises * FAST_SHARE * max(truncated.noise_base, truncated.noise)
         or truncated.slow - truncated.base < slow_share * rise
     ):
         return None
-    gained = reward is not None and reward.gained and not reward.dropped
+    gained = reward is not None and reward.keeps_gain
     if risen > rise_critical and not gained:
         return critical(truncated, risen=risen)
-    winning = reward is not None and reward.improving and not reward.dropped
+    winning = reward is not None and reward.winning
     return (info if winning and truncated.fast < most else warning)(truncated, risen=risen)
 
 
 def looping_text(repetition: Signal, *, share: float, share_critical: float, rise: float) -> Alarm | None:
     """Answers repeat themselves."""
-    level = min(repetition.fast, repetition.median5)
+    level = repetition.at_least
     if level < share or level - repetition.base < rise:
         return None
     return (

@@ -15,9 +15,6 @@ from rlvitals.health.course import median
 from rlvitals.health.slices import Slice
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
 
-TO_SIGMA = 1.0483
-"""The median change between two independent normal values, times this, is their standard deviation."""
-
 WIDTH = 3
 """The number of evaluations whose median is a level."""
 
@@ -51,7 +48,7 @@ def slice_collapse(
         best, now = score.top, score.median5
         if best - now <= lost * (best if score.lowest >= 0 else best - score.lowest):  # most rows end here
             return None
-        drift = max(score.wander, FAST_SHARE * max(score.noise_base, TO_SIGMA * score.usual_jump))
+        drift = max(score.wander, FAST_SHARE * max(score.noise_base, score.jump_noise))
         needed, share = noises, lost
     lowest, highest = _range(one_slice)
     count = len(one_slice.division.slices)
@@ -84,8 +81,8 @@ def _of_evaluations(one_slice: Slice) -> tuple[float, float, float]:
     score = one_slice.signal
     before = list(score.head[: score.n - 1])
     best = max(median(before[at : at + WIDTH]) for at in range(len(before) - WIDTH + 1))
-    usual = median([other.usual_jump for other in one_slice.others])
-    return max(best, score.top), score.last, TO_SIGMA * max(score.usual_jump, usual)
+    usual = median([other.jump_noise for other in one_slice.others])
+    return max(best, score.top), score.last, max(score.jump_noise, usual)
 
 
 def _fall(score: Signal, lowest: float) -> float:

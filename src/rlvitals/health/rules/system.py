@@ -81,13 +81,13 @@ def throughput(
     slower = math.nan
     signal = None
     if tokens_per_s is not None and tokens_per_s.n >= points and tokens_per_s.base > 0:
-        level = max(tokens_per_s.fast, tokens_per_s.median5)
+        level = tokens_per_s.at_most
         if level > 0 and tokens_per_s.base - level > noises * FAST_SHARE * tokens_per_s.noise_base:
             signal, slower = tokens_per_s, tokens_per_s.base / level
         elif tokens_per_s.median5 <= 0:
             signal, slower = tokens_per_s, math.inf
     if step_time is not None and step_time.n >= points and step_time.base > 0 and not slower >= times:
-        level = min(step_time.fast, step_time.median5)
+        level = step_time.at_least
         slowed = level - step_time.base
         if slowed > seconds and slowed > noises * FAST_SHARE * step_time.noise_base:
             signal, slower = step_time, level / step_time.base
@@ -186,13 +186,13 @@ def _shares(
     found = []
     for signal in (gpu_memory_share, host_memory_share):
         if signal is not None and signal.n:
-            level = min(signal.fast, signal.median5)
+            level = signal.at_least
             found.append((signal, level / 100.0 if signal.highest > SHARE_AT_MOST else level))
     if gpu_memory is not None and gpu_memory.n:
         total = case.number("gpu_memory_total_gb", "gpu_memory_gb")
         if total is None and gpu_memory_total is not None and gpu_memory_total.n:
             total = gpu_memory_total.last
-        found.append((gpu_memory, min(gpu_memory.fast, gpu_memory.median5) / total if total else math.nan))
+        found.append((gpu_memory, gpu_memory.at_least / total if total else math.nan))
     return found
 
 

@@ -15,7 +15,7 @@ def gamed_text(
     """
     if scanned.recent_hits < least or scanned.share < share:
         return None
-    earns = scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
+    earns = _earns(scanned, gain, gain_z)
     loses = scanned.gain is not None and scanned.gain_z <= -gain_z
     grows = scanned.growth_z >= growth_z and scanned.share > scanned.start_share
     if earns and (grows or scanned.share >= share_alone) and scanned.share >= share_critical:
@@ -38,8 +38,8 @@ def spreading_text(
     """
     if scanned.recent_hits < least or scanned.share < share:
         return None
-    earns = scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
-    grows = scanned.growth_z >= growth_z and scanned.share - scanned.start_share >= rise
+    earns = _earns(scanned, gain, gain_z)
+    grows = _grows(scanned, growth_z, rise)
     if earns and grows:
         grave = critical if scanned.share >= share_alone else warning
         return _alarm(scanned, grave(None, "earns_and_grows"))
@@ -59,8 +59,8 @@ def alike_text(
     """
     if scanned.recent_hits < least or scanned.share < share:
         return None
-    earns = scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
-    grows = scanned.growth_z >= growth_z and scanned.share - scanned.start_share >= rise
+    earns = _earns(scanned, gain, gain_z)
+    grows = _grows(scanned, growth_z, rise)
     if earns:
         return _alarm(scanned, info(None, "earns"))
     if grows and scanned.share >= share_alone:
@@ -74,6 +74,16 @@ def declared_text(scanned: Scanned, *, least: float, share: float, gravity: floa
         return None
     grave = {"info": info, "warning": warning, "critical": critical}[SEVERITIES[int(gravity)]]
     return _alarm(scanned, grave(None))
+
+
+def _earns(scanned: Scanned, gain: float, gain_z: float) -> bool:
+    """Whether rollouts with the pattern earn more than the others."""
+    return scanned.gain is not None and scanned.gain_z >= gain_z and scanned.gain >= gain * scanned.spread
+
+
+def _grows(scanned: Scanned, growth_z: float, rise: float) -> bool:
+    """Whether the pattern has become more frequent."""
+    return scanned.growth_z >= growth_z and scanned.share - scanned.start_share >= rise
 
 
 def _alarm(scanned: Scanned, alarm: Alarm) -> Alarm:
