@@ -98,6 +98,26 @@ def to_json(value: Any) -> bytes:
     return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are not valid text
 
 
+def encodable(value: Any) -> Any:
+    """The value in a form that `encode` accepts: numbers that it does not hold become texts, other objects their text,
+    and lone surrogates, which are not valid text, question marks.
+
+    >>> encodable({"loss": float("nan"), "seed": 2**70, "steps": (1, 2)})
+    {'loss': 'nan', 'seed': '1180591620717411303424', 'steps': [1, 2]}
+    """
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and -(2**63) <= value < 2**64):
+        return value
+    return encodable(str(value))
+
+
 _PLAIN = (str, int, bool, type(None))
 
 

@@ -25,7 +25,7 @@ from rlvitals.store.files import stamp
 from rlvitals.store.findings import event_of
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.store.lock import read_holder, status_now
+from rlvitals.store.lock import status_now
 from rlvitals.store.past import LivingLine, living_line
 from rlvitals.store.tail import RowTail, rows_in
 
@@ -118,8 +118,7 @@ class RunGauges:
         return self._card[1]
 
     def _status(self, info: RunInfo) -> Status:
-        holder = read_holder(self._dir) if info.status == "running" else None
-        return status_now(info, is_written=holder is not None and holder.is_live)
+        return status_now(info, self._dir)
 
     def _read(self, info: RunInfo, sizes: dict[str, int | None]) -> RunReading:
         attempt_before = self._last.attempt if self._last is not None else 0

@@ -22,18 +22,17 @@ from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, MissingDependency, did_you_mean
 from rlvitals.guard import guarded, words_of
 from rlvitals.store.cursors import (
-    CursorPlace,
     announce_tracker,
     bytes_behind,
     cursor_place,
-    cursor_places,
     read_cursor,
     rows_behind,
 )
 from rlvitals.store.files import make_folder, open_descriptor
+from rlvitals.store.follower_state import FollowerPlace, locked_places
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import STALE_SECONDS, Holder, read_holder
-from rlvitals.store.outbox import outbox_place, outbox_places, read_outbox
+from rlvitals.store.outbox import outbox_place, read_outbox
 from rlvitals.store.process import prove
 from rlvitals.store.tail import file_size
 
@@ -364,13 +363,13 @@ def _held(run_dir: RunDir) -> dict[str, Holder]:
     return {name: holder for name, holder in holders.items() if holder is not None and holder.is_live}
 
 
-def _places(run_dir: RunDir) -> dict[str, CursorPlace]:
+def _places(run_dir: RunDir) -> dict[str, FollowerPlace]:
     """The locks of trackers and of notification targets."""
-    notified = {f"{NOTIFIED}{name}": place for name, place in outbox_places(run_dir)}
-    return dict(cursor_places(run_dir)) | notified
+    notified = {f"{NOTIFIED}{place.name}": place for place in locked_places(run_dir.notify)}
+    return {place.name: place for place in locked_places(run_dir.sinks)} | notified
 
 
-def _place(run_dir: RunDir, name: str) -> CursorPlace:
+def _place(run_dir: RunDir, name: str) -> FollowerPlace:
     if name.startswith(NOTIFIED):
         return outbox_place(run_dir, name.removeprefix(NOTIFIED))
     return cursor_place(run_dir, name)

@@ -24,11 +24,11 @@ from rlvitals.config import Settings, flatten, resolve, resolved, with_secrets
 from rlvitals.errors import ConfigError, RunError, RunExists
 from rlvitals.records import Attempt, Count, RunInfo
 from rlvitals.store.archive import expand_logs
-from rlvitals.store.cards import read_attempts, read_config, read_info, sweep
+from rlvitals.store.cards import new_id, read_attempts, read_config, read_info, sweep
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import make_folder, read_json, remove_paths
 from rlvitals.store.layout import LiveRunDir, RunDir, kept_file, kept_folder
-from rlvitals.store.lock import RunLock, read_holder, refuse_other_writer
+from rlvitals.store.lock import RunLock, is_recorded, read_holder, refuse_other_writer
 from rlvitals.store.process import this_process
 from rlvitals.store.reader import last_row, last_rows
 from rlvitals.terminal import logger
@@ -126,8 +126,7 @@ def start(  # noqa: D417 - the settings are described once, in Settings
         raise ConfigError(
             "resume and overwrite contradict each other: resume keeps the run that is there, overwrite removes it"
         )
-    holder = read_holder(run_dir)
-    if resume is False and not overwrite and not (holder and holder.is_live):
+    if resume is False and not overwrite and not is_recorded(run_dir):
         refuse_existing(run_dir)
     try:
         make_folder(run_dir.root)
@@ -211,7 +210,7 @@ def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume
         pid=own.pid,
     )
     info = RunInfo(
-        id=old.id if old and old.id else f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
+        id=old.id if old and old.id else new_id(),
         name=settings.name or (old.name if old else run_dir.root.name),
         status="running",
         created=old.created if old else now,
@@ -294,8 +293,7 @@ def folder_of_rank_0(folder: Path) -> Path:
     deadline = time.monotonic() + RANK_WAIT_SECONDS
     while time.monotonic() < deadline:
         for place in _numbered(folder):
-            holder = read_holder(RunDir(place))
-            if holder is not None and holder.is_live:
+            if is_recorded(RunDir(place)):
                 return place
             if not RunDir(place).holds_run:
                 break

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from rlvitals.importers.padding import family
 from rlvitals.importers.steps import RestartWatch
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Row, RunInfo
-from rlvitals.store.cards import append_attempt, write_config, write_info
+from rlvitals.store.cards import append_attempt, new_id, write_config, write_info
 from rlvitals.store.files import make_folder, replace_file, sync_folder
 from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import metric_key, stored_row
@@ -81,7 +79,7 @@ def _write(log: ForeignLog, run_dir: RunDir, name: str, version: str) -> Written
         replace_file(run_dir.log("images"), (encode(one.stored) for one in log.images))
     sync_folder(run_dir.logs)
     info = RunInfo(
-        id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
+        id=new_id(),
         name=name,
         status="finished",
         created=began,

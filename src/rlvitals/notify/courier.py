@@ -26,9 +26,10 @@ from rlvitals.records import SEVERITIES, Finding, HealthEvent, Severity
 from rlvitals.store.cards import read_info
 from rlvitals.store.files import make_folder
 from rlvitals.store.findings import event_of
+from rlvitals.store.follower_state import State
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
-from rlvitals.store.outbox import HeldBack, Outbox, SentMessage, State, outbox_place, read_outbox, write_outbox
+from rlvitals.store.outbox import HeldBack, Outbox, SentMessage, outbox_place, read_outbox, write_outbox
 from rlvitals.store.reader import read_batch
 from rlvitals.store.tail import file_size
 from rlvitals.terminal import logger
@@ -328,9 +329,7 @@ class Courier:
 
     def _save(self, state: State, error: str = "") -> None:
         outbox = self._outbox
-        if (state, error) != (outbox.state, outbox.error):
-            outbox.since = round(time.time(), 3)
-        outbox.state, outbox.error = state, error
+        outbox.enter(state, error)
         if not self._lock.is_ours():
             self._has_lock = False
             raise RunLocked(f"another process now owns the outbox of {self.target.name}")

@@ -21,12 +21,13 @@ from rlvitals.guard import guarded
 from rlvitals.masking import mask_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkEvent, SinkRow
 from rlvitals.store.cards import read_attempts, read_config, read_info
-from rlvitals.store.cursors import FORWARDED, Cursor, State, cursor_place, read_cursor, write_cursor
+from rlvitals.store.cursors import FORWARDED, Cursor, cursor_place, read_cursor, write_cursor
 from rlvitals.store.files import make_folder
 from rlvitals.store.findings import event_of
+from rlvitals.store.follower_state import State
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
+from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, is_recorded, read_holder
 from rlvitals.store.reader import read_batch
 from rlvitals.terminal import logger
 
@@ -94,7 +95,7 @@ class Forwarder:
             self._lock.acquire()
             self._has_lock = True
             self._cursor = self._read_cursor()
-        has_ended = self._once or not _is_recorded(self._dir)
+        has_ended = self._once or not is_recorded(self._dir)
         rows, events, offsets = self._read()
         if offsets == self._cursor.offsets:
             if has_ended:
@@ -198,9 +199,7 @@ class Forwarder:
     def _save(self, state: State, error: str = "") -> None:
         if self._sink is not None:
             self._cursor.memory = self._sink.memory
-        if (state, error) != (self._cursor.state, self._cursor.error):
-            self._cursor.since = round(time.time(), 3)
-        self._cursor.state, self._cursor.error = state, error
+        self._cursor.enter(state, error)
         self._check_lock()
         write_cursor(self._dir, self._cursor)
 
@@ -285,8 +284,3 @@ def run_facts(run_dir: RunDir) -> RunFacts:
     config = {key: value for key, value in read_config(run_dir).items() if key != "rlvitals"}
     attempts = tuple(read_attempts(run_dir))
     return RunFacts(run_dir.root, info.id, info.name, info.algorithm, config, attempts, info.framework)
-
-
-def _is_recorded(run_dir: RunDir) -> bool:
-    holder = read_holder(run_dir)
-    return holder is not None and holder.is_live

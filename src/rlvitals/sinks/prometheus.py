@@ -18,7 +18,7 @@ from rlvitals.render.prometheus import run_text
 from rlvitals.sinks.base import RunFacts, Sink, SinkEvent, SinkRow, check_settings
 from rlvitals.store.files import put_file
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lock import read_holder
+from rlvitals.store.lock import is_recorded
 
 ENDING = ".prom"
 """The suffix of files that the node exporter reads; it ignores other names."""
@@ -67,8 +67,7 @@ class PrometheusSink(Sink):
 
     def close(self) -> None:
         """Write the final state of the run, or remove the file if `remove_at_end` is set."""
-        holder = read_holder(RunDir(self.facts.root))
-        is_over = holder is None or not holder.is_live
+        is_over = not is_recorded(RunDir(self.facts.root))
         if is_over and self.settings.get("remove_at_end") and self._gauges.look().status == "finished":
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()

@@ -5,7 +5,6 @@ They are replaced atomically, so a reader sees either the old file or the new on
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -17,20 +16,18 @@ from rlvitals.codec import parse_shallow, to_json
 from rlvitals.errors import RunNotFound, RunUnreadable
 from rlvitals.records import SCHEMA, Attempt, RunInfo
 from rlvitals.store.fields import damage_in, record_of
-from rlvitals.store.files import append_line, read_json, read_whole, replace_file, unreadable
+from rlvitals.store.files import DRAFTS, append_line, read_json, read_whole, remove_old_drafts, replace_file, unreadable
 from rlvitals.store.layout import RunDir, archive_of
 
-DRAFT_SECONDS = 120.0
-"""An older draft is left over from a process that is gone."""
+
+def new_id() -> str:
+    """An id for a new run: the time, and six random digits."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
 
 
 def sweep(run_dir: RunDir) -> None:
-    """Remove the drafts that killed processes left behind. Recent ones may be in use."""
-    for pattern in (".*.tmp", "run.lock.draft.*", "run.lock.after.*"):
-        for path in run_dir.root.glob(pattern):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > DRAFT_SECONDS:
-                    path.unlink()
+    """Remove the drafts that killed processes left behind."""
+    remove_old_drafts(run_dir.root, DRAFTS, "run.lock.draft.*", "run.lock.after.*")
 
 
 def write_info(run_dir: RunDir, info: RunInfo) -> None:

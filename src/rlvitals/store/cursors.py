@@ -5,21 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from rlvitals.codec import to_json
 from rlvitals.errors import RunUnreadable
-from rlvitals.records import Count, Time
+from rlvitals.records import Count
 from rlvitals.store.archive import log_state, open_log
-from rlvitals.store.fields import record_of
-from rlvitals.store.files import open_descriptor, read_json, replace_file, sync_folder
+from rlvitals.store.files import open_descriptor
+from rlvitals.store.follower_state import FollowerPlace, FollowerState, read_state, write_state
 from rlvitals.store.layout import Followed, Forwarded, RunDir, Stream
-
-State = Literal["waiting", "following", "failing", "done"]
-"""waiting: not opened yet. following: rows are forwarded. failing: the last attempt raised an error. done: the run has
-ended and the tracker has everything."""
 
 STREAMS: tuple[Stream, Stream] = ("train", "eval")
 FORWARDED: tuple[Forwarded, ...] = (*STREAMS, "system")
@@ -27,58 +22,34 @@ FOLLOWED: tuple[Followed, ...] = (*FORWARDED, "findings")
 
 
 @dataclass(slots=True)
-class Cursor:
+class Cursor(FollowerState):
     """One tracker's position in the logs, and the state it needs when it is opened again."""
 
-    name: str
-    state: State = "waiting"
     offsets: dict[str, Count] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     """Bytes of each log that the back end is known to hold. Machine samples and the health log are included if the
     tracker accepts them."""
     rows: Count = 0
     samples: Count = 0
     """The number of machine samples forwarded so far: the position of the next one."""
-    error: str = ""
-    since: Time = 0.0
-    """When the current state began."""
     memory: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CursorPlace:
-    """The location of a tracker's lock and heartbeat. Each tracker has at most one live follower."""
-
-    root: Path
-    lock: Path
-    heartbeat: Path
-
-
-def cursor_place(run_dir: RunDir, name: str) -> CursorPlace:
-    """The lock and heartbeat of one tracker."""
-    return CursorPlace(run_dir.sinks, run_dir.sinks / f"{name}.lock", run_dir.sinks / f"{name}.heartbeat")
-
-
-def cursor_places(run_dir: RunDir) -> list[tuple[str, CursorPlace]]:
-    """The trackers that have a lock now, by name. A tracker without a forwarded row has a lock and no cursor."""
-    return [(path.stem, cursor_place(run_dir, path.stem)) for path in sorted(run_dir.sinks.glob("*.lock"))]
+def cursor_place(run_dir: RunDir, name: str) -> FollowerPlace:
+    """Where the state of one tracker is."""
+    return FollowerPlace(run_dir.sinks, name)
 
 
 def read_cursor(run_dir: RunDir, name: str) -> Cursor:
     """A tracker's cursor; a new one if it is missing or damaged."""
-    try:
-        raw = read_json(run_dir.sinks / f"{name}.json")
-        cursor = record_of(Cursor, raw, defaults={"name": name})
-    except (OSError, ValueError):
-        return Cursor(name)
+    cursor = read_state(Cursor, cursor_place(run_dir, name)) or Cursor(name)
     given = dict.fromkeys(STREAMS, 0) | cursor.offsets
-    offsets: dict[str, int] = {stream: given[stream] for stream in FOLLOWED if stream in given}
-    return replace(cursor, name=name, offsets=offsets)  # the file name determines the tracker
+    cursor.offsets = {stream: given[stream] for stream in FOLLOWED if stream in given}
+    return cursor
 
 
 def write_cursor(run_dir: RunDir, cursor: Cursor) -> None:
     """Write a cursor and replace the old one."""
-    replace_file(run_dir.sinks / f"{cursor.name}.json", to_json(asdict(cursor)))
-    sync_folder(run_dir.sinks)
+    write_state(cursor_place(run_dir, cursor.name), cursor)
 
 
 def announce_tracker(run_dir: RunDir, name: str) -> None:
@@ -86,7 +57,7 @@ def announce_tracker(run_dir: RunDir, name: str) -> None:
     cursor stays unchanged, because an earlier attempt's follower may be writing it.
     """
     with contextlib.suppress(FileExistsError):
-        descriptor = open_descriptor(run_dir.sinks / f"{name}.json", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        descriptor = open_descriptor(cursor_place(run_dir, name).file, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         with os.fdopen(descriptor, "wb") as file:
             file.write(to_json(asdict(Cursor(name, since=round(time.time(), 3)))))
 

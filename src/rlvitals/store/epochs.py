@@ -7,19 +7,25 @@ are replaced atomically, so a reader sees either the old file or the new one.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from rlvitals.codec import encode, parse_shallow
 from rlvitals.records import MAX_ATTEMPT, AttemptNumber, Time
-from rlvitals.store.cards import DRAFT_SECONDS
 from rlvitals.store.fields import checked
-from rlvitals.store.files import append_line, make_folder, open_regular, put_file, read_json, sync_folder
+from rlvitals.store.files import (
+    DRAFTS,
+    append_line,
+    make_folder,
+    open_regular,
+    put_file,
+    read_json,
+    remove_old_drafts,
+    sync_folder,
+)
 from rlvitals.store.layout import EpochDir
 from rlvitals.store.lines import NONFINITE, read_nonfinite, stored_metrics
 from rlvitals.store.spreadsheet import csv_line
@@ -126,7 +132,8 @@ class EpochStore:
 
     def load(self) -> None:
         """Read the record; if there is none, read a history file that another program wrote."""
-        _sweep(self.paths)
+        for folder in (self.paths.folder, self.paths.plots):
+            remove_old_drafts(folder, DRAFTS)
         if not os.path.exists(self.paths.record):
             for word in _foreign_history(self.paths.history):
                 self._take(word)
@@ -280,14 +287,6 @@ def _training_names(metrics: Mapping[str, Cell]) -> frozenset[str]:
 
 def _word_of(epoch: EpochRow) -> Word:
     return Word(epoch.number, epoch.timestamp, 1, epoch.metrics, epoch.step)
-
-
-def _sweep(paths: EpochDir) -> None:
-    """Remove drafts of killed processes. Recent drafts may be in use."""
-    for draft in [*paths.folder.glob(".*.tmp"), *paths.plots.glob(".*.tmp")]:
-        with contextlib.suppress(OSError):
-            if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
-                draft.unlink()
 
 
 def _foreign_history(path: Path) -> list[Word]:

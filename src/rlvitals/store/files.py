@@ -16,6 +16,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -86,12 +87,39 @@ def unreadable(path: Path, error: OSError) -> RunUnreadable:
     return RunUnreadable(f"{path} cannot be read: {error.strerror or error}. {advice}.")
 
 
+DRAFTS = ".*.tmp"
+"""The names that `draft_of` returns."""
+
+DRAFT_SECONDS = 120.0
+"""An older draft is left over from a process that is gone."""
+
+
+def draft_of(path: Path) -> Path:
+    """A temporary name beside a file or folder, under which its new content is written before it replaces the old."""
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+
+
+def remove_old_drafts(folder: Path, *patterns: str) -> None:
+    """Remove the drafts that killed processes left in a folder. Recent ones may be in use."""
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > DRAFT_SECONDS:
+                path.unlink()
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes; one `os.write` may write fewer."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def replace_file(path: Path, data: bytes | Iterable[bytes], *, is_derived: bool = False) -> None:
     """Write a whole file atomically, in place of an old one if there is one.
 
     `is_derived`: the file can be made again and detects its own damage, so it is not synced to disk.
     """
-    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    draft = draft_of(path)
     with contextlib.ExitStack() as undo:
         undo.callback(_discard, draft)
         with open(draft, "wb") as file:

@@ -8,11 +8,10 @@ of earlier versions have lines of the type `finding`, which are read as `raised`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypedDict
 
-from rlvitals.codec import encode, parse_shallow
+from rlvitals.codec import encodable, encode, parse_shallow
 from rlvitals.records import (
     Action,
     Answer,
@@ -78,7 +77,7 @@ def event_line(event: HealthEvent) -> bytes:
         head["seen_in"] = event.seen_in
     fields = event.facts if event.finding is None else asdict(replace(event.finding, recovered_step=None))
     fields = {key: value for key, value in fields.items() if value is not None}
-    return encode(head | {key: _strict(value) for key, value in fields.items() if key not in head})
+    return encode(head | {key: encodable(value) for key, value in fields.items() if key not in head})
 
 
 def request_facts(request: Request) -> dict[str, Any]:
@@ -150,15 +149,3 @@ def _finding(raw: dict[str, Any], step: int) -> Finding:
     return replace(
         found, recovered_step=None, evidence={key: _NONFINITE.get(str(value), value) for key, value in items}
     )
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {_strict(str(key)): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return value if value is None or isinstance(value, bool | int) else _strict(str(value))

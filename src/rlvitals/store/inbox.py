@@ -29,6 +29,7 @@ from rlvitals.store.files import (
     replace_file,
     sync_file,
     sync_folder,
+    write_all,
 )
 from rlvitals.store.layout import RunDir, is_appended, is_run_file
 
@@ -170,9 +171,7 @@ class Inbox:
                 raise OutOfPlace(file, offset, size)
             self._count(len(data))
             os.lseek(descriptor, offset, os.SEEK_SET)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            write_all(descriptor, data)
             os.fsync(descriptor)  # the sender does not send confirmed bytes again
         finally:
             os.close(descriptor)
@@ -195,9 +194,7 @@ class Inbox:
             os.ftruncate(descriptor, offset)
             self._count(offset + len(data) - size)
             os.lseek(descriptor, offset, os.SEEK_SET)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            write_all(descriptor, data)
         finally:
             os.close(descriptor)
         wanted = _text(message, "sha256", "")

@@ -201,9 +201,15 @@ def read_holder(run_dir: LockPlace, now: float | None = None) -> Holder | None:
     return Holder(process, token, _is_live(process, silent_for), silent_for, since)
 
 
-def status_now(info: RunInfo, *, is_written: bool) -> Status:
+def is_recorded(run_dir: LockPlace) -> bool:
+    """Whether a live process records the run now."""
+    holder = read_holder(run_dir)
+    return holder is not None and holder.is_live
+
+
+def status_now(info: RunInfo, run_dir: LockPlace) -> Status:
     """A run's status. A run recorded as running without a live writer is interrupted."""
-    return "interrupted" if info.status == "running" and not is_written else info.status
+    return "interrupted" if info.status == "running" and not is_recorded(run_dir) else info.status
 
 
 def refuse_other_writer(run_dir: LockPlace) -> None:

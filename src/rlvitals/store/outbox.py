@@ -6,19 +6,12 @@ address, token or recipient; those are only in the environment.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field
 
-from rlvitals.codec import to_json
 from rlvitals.records import Count, Severity, Time
-from rlvitals.store.cursors import CursorPlace
-from rlvitals.store.fields import record_of
-from rlvitals.store.files import make_folder, read_json, replace_file, sync_folder
+from rlvitals.store.files import make_folder
+from rlvitals.store.follower_state import FollowerPlace, FollowerState, read_state, write_state
 from rlvitals.store.layout import RunDir
-
-State = Literal["waiting", "following", "failing", "done"]
-"""waiting: nothing was read yet. following: everything was sent. failing: the last attempt failed. done: the run has
-ended and everything was sent."""
 
 
 @dataclass(slots=True)
@@ -47,11 +40,9 @@ class HeldBack:
 
 
 @dataclass(slots=True)
-class Outbox:
+class Outbox(FollowerState):
     """The state of one target: its position in the health log, and the messages sent and held back."""
 
-    name: str
-    state: State = "waiting"
     offset: Count = 0
     """Bytes of the health log that have been processed."""
     sent_at: list[Time] = field(default_factory=list)
@@ -67,33 +58,19 @@ class Outbox:
     sent: Count = 0
     refused: Count = 0
     """Messages that the service rejected permanently."""
-    error: str = ""
-    since: Time = 0.0
-    """When the current state began."""
 
 
-def outbox_place(run_dir: RunDir, name: str) -> CursorPlace:
-    """The lock and heartbeat of one target."""
-    return CursorPlace(run_dir.notify, run_dir.notify / f"{name}.lock", run_dir.notify / f"{name}.heartbeat")
-
-
-def outbox_places(run_dir: RunDir) -> list[tuple[str, CursorPlace]]:
-    """The targets that have a lock now, by name."""
-    return [(path.stem, outbox_place(run_dir, path.stem)) for path in sorted(run_dir.notify.glob("*.lock"))]
+def outbox_place(run_dir: RunDir, name: str) -> FollowerPlace:
+    """Where the state of one target is."""
+    return FollowerPlace(run_dir.notify, name)
 
 
 def read_outbox(run_dir: RunDir, name: str) -> Outbox | None:
     """A target's outbox; None if it does not exist or is damaged."""
-    try:
-        outbox = record_of(Outbox, read_json(run_dir.notify / f"{name}.json"), defaults={"name": name})
-    except (OSError, ValueError):
-        return None
-    outbox.name = name  # the file name identifies the target
-    return outbox
+    return read_state(Outbox, outbox_place(run_dir, name))
 
 
 def write_outbox(run_dir: RunDir, outbox: Outbox) -> None:
     """Save an outbox, replacing the file."""
     make_folder(run_dir.notify, above=False)
-    replace_file(run_dir.notify / f"{outbox.name}.json", to_json(asdict(outbox)))
-    sync_folder(run_dir.notify)
+    write_state(outbox_place(run_dir, outbox.name), outbox)

@@ -19,7 +19,7 @@ from rlvitals.store.cards import read_attempts
 from rlvitals.store.layout import Forwarded, RunDir, Stream
 from rlvitals.store.lineage import Lineage, lineage_of
 from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.reader import read_blocks
+from rlvitals.store.tail import rows_between
 
 FIRST_ROWS = 500
 """Rows read from the start of a long log: enough for every baseline."""
@@ -57,7 +57,7 @@ class Past:
         """The rows of one log, in file order."""
         path, stretches = self._logs[log]
         for stretch in stretches:
-            for row in _rows(path, stretch):
+            for row in rows_between(path, stretch.start, stretch.end):
                 if row.attempt < self._attempt and not self.lineage.is_abandoned(row.attempt, row.step):
                     yield row
 
@@ -235,15 +235,6 @@ def _next_row(file: BinaryIO, place: int, end: int) -> _Place | None:
         except BadLine:
             start += len(line)
     return None
-
-
-def _rows(log: Path, stretch: Stretch) -> Iterator[Row]:
-    for lines, _ in read_blocks(log, stretch.start, stretch.end):
-        for line in lines:
-            try:
-                yield decode(line)
-            except BadLine:
-                continue
 
 
 def _size(stretches: list[Stretch]) -> int:

@@ -8,14 +8,13 @@ unless `overwrite` is set.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from rlvitals.codec import leaves, parse_shallow
 from rlvitals.errors import RunError, RunExists
-from rlvitals.store.files import make_folder, put_file, read_whole, replace_folder
+from rlvitals.store.files import draft_of, make_folder, put_file, read_whole, replace_folder
 from rlvitals.store.remote import RemotePlace, is_url
 
 KEPT = "data/"
@@ -42,7 +41,7 @@ def publish(files: Mapping[str, bytes], to: str, mark: str, *, overwrite: bool =
 def _put_new(files: Mapping[str, bytes], folder: Path) -> int:
     """Write all files or none."""
     make_folder(folder.parent)
-    draft = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.tmp")
+    draft = draft_of(folder)
     try:
         for name, data in files.items():
             make_folder((draft / name).parent)

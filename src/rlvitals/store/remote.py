@@ -31,10 +31,10 @@ from rlvitals.errors import (
 from rlvitals.guard import guarded, words_of
 from rlvitals.masking import mask_text
 from rlvitals.store.cards import read_info
-from rlvitals.store.files import make_folder, read_json, replace_file, sync_file, sync_folder
+from rlvitals.store.files import draft_of, make_folder, read_json, replace_file, sync_file, sync_folder
 from rlvitals.store.inbox import run_files
 from rlvitals.store.layout import RunDir, archive_of, is_appended, is_run_file
-from rlvitals.store.lock import read_holder
+from rlvitals.store.lock import is_recorded
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+(?:::[a-z][a-z0-9+.-]+)*://", re.IGNORECASE)
 
@@ -115,7 +115,7 @@ def upload(run: str | os.PathLike[str], url: str, *, overwrite: bool = False) ->
     Another run at that URL is not touched, unless `overwrite=True`.
     """
     run_dir = RunDir(Path(run))
-    if _is_live(run_dir):
+    if is_recorded(run_dir):
         raise RunLocked(f"{run_dir.root} is still being written; upload it after it has ended")
     return upload_changes(run_dir, url, overwrite=overwrite)
 
@@ -135,7 +135,7 @@ def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False, overwrite
         if there is not None and there.get("id") != read_info(run_dir).id and not overwrite:
             raise RunExists(f"{place.shown} holds another run. Choose another place or name, or pass overwrite=True")
     while True:
-        is_live, is_first = _is_live(run_dir), not sent
+        is_live, is_first = is_recorded(run_dir), not sent
         before = run_dir.info.stat().st_mtime_ns if os.path.exists(run_dir.info) else 0
         names = run_files(run_dir.root)
         with place.named_errors("write"):
@@ -157,11 +157,6 @@ def upload_changes(run_dir: RunDir, url: str, *, follow: bool = False, overwrite
         if not (follow and is_live):
             return count
         time.sleep(UPLOAD_SECONDS)
-
-
-def _is_live(run_dir: RunDir) -> bool:
-    holder = read_holder(run_dir)
-    return holder is not None and holder.is_live
 
 
 class _Copy:
@@ -198,7 +193,7 @@ class _Copy:
         if is_appended(name) and self._append(name, target, size):
             return
         make_folder(target.parent)
-        draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+        draft = draft_of(target)
         try:
             self._place.download(name, draft)
             sync_file(draft)

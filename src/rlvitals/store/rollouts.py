@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlvitals.codec import parse_shallow
+from rlvitals.codec import encodable, parse_shallow
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group, Stream
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
@@ -37,7 +37,7 @@ def group_line(group: Group, step: int, attempt: int, timestamp: float) -> bytes
     try:
         return encode_row(step, timestamp, attempt, fields)
     except (TypeError, ValueError):  # a lone surrogate, or an integer beyond 64 bits
-        return encode_row(step, timestamp, attempt, _encodable(fields))
+        return encode_row(step, timestamp, attempt, encodable(fields))
 
 
 class RolloutWriter:
@@ -252,13 +252,3 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
 
 def _ignore(_: str) -> None:
     """Ignore notes: missing fields of a stored line were reported when it was written."""
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else str(value)

@@ -6,6 +6,7 @@ reading continues in the archive. If the log has become shorter, it belongs to a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlvitals.records import Row
@@ -60,9 +61,9 @@ def rows_in(lines: list[bytes]) -> list[Row]:
     return rows
 
 
-def rows_between(path: Path, start: int, end: int) -> list[Row]:
-    """The rows between two offsets."""
-    return [row for lines, _ in read_blocks(path, start, end) for row in rows_in(lines)]
+def rows_between(path: Path, start: int, end: int) -> Iterator[Row]:
+    """The rows between two offsets, in file order."""
+    return (row for lines, _ in read_blocks(path, start, end) for row in rows_in(lines))
 
 
 def file_size(path: Path) -> int | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlvitals.codec import encode
-from rlvitals.store.files import lines_from_end, open_descriptor, sync_folder
+from rlvitals.store.files import lines_from_end, open_descriptor, sync_folder, write_all
 from rlvitals.store.home import Home
 from rlvitals.store.lines import BadLine, decode
 
@@ -506,9 +506,7 @@ def _copy(old: int, new: int) -> None:
     size_before = os.fstat(new).st_size
     try:
         for piece in _pieces(old, _held(new, size_before, old)):
-            rest = piece
-            while rest:
-                rest = rest[os.write(new, rest) :]
+            write_all(new, piece)
     except (_Unreadable, OSError):
         os.ftruncate(new, size_before)
         raise

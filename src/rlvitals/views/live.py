@@ -304,7 +304,7 @@ class RunFeed:
 
     def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
         """All living rows after a resume: those that were known, as the monitor reads them, and the new ones."""
-        old = {log: rows_between(tail.path, 0, ends_before[log]) for log, tail in self._tails.items()}
+        old = {log: list(rows_between(tail.path, 0, ends_before[log])) for log, tail in self._tails.items()}
         living = self._living({log: old[log] + new[log] for log in LOGS})
         fresh = {id(row) for rows in new.values() for row in rows}
         self._reader = RowReader()

@@ -105,10 +105,10 @@ class StoredRun:
     def name(self) -> str:
         return self.info.name
 
-    @property
+    @cached_property
     def status(self) -> Status:
         """running, finished, failed or interrupted. A run whose writer exited without finishing is interrupted."""
-        return status_now(self.info, is_written=self._is_being_written)
+        return status_now(self.info, self._dir)
 
     @property
     def status_note(self) -> str:
@@ -120,11 +120,6 @@ class StoredRun:
             is_known = self.stop is None or self.stop.is_known
             return f"{who} is gone without finishing{when}" if is_known else f"{who} has been silent{when}"
         return self.info.error or ""
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        holder = read_holder(self._dir)
-        return holder is not None and holder.is_live
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -225,7 +220,7 @@ class StoredRun:
     @cached_property
     def stop(self) -> Stop | None:
         """How the run stopped, if its process exited without finishing it."""
-        if self.info.status != "running" or self._is_being_written:
+        if self.info.status != "running" or self.status == "running":
             return None
         holder = read_holder(self._dir)
         is_known = holder is None or is_alive(holder.process) is False

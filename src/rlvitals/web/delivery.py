@@ -29,7 +29,7 @@ from rlvitals.store.cards import read_info
 from rlvitals.store.files import open_regular, read_whole, stamp
 from rlvitals.store.inbox import hash_of, run_files
 from rlvitals.store.layout import RunDir, is_appended
-from rlvitals.store.lock import read_holder
+from rlvitals.store.lock import is_recorded
 
 PATIENCE = 60.0
 """Seconds without a response after which a push gives up. With `--follow`, it retries while the run is being written.
@@ -155,7 +155,7 @@ class Delivery:
         silent_since: float | None = None
         pause = FIRST_PAUSE
         while True:
-            is_live = self._is_live()
+            is_live = is_recorded(self.run)
             try:
                 if known is None:
                     known = self._compare()
@@ -188,10 +188,6 @@ class Delivery:
                 pause = min(LONGEST_PAUSE, pause * 2)
                 continue
             time.sleep(LOOK_SECONDS)
-
-    def _is_live(self) -> bool:
-        holder = read_holder(self.run)
-        return holder is not None and holder.is_live
 
     def _ask(self, what: str, **further: Any) -> dict[str, Any]:
         return self.server.ask({"run": self.name, "id": self._identity, "what": what, **further})

@@ -30,7 +30,7 @@ from rlvitals.importers.trackers.registry import open_source
 from rlvitals.importers.trackers.rows import counter_name
 from rlvitals.masking import mask_text, masked
 from rlvitals.records import Attempt, RunInfo, Status
-from rlvitals.store.cards import write_attempts, write_config, write_info
+from rlvitals.store.cards import new_id, write_attempts, write_config, write_info
 from rlvitals.store.files import make_folder
 from rlvitals.store.imports import ImportLogs, read_import, write_import
 from rlvitals.store.layout import RunDir
@@ -229,7 +229,7 @@ class _Import:
         if goes_on:
             self._recall()
         before = sum((known or {}).get("memory", {}).get("counts", {}).values())
-        run_id = (known or {}).get("run_id") or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+        run_id = (known or {}).get("run_id") or new_id()
         self._record |= {
             "address": self._source.address.shown,
             "scheme": self._source.scheme,
