@@ -1,10 +1,17 @@
-"""Recognises metric names of held-out data. This is the only list of their prefixes: all code that separates training
-from evaluation by name uses it.
+"""Recognises metric names of held-out data. This is the only list of their prefixes and words: all code that separates
+training from evaluation by name uses it.
 """
 
 from __future__ import annotations
 
 import re
+
+HELD_OUT_WORDS = frozenset({
+    "eval", "evals", "evaluation", "evaluations", "val", "valid", "validation", "test", "heldout", "held_out",
+    "holdout",
+})  # fmt: skip
+"""Words that mean held-out data where they stand alone: a folder, a column that gives the split, a part of a file's
+name."""
 
 _HELD_OUT = re.compile(
     r"(?:(?:data|metrics)/)?"  # a prefix that exports add to every name

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from rlvitals.errors import NotALog, RlvitalsError
+from rlvitals.errors import NotALog, RlvitalsError, needs
 from rlvitals.store.distributions import Logged
 from rlvitals.store.files import open_regular, read_whole
 from rlvitals.store.images import Image
@@ -29,6 +29,9 @@ from rlvitals.yaml_reader import parse_yaml
 
 Fields = dict[str, Any]
 """One row: "step", optionally "timestamp", and numbers by the names they were logged with."""
+
+PLACES = frozenset({"step", "timestamp", "epoch", "attempt"})
+"""The names in a row that give its position."""
 
 HEAD_BYTES = 1 << 16
 """How many bytes of a file importers see to recognise its format."""
@@ -183,6 +186,18 @@ class Notes:
         return [*self._remarks, *counted]
 
 
+MOST_HISTOGRAMS = 20_000
+"""The most histograms kept per log. Those of every layer's gradients at every step would fill the memory."""
+
+
+def add_histograms(kept: list[Logged], found: Iterable[Logged], notes: Notes) -> None:
+    """Keep histograms up to the limit, with a note when it is reached."""
+    if len(kept) < MOST_HISTOGRAMS:
+        kept += found
+    if len(kept) >= MOST_HISTOGRAMS:
+        notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
+
+
 def named(names: Iterable[str], most: int = 5) -> str:
     """A few of many names, for a remark."""
     ordered = sorted(names)
@@ -199,6 +214,15 @@ def open_foreign(path: Path) -> BinaryIO:
         raise
     except OSError as error:
         raise NotALog(path, f"it cannot be read ({error.strerror or error})") from error
+
+
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """A Parquet table, as pyarrow's `ParquetFile`. Other errors than those of `open_foreign` are pyarrow's."""
+    with needs("Reading Parquet files", "parquet"):
+        from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
+    with open_foreign(path) as file:
+        yield parquet.ParquetFile(file)
 
 
 def head_of(path: Path) -> bytes:

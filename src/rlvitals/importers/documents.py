@@ -29,14 +29,11 @@ from rlvitals.importers.cells import EARLIEST, flatten, number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
 from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import SETTINGS
-from rlvitals.importers.steps import STEP_NAMES, count_epochs
-from rlvitals.splits import held_out_name, is_held_out
+from rlvitals.importers.steps import STEP_NAMES, count_epochs, held_out_row
+from rlvitals.splits import HELD_OUT_WORDS, is_held_out
 
 _SETTINGS = (*SETTINGS, "logging_steps", "eval_steps", "save_steps", "train_batch_size", "total_steps")
 _CONFIGS = ("config", "args", "hyperparameters", "params", "settings", "training_args", "arguments")
-_EVALUATIONS = frozenset(
-    {"eval", "evals", "evaluation", "evaluations", "val", "valid", "validation", "test", "heldout"}
-)
 _STEP_KEY = re.compile(
     r"(?:(?:global_?)?step|iter(?:ation)?|update|epoch|episode|round|checkpoint|ckpt)?[-_ ]?(\d{1,15})", re.IGNORECASE
 )
@@ -56,7 +53,7 @@ class DocumentTable(NamedTuple):
 
     @property
     def is_held_out(self) -> bool:
-        return any(part.lower() in _EVALUATIONS or is_held_out(part) for part in self.path[-2:])
+        return any(part.lower() in HELD_OUT_WORDS or is_held_out(part) for part in self.path[-2:])
 
     @property
     def title(self) -> str:
@@ -127,8 +124,7 @@ class DocumentImporter(Importer):
         return rows
 
     def _read(self, table: DocumentTable) -> list[Fields]:
-        reader = JsonlImporter()
-        reader.notes = reader.steps.notes = self.notes
+        reader = JsonlImporter(self.notes)
         rows = [row for raw in table.rows for row in reader.place(raw)]
         rows = reader.settled(rows + reader.finish())
         self.config |= reader.config
@@ -154,8 +150,7 @@ class DocumentImporter(Importer):
 
     def _with_evaluations(self, rows: list[Fields], table: DocumentTable) -> list[Fields]:
         """The rows, merged with those of an evaluation that has a separate list."""
-        reader = JsonlImporter()
-        reader.steps.notes = Notes()
+        reader = JsonlImporter(Notes())
         found = [row for raw in table.rows for row in reader.place(raw)] + reader.finish()
         found = count_epochs(found, reader.steps)
         if not found:
@@ -165,9 +160,7 @@ class DocumentImporter(Importer):
             for number, row in enumerate(found, start=1):
                 row["step"] = rows[-(-number * len(rows) // len(found)) - 1]["step"]
         self.notes.say(f"{table.title} ({len(found)} rows) is read as evaluations")
-        axes = ("step", "timestamp", "epoch")
-        named_rows = [{(k if k in axes else held_out_name(k)): v for k, v in row.items()} for row in found]
-        merged = [*rows, *named_rows]
+        merged = [*rows, *map(held_out_row, found)]
         in_order = all(one["step"] <= other["step"] for one, other in itertools.pairwise(rows))
         return sorted(merged, key=lambda row: row["step"]) if in_order else merged
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.codec import parse_shallow, refuse_depth
-from rlvitals.importers.base import Fields, LineImporter, named, text_in
+from rlvitals.importers.base import Fields, LineImporter, Notes, named, text_in
 from rlvitals.importers.cells import flatten, number_in, number_of, unwrapped
 from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import are_settings, settings_of
-from rlvitals.importers.steps import AXES, STEP_NAMES, StepFinder
-from rlvitals.splits import held_out_name
+from rlvitals.importers.steps import STEP_NAMES, StepFinder, has_values, held_out_row
+from rlvitals.splits import HELD_OUT_WORDS
 from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, read_nonfinite
 
 JUDGED_LINES = 50
@@ -21,7 +21,7 @@ SWIFT = "global_step/max_steps"
 
 _NAMES = ("metric", "tag", "name", "key", "variable")
 _SPLITS = ("split", "phase", "mode", "stage", "subset", "type", "event", "kind")
-_EVALUATIONS = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "dev"})
+_EVALUATIONS = HELD_OUT_WORDS | {"dev"}
 
 
 def parse_lenient(text: str) -> Any:
@@ -61,8 +61,10 @@ class JsonlImporter(LineImporter):
     description = "JSONL (one JSON object a line)"
     names = ("*.jsonl",)
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes | None = None) -> None:
+        """`notes`: those of another importer that reads its rows with this one."""
         super().__init__()
+        self.notes = self.notes if notes is None else notes
         self._names: dict[str, str] = {}
         self._left_out: set[str] = set()
         self._is_first = True
@@ -153,11 +155,11 @@ class JsonlImporter(LineImporter):
         raw = named_by_itself(raw)
         found = flatten(raw, self._left_out)
         if is_evaluation(raw):
-            found = {name if name.lower() in AXES else held_out_name(name): value for name, value in found.items()}
+            found = held_out_row(found)
         if isinstance(nonfinite, str):
             found.update(read_nonfinite(nonfinite))
         placed = self.steps.place({self._names.setdefault(name, name): value for name, value in found.items()}, raw)
-        return placed if len(placed) > 1 + ("timestamp" in placed) else None
+        return placed if has_values(placed) else None
 
 
 def _mappings_in(raw: dict[str, Any]) -> list[dict[str, Any]]:

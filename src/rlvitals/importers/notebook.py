@@ -32,7 +32,7 @@ from rlvitals.importers.notebook_trainings import (
     place,
 )
 from rlvitals.importers.padding import drop_padding
-from rlvitals.importers.steps import STEP_NAMES, StepFinder, count_epochs, restarts
+from rlvitals.importers.steps import STEP_NAMES, StepFinder, count_epochs, has_values, restarts
 from rlvitals.importers.table import NOTHING, ROW_NUMBERS, TableImporter, is_table
 
 FEWEST_PRINTED = 3
@@ -366,7 +366,7 @@ def _read_table(cell: int, table: NotebookTable) -> OutputPart | None:
             if number is not None:
                 row[name] = number
         placed = steps.place(row)
-        rows += [placed] if len(placed) > 1 else []
+        rows += [placed] if has_values(placed) else []
     if not _are_metrics(rows):
         return None  # a table of texts, or without rows
     if table.total is None and not has_gaps:  # a pandas frame pads with nan, a trainer's table does not

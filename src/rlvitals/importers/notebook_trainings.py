@@ -9,7 +9,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlvitals.importers.base import Fields, named
+from rlvitals.importers.base import PLACES, Fields, named
 from rlvitals.importers.notebook_code import CodedTrainer
 
 FEWEST_ROWS = 8
@@ -20,8 +20,6 @@ LOOK_BACK = 12
 
 MOST_IN_A_CELL = 8
 """If the steps of one text start over more often than this, they count within epochs."""
-
-AXES = frozenset({"step", "timestamp", "epoch"})
 
 METRIC = re.compile(
     r"loss|reward|return|\bkl\b|_kl|entropy|margin|logps|advantage|perplexity|grad_norm|损失|奖励|потер|наград", re.I
@@ -106,7 +104,7 @@ class Training:
 
     @property
     def names(self) -> set[str]:
-        return {name for part in self.parts for row in part.rows for name in row} - AXES
+        return {name for part in self.parts for row in part.rows for name in row} - PLACES
 
     @property
     def algorithm(self) -> str | None:
@@ -156,7 +154,7 @@ class Training:
         if len(common) * 2 < min(len(shown), len(part.rows)):
             return False
         is_near = self.cells[-1] == part.cell
-        pairs = [(one[name], row[name]) for one, row in common for name in one.keys() & row.keys() - AXES]
+        pairs = [(one[name], row[name]) for one, row in common for name in one.keys() & row.keys() - PLACES]
         if not pairs:
             return is_near and not any(one.is_table and part.is_table for one in self.parts)
         if sum(itertools.starmap(_is_close, pairs)) * 10 < len(pairs) * 9:
@@ -176,7 +174,7 @@ class Training:
             return False
         if len(further) > 1 and not _usual_gap(steps) <= 2 * _usual_gap(further) <= 4 * _usual_gap(steps):
             return False
-        names = {name for row in part.rows for name in row} - AXES
+        names = {name for row in part.rows for name in row} - PLACES
         return len(names & self.names) * 2 > len(names | self.names)
 
 
@@ -188,7 +186,7 @@ def _usual_gap(steps: set[int]) -> float:
 
 def is_train(row: Fields) -> bool:
     """Whether a row holds training metrics, rather than an evaluation or the final summary."""
-    return "train_runtime" not in row and not all(name.startswith("eval") for name in row if name not in AXES)
+    return "train_runtime" not in row and not all(name.startswith("eval") for name in row if name not in PLACES)
 
 
 def _is_close(one: float, other: float) -> bool:
@@ -206,8 +204,8 @@ def joined_epochs(runs: list[list[Fields]]) -> list[Fields]:
     Epochs log the same names, and at least some epochs start near the last value of the previous one rather than near
     its first.
     """
-    names = set(runs[0][0]) - AXES
-    if any(set(run[0]) - AXES != names or "train_runtime" in run[-1] for run in runs):
+    names = set(runs[0][0]) - PLACES
+    if any(set(run[0]) - PLACES != names or "train_runtime" in run[-1] for run in runs):
         return []
     main = min(names, key=lambda name: (not name.lower().endswith("loss"), not _TELLING.search(name), name), default="")
     goes_on = 0

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import NotALog, needs
+from rlvitals.errors import NotALog, RlvitalsError
 from rlvitals.guard import guarded, words_of
-from rlvitals.importers.base import Fields, Importer, named, open_foreign
+from rlvitals.importers.base import Fields, Importer, named, open_parquet
 from rlvitals.importers.cells import time_of
 from rlvitals.importers.jsonl import JsonlImporter
 from rlvitals.importers.padding import drop_padding, is_nan
@@ -41,16 +41,13 @@ class ParquetImporter(Importer):
         return head.startswith(MAGIC)
 
     def rows(self, path: Path) -> list[Fields]:
-        reader = JsonlImporter()
+        reader = JsonlImporter(self.notes)
         rows = [row for raw in self._of_one_run(path) if (row := reader.take(without_media(raw))) is not None]
         reader.finish()
         if not rows:
             raise NotALog(path, "its columns hold no numbers")
         padding = drop_padding(rows) if self._is_padded(rows) else 0
-        reader.notes.count("1 nan is padding and was left out", "{} nan are padding and were left out", padding)
-        for note in self.notes.texts():
-            reader.notes.say(note)
-        self.notes = reader.notes
+        self.notes.count("1 nan is padding and was left out", "{} nan are padding and were left out", padding)
         return count_epochs(rows, reader.steps)
 
     def _is_padded(self, rows: list[Fields]) -> bool:
@@ -81,11 +78,8 @@ class ParquetImporter(Importer):
 
 
 def _table(path: Path) -> Iterator[dict[str, Any]]:
-    with needs("Reading Parquet files", "parquet"):
-        from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
     met: list[Exception] = []
-    with guarded(met.append, but=(NotALog,)), open_foreign(path) as file:  # pyarrow raises several error types
-        table = parquet.ParquetFile(file)
+    with guarded(met.append, but=(RlvitalsError,)), open_parquet(path) as table:  # pyarrow raises several error types
         cells = table.metadata.num_rows * table.metadata.num_columns
         if cells > MOST_CELLS:
             raise NotALog(path, f"it has {cells:,} cells, more than the {MOST_CELLS:,} that are read")

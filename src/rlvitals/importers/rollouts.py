@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import ConfigError, NotALog
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps import openrlhf, roll
-from rlvitals.importers.dumps.base import LineForm, RowContents, Split
+from rlvitals.importers.dumps.base import NO_ROLLOUTS, LineForm, RowContents, Split, group_in, with_part
 from rlvitals.importers.dumps.registry import FORMS, dump_files, form_of
 from rlvitals.importers.dumps.trl import contents_of as contents_of_trl
 from rlvitals.records import Group
-from rlvitals.store.rollout_forms import group_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +43,17 @@ def read_rollouts(path: str | Path, split: Split | None = None) -> RolloutDump:
             form = form_of(file.path)
             for piece in form.pick(file.path, None, notes):
                 contents = piece.contents
-                group = group_of(contents.group, notes.say) if split in (None, contents.split) else None
+                group = group_in(contents, notes) if split in (None, contents.split) else None
                 if group is not None:
-                    key = (contents.step, contents.split, group.key)
-                    known = groups.get(key)
-                    rollouts = (*known.rollouts, *group.rollouts) if known else group.rollouts
-                    groups[key] = replace(known or group, step=contents.step, rollouts=rollouts)
+                    key = (group.step, contents.split, group.key)
+                    groups[key] = with_part(groups.get(key), group)
             names.append(form.name)
         except NotALog as error:
             if len(files) == 1:
                 raise
             skipped.append(f"{file.name}: {error.why}")
     if not groups:
-        raise NotALog(place, "no row of it is a rollout: a prompt and a completion, or messages")
+        raise NotALog(place, NO_ROLLOUTS)
     ordered = sorted(groups.values(), key=lambda group: group.step)
     return RolloutDump(ordered, names[0], [*notes.texts(), *skipped])
 
@@ -80,5 +77,4 @@ def group_of_row(form: str, row: Mapping[str, Any], step: int = 0) -> Group | No
         contents = lines[form].contents(row, Path(f"{step}.jsonl"), notes)
     else:
         raise ConfigError(f"{form!r} is not a form of rows; there are {', '.join(sorted({*whole, *lines}))}")
-    group = None if contents is None else group_of(contents.group, notes.say)
-    return None if contents is None or group is None else replace(group, step=contents.step)
+    return None if contents is None else group_in(contents, notes)

@@ -7,9 +7,10 @@ import math
 from functools import cache
 from typing import Any
 
-from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.base import PLACES, Fields, Notes
 from rlvitals.importers.cells import mean, time_of
 from rlvitals.records import MAX_STEP
+from rlvitals.splits import held_out_name
 
 STEP_NAMES = (
     "step", "global_step", "rlvitals/step", "train/global_step", "trainer/global_step", "training/global_step",
@@ -30,7 +31,15 @@ AXES = frozenset({*STEP_NAMES, *TIME_NAMES, "epoch"})
 SAMPLES = 2
 """A table with at least this many rows per step, on average, is a table of samples."""
 
-_AXES = frozenset({"step", "timestamp", "epoch", "attempt"})
+
+def has_values(row: Fields) -> bool:
+    """Whether a row has more than its step and its time."""
+    return len(row) > 1 + ("timestamp" in row)
+
+
+def held_out_row(row: Fields) -> Fields:
+    """A row of an evaluation, with its metrics under held-out names."""
+    return {name if name.lower() in AXES else held_out_name(name): value for name, value in row.items()}
 
 
 class StepFinder:
@@ -134,7 +143,7 @@ class RestartWatch:
 
     def is_restart(self, row: Fields) -> bool:
         step: int = row["step"]
-        names = [name for name in row if name not in _AXES]
+        names = [name for name in row if name not in PLACES]
         again = sum(self._newest.get(name, step - 1) > step for name in names)
         if step == self._first and row != self._before:  # started, aborted and started again
             again = sum(self._newest.get(name, step - 1) >= step for name in names)
@@ -189,7 +198,7 @@ def joined(rows: list[Fields]) -> list[Fields]:
     found: dict[int, Fields] = {}
     for row in rows:
         whole = found.setdefault(row["step"], {"step": row["step"]})
-        if whole.keys() & row.keys() - {"step", "timestamp", "epoch"}:
+        if whole.keys() & row.keys() - PLACES:
             return rows
         whole.update(row)
     return [found[step] for step in sorted(found)]

@@ -18,8 +18,7 @@ from rlvitals.importers.cells import number_in, printed_number
 from rlvitals.importers.jsonl import is_evaluation, named_by_itself
 from rlvitals.importers.padding import drop_padding
 from rlvitals.importers.pairs import TELLING
-from rlvitals.importers.steps import AXES, StepFinder, averaged, count_epochs, joined
-from rlvitals.splits import held_out_name
+from rlvitals.importers.steps import StepFinder, averaged, count_epochs, has_values, held_out_row, joined
 from rlvitals.store.spreadsheet import from_text
 
 DELIMITERS = ",\t;|"
@@ -266,9 +265,9 @@ class TableImporter(LineImporter):
             found = {name: value for name, value in long.items() if not isinstance(value, str)}
         self._texts |= texts.keys() & long.keys()
         if is_evaluation(texts) or (header and header.is_held_out):
-            found = {name if name.lower() in AXES else held_out_name(name): value for name, value in found.items()}
+            found = held_out_row(found)
         placed = self._steps.place(found, {**cells, **found})
-        return [placed] if len(placed) > 1 + ("timestamp" in placed) else []
+        return [placed] if has_values(placed) else []
 
 
 def _falls(rows: list[Fields]) -> bool:

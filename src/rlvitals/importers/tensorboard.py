@@ -19,24 +19,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, Notes, changed_at, open_foreign
+from rlvitals.importers.base import Fields, Importer, Notes, add_histograms, changed_at, open_foreign
 from rlvitals.importers.points import Point, rows_of_points
 from rlvitals.importers.wire import Message, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP
+from rlvitals.splits import HELD_OUT_WORDS
 from rlvitals.store.distributions import Logged, Sketch, sketch_of_buckets, sketch_of_histogram
 from rlvitals.store.images import Image, checked_png
 from rlvitals.store.lines import metric_key
 
-PARTS = frozenset({"train", "training", "eval", "evaluation", "val", "valid", "validation", "test"})
+PARTS = HELD_OUT_WORDS | {"train", "training"}
 """Folders that hold a part of a run rather than a run."""
 
 EVENTS = "*tfevents*"
 MAX_EVENT = 2**30
 MOST_RESUMED = 20
 """The most folders of one resumed run."""
-
-MOST_HISTOGRAMS = 20_000
-"""The most histograms kept per log. Those of every layer's gradients at every step would fill the memory."""
 
 MOST_IMAGES, MOST_IMAGE_BYTES = 100, 16 * 2**20
 """The most images kept per log, and their total size."""
@@ -77,7 +75,7 @@ class TensorBoardImporter(Importer):
         return max((_written(file)[0] for file in files), default=0) or changed_at(log)
 
     def rows(self, path: Path) -> list[Fields]:
-        kept = _Kept(self.distributions, self.images)
+        kept = _Kept(self.distributions, self.images, self.notes)
         found = rows_of_points(
             (
                 (point for file in files for point in _points(file, folder, self.notes, kept))
@@ -89,8 +87,6 @@ class TensorBoardImporter(Importer):
             raise NotALog(path, "its event files hold no scalars")
         if kept.other_images:
             self.notes.say(f"{kept.other_images} images were not read: they are not PNGs, or too many or too large")
-        if len(self.distributions) >= MOST_HISTOGRAMS:
-            self.notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
         return found
 
 
@@ -179,6 +175,7 @@ class _Kept:
 
     distributions: list[Logged]
     images: list[Image]
+    notes: Notes
     image_bytes: int = 0
     other_images: int = 0
     """How many images are not kept."""
@@ -189,8 +186,7 @@ class _Kept:
             return
         for value in values:
             name = metric_key(_named(text_at(value, 1), folder))
-            if len(self.distributions) < MOST_HISTOGRAMS:
-                self.distributions += [Logged(step, 1, name, sketch) for sketch in _histograms(value)]
+            add_histograms(self.distributions, (Logged(step, 1, name, one) for one in _histograms(value)), self.notes)
             pictures = _pictures(value)
             for place, picture in enumerate(pictures):
                 self._keep(picture, step, name if len(pictures) == 1 else f"{name}/{place}")

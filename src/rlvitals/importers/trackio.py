@@ -27,7 +27,7 @@ class TrackioImporter(Importer):
         return {"run_name", "step", "metrics"} <= columns_in(head, path).get("metrics", set())
 
     def rows(self, path: Path) -> list[Fields]:
-        reader = JsonlImporter()
+        reader = JsonlImporter(self.notes)
         rows: list[Fields] = []
         with opened(path) as database:
             tables = tables_of(database)
@@ -39,7 +39,7 @@ class TrackioImporter(Importer):
             for step, time, metrics in found:
                 logged = object_in(_text(metrics))
                 if logged is None:
-                    reader.notes.count("1 row is damaged and was skipped", "{} rows are damaged and were skipped")
+                    self.notes.count("1 row is damaged and was skipped", "{} rows are damaged and were skipped")
                     continue
                 row = reader.take({**logged, "_step": step, "_timestamp": time})
                 rows += [row] if row else []
@@ -49,9 +49,6 @@ class TrackioImporter(Importer):
         reader.finish()
         if not rows:
             raise NotALog(path, "the Trackio run holds no numbers")
-        for note in self.notes.texts():
-            reader.notes.say(note)
-        self.notes = reader.notes
         return rows
 
 

@@ -19,6 +19,7 @@ from rlvitals.importers.base import (
     Fields,
     Importer,
     Notes,
+    add_histograms,
     changed_at,
     lines_of,
     settings_beside,
@@ -35,9 +36,6 @@ from rlvitals.store.lines import metric_key
 
 SUMMARY, LINES = "wandb-summary.json", "wandb-history.jsonl"
 ONLY_LAST = "a W&B summary holds the last value of each metric and no history"
-MOST_HISTOGRAMS = 20_000
-"""The most histograms kept per log, the same as for TensorBoard."""
-
 MOST_PARTS = 50
 """The most earlier files of a resumed run that are read."""
 
@@ -99,27 +97,24 @@ class WandbImporter(Importer):
             return rows
 
     def _history_of(self, path: Path) -> list[Fields]:
-        reader = JsonlImporter()
+        reader = JsonlImporter(self.notes)
         rows: list[Fields] = []
         config: dict[str, Any] = {}
         earlier = _earlier_parts(path)
         for file in (*earlier, path):
-            for raw in _lines(file) if file.name == LINES else _records(file, config, reader.notes):
+            for raw in _lines(file) if file.name == LINES else _records(file, config, self.notes):
                 row = reader.take(without_media(raw))
                 rows += [row] if row else []
-                if len(self.distributions) < MOST_HISTOGRAMS:
-                    step = rows[-1]["step"] if rows else raw.get("_step")
-                    self.distributions += histograms_in(raw, step)
+                step = rows[-1]["step"] if rows else raw.get("_step")
+                add_histograms(self.distributions, histograms_in(raw, step), self.notes)
         reader.finish()
         if not rows:
             raise NotALog(path, "the W&B run holds no history")
-        if len(self.distributions) >= MOST_HISTOGRAMS:
-            reader.notes.say(f"only the first {MOST_HISTOGRAMS:,} histograms were read")
         if earlier:
             parts = ", ".join(file.parent.name for file in earlier)
-            reader.notes.say(f"the run was resumed under its id: read after what it logged before, in {parts}")
+            self.notes.say(f"the run was resumed under its id: read after what it logged before, in {parts}")
         config.pop("_wandb", None)
-        self.config, self.notes = config, reader.notes
+        self.config = config
         return rows
 
     def _rows_beside(self, output: Path, summary: Path, why: str) -> list[Fields]:

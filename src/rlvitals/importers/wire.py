@@ -1,4 +1,4 @@
-"""Reads the records in trackers' files: protobuf's wire format, and the LevelDB log of W&B and SwanLab.
+"""Reads the records in trackers' files: protobuf's wire format, and in the files of W&B and SwanLab a LevelDB log.
 
 Only requested fields are decoded, by field number. Protobuf keeps field numbers stable, so a tracker's files can be
 read without its package.
@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlvitals.importers.base import open_foreign
+from rlvitals.leveldb import LevelDbReader
 
 Value = int | bytes
 """An int for a varint; bytes for length-delimited and fixed 32- and 64-bit values."""
 
 Message = dict[int, list[Value]]
 """The fields of a message by number, each with all its values in order."""
-
-HEADER, BLOCK, CHUNK = 7, 32768, struct.Struct("<IHB")
-WHOLE, FIRST, LAST = 1, 2, 4
-MAX_RECORD = 2**28
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
@@ -133,24 +130,6 @@ def time_at(fields: Message, number: int) -> float:
 
 
 def leveldb_records(path: Path) -> Iterator[bytes]:
-    """Every complete record of a LevelDB log with seven bytes of header. An incomplete last record is ignored."""
-    record = b""
+    """Every complete record of a tracker's file. An incomplete last record is ignored."""
     with open_foreign(path) as file:
-        position = len(file.read(HEADER))
-        while True:
-            left = BLOCK - position % BLOCK
-            if left < CHUNK.size:
-                file.read(left)  # too small for a chunk: padding
-                position += left
-            head = file.read(CHUNK.size)
-            if len(head) < CHUNK.size:
-                return
-            _, length, kind = CHUNK.unpack(head)
-            data = file.read(length)
-            position += CHUNK.size + length
-            if len(data) < length or kind == 0 or len(record) > MAX_RECORD:
-                return
-            record = data if kind in (WHOLE, FIRST) else record + data
-            if kind in (WHOLE, LAST):
-                yield record
-                record = b""
+        yield from LevelDbReader().read(file)

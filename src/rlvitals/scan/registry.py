@@ -21,6 +21,7 @@ from typing import Any
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.guard import words_of
 from rlvitals.health.entries import FindingTexts, Rule
+from rlvitals.health.rulebook import shipped
 from rlvitals.records import KINDS, SEVERITIES, Group, Rollout
 from rlvitals.scan import exploits, habits
 from rlvitals.scan.reading import TEXT, Reading, Span, TextPart
@@ -167,17 +168,12 @@ def _rule(name: str, entry: Mapping[str, Any], at: Callable[..., str]) -> Rule:
         ("found by a scanner of your own",),
         (entry.get("advice") or "read the cited rollouts",),
     )
-    made = Rule(name, kind, function="gamed_text", words=words, confidence=0.5, hold=(1, 3), numbers=dict(_GAMED))
+    ours = dict(shipped().rules[EXPLOITS[0]].numbers)
+    made = Rule(name, kind, function="gamed_text", words=words, confidence=0.5, hold=(1, 3), numbers=ours)
     if severity is None:
-        return made if share is None else replace(made, numbers=_GAMED | {"share": float(share)})
-    numbers = {"least": 3.0, "share": float(share or 0.0), "gravity": float(SEVERITIES.index(severity))}
+        return made if share is None else replace(made, numbers=ours | {"share": float(share)})
+    numbers = {"least": ours["least"], "share": float(share or 0.0), "gravity": float(SEVERITIES.index(severity))}
     return replace(made, function="declared_text", numbers=numbers)
-
-
-_GAMED = {
-    "least": 3.0, "share": 0.02, "share_critical": 0.1, "share_alone": 0.5, "gain": 0.1, "gain_z": 3.0, "growth_z": 3.0,
-}  # fmt: skip
-"""The same numbers as those of the exploits in texts.yaml."""
 
 
 def _of_function(function: Callable[[Rollout, Group], Iterable[Any]]) -> Scanner:

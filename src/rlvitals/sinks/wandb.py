@@ -17,12 +17,12 @@ written again at the next opening. Online mode is not covered by tests, which ha
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import os
 import re
 import shutil
-import struct
 import sys
 import time
 from collections import Counter
@@ -31,6 +31,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlvitals.errors import SinkError
+from rlvitals.leveldb import LevelDbReader
+from rlvitals.plugins import SAMPLE_AXIS, STEP_AXIS
 from rlvitals.records import Row
 from rlvitals.sinks.base import (
     RunFacts,
@@ -47,10 +49,6 @@ from rlvitals.sinks.base import (
 from rlvitals.store.cursors import FORWARDED
 from rlvitals.store.files import make_folder, sync_file, sync_folder
 from rlvitals.store.layout import Forwarded
-
-STEP = "rlvitals/step"
-SAMPLE = "rlvitals/sample"
-"""The x axis of hardware samples, `System/...`."""
 
 OURS = frozenset({"resume", "resume_from", "fork_from", "reinit"})
 """Parameters of `wandb.init` that this sink sets itself: each attempt is one W&B run, written from its beginning."""
@@ -165,9 +163,9 @@ class WandbSink(Sink):
             )
         ):
             run = self._wandb.init(**given, settings=self._wandb.Settings(**self._vendor_settings))
-            run.define_metric(STEP)
-            run.define_metric("*", step_metric=STEP)
-            run.define_metric(SAMPLE)
+            run.define_metric(STEP_AXIS)
+            run.define_metric("*", step_metric=STEP_AXIS)
+            run.define_metric(SAMPLE_AXIS)
         return run
 
     def _gather_settings(self) -> dict[str, Any]:
@@ -200,11 +198,11 @@ class _AttemptRun:
         ]
 
     def log(self, stream: Forwarded, row: Row) -> None:
-        values: dict[str, Any] = {STEP: row.step}
+        values: dict[str, Any] = {STEP_AXIS: row.step}
         if stream == "system":
-            values = {SAMPLE: row.step}
+            values = {SAMPLE_AXIS: row.step}
             for name in row.numbers.keys() - self._sampled:  # single names: of two patterns W&B may use either
-                self._run.define_metric(name, step_metric=SAMPLE)
+                self._run.define_metric(name, step_metric=SAMPLE_AXIS)
             self._sampled.update(row.numbers)
         if math.isfinite(row.timestamp):
             values["_timestamp"] = row.timestamp
@@ -253,46 +251,22 @@ class _AttemptRun:
 
 
 class _RunFile:
-    """W&B's file of one run, read as it grows: 7 bytes of header, then a LevelDB log of protobuf records."""
-
-    BLOCK, CHUNK = 32768, struct.Struct("<IHB")  # a chunk: checksum, length, kind; it never crosses a block
-    WHOLE, LAST = 1, 4
-    READ_BYTES = 4 * 2**20
+    """W&B's file of one run, read as it grows: a LevelDB log of protobuf records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
         self.has_ended = False
-        self._position = 7
-        self._chunks: list[bytes] = []
+        self._log = LevelDbReader()
         self._record: Any = import_vendor("wandb.proto.wandb_internal_pb2", "wandb").Record
 
     def read_on(self) -> bool:
         """Read the records that were added; False if there were none."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self._position)
-                data = file.read(self.READ_BYTES)
-        except FileNotFoundError:
-            return False
-        start = self._position
-        while True:
-            at, left = self._position - start, self.BLOCK - self._position % self.BLOCK
-            if left < self.CHUNK.size and at + left <= len(data):
-                self._position += left  # too small for a chunk: padding
-                continue
-            if at + self.CHUNK.size > len(data):
-                break
-            _, length, kind = self.CHUNK.unpack_from(data, at)
-            end = at + self.CHUNK.size + length
-            if kind == 0 or end > len(data):
-                break
-            self._position = start + end
-            self._chunks.append(data[end - length : end])
-            if kind in (self.WHOLE, self.LAST):
-                self._count(b"".join(self._chunks))
-                self._chunks = []
-        return self._position > start
+        before = self._log.position
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            for record in self._log.read(file):
+                self._count(record)
+        return self._log.position > before
 
     def sync(self) -> None:
         """Sync the file and its folders to disk."""

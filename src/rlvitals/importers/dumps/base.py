@@ -11,6 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
 
@@ -18,8 +19,10 @@ from rlvitals.codec import parse_shallow
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes, open_foreign
 from rlvitals.importers.jsonl import parse_lenient
-from rlvitals.records import MAX_STEP
+from rlvitals.records import MAX_STEP, Group
+from rlvitals.splits import HELD_OUT_WORDS
 from rlvitals.store.reader import read_tail
+from rlvitals.store.rollout_forms import group_of
 from rlvitals.store.rollouts import read_lines
 
 Split = Literal["train", "validation"]
@@ -31,7 +34,7 @@ WHOLE_BYTES = 2**30
 """The largest document that is read at once."""
 
 _MOST_DIGITS = len(str(MAX_STEP))
-_HELD_OUT = re.compile(r"(?:^|[_.-])(?:val|valid|validation|evals?|evaluation|test)(?:$|[_.-])", re.IGNORECASE)
+_HELD_OUT = re.compile(rf"(?:^|[_.-])(?:{'|'.join(HELD_OUT_WORDS)})(?:$|[_.-])", re.IGNORECASE)
 
 
 class RowContents(NamedTuple):
@@ -41,6 +44,12 @@ class RowContents(NamedTuple):
     group: Mapping[str, Any]
     """A group in the form that `store.rollout_forms.group_of` accepts."""
     split: Split = "train"
+
+
+NO_ROLLOUT = ("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
+"""The remark on rows without a rollout, for `Notes.count`."""
+
+NO_ROLLOUTS = "no row of it is a rollout: a prompt and a completion, or messages"
 
 
 class DumpedGroup(NamedTuple):
@@ -131,7 +140,7 @@ class LineForm(DumpForm):
             return None
         contents = self.contents(row, path, notes) if isinstance(row, Mapping) else self.contents_of_list(row, path)
         if contents is None:
-            notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
+            notes.count(*NO_ROLLOUT)
             return None
         return DumpedGroup(offset, end, contents)
 
@@ -168,6 +177,29 @@ def _is_whole(tail: bytes) -> bool:
         return isinstance(parsed(tail), dict | list)
     except ValueError:
         return False
+
+
+def group_in(contents: RowContents, notes: Notes) -> Group | None:
+    """The group of a row, or a part of one, with its step; None, with a remark, if it is not a group."""
+    group = group_of(contents.group, notes.say)
+    return None if group is None else replace(group, step=contents.step)
+
+
+def with_part(known: Group | None, part: Group) -> Group:
+    """A group with the rollouts of one more part."""
+    return replace(known, rollouts=(*known.rollouts, *part.rollouts)) if known is not None else part
+
+
+_OUTCOMES = {"true": "correct", "1": "correct", "false": "wrong", "0": "wrong"}
+
+
+def outcome_of(right: Any) -> str:
+    """The outcome of a rollout by a mark of right and wrong: a boolean, 1 or 0, or one of them as text; else empty.
+
+    >>> outcome_of(True), outcome_of(0.0), outcome_of("1"), outcome_of(0.5), outcome_of(None)
+    ('correct', 'wrong', 'correct', '', '')
+    """
+    return _OUTCOMES.get(str(right).lower().removesuffix(".0"), "")
 
 
 def beside(path: Path, folder: str, *patterns: str) -> list[Path]:

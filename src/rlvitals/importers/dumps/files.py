@@ -18,11 +18,11 @@ from typing import Any
 
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DumpForm, Split
+from rlvitals.importers.dumps.base import DumpForm, Split, group_in, with_part
 from rlvitals.importers.dumps.registry import dump_files, form_of, forms_by_name
 from rlvitals.records import Group
 from rlvitals.store.remote import cache_folder
-from rlvitals.store.rollout_forms import group_of, plain
+from rlvitals.store.rollout_forms import plain
 from rlvitals.store.rollout_index import FilePart, Indexed
 from rlvitals.store.rollout_search import as_written, places
 
@@ -64,15 +64,15 @@ class DumpFiles:
         return found
 
     def read(self, file: Indexed, start: int, notes: list[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        for offset, end, step, group in self._groups(file, start, notes):
-            yield offset, end, {**_facts(group), "step": step, "attempt": 1}
+        for offset, end, group in self._groups(file, start, notes):
+            yield offset, end, {**_facts(group), "step": group.step, "attempt": 1}
 
     def search(self, file: Indexed, text: str, step: int | None) -> Iterator[tuple[int, list[int]]]:
         wanted = text.lower()
         # Another program may have escaped characters that are not ASCII. Every row is then searched.
         needle = as_written(wanted) if wanted.isascii() else b""
-        for offset, _, at, group in self._groups(file, 0, [], needle):
-            if step in (None, at) and (found := places(_texts(group), wanted)):
+        for offset, _, group in self._groups(file, 0, [], needle):
+            if step in (None, group.step) and (found := places(_texts(group), wanted)):
                 yield offset, found
 
     def groups(self, parts: Iterable[FilePart], notes: list[str]) -> list[Group]:
@@ -88,24 +88,22 @@ class DumpFiles:
             file_notes = Notes()
             with self._errors_as_notes(files[name], notes, file_notes):
                 for piece in self._form(files[name]).pick(files[name].path, set(offsets), file_notes):
-                    group = group_of(piece.contents.group, file_notes.say)
+                    group = group_in(piece.contents, file_notes)
                     if group is not None and piece.contents.split == self._split:
-                        known = found.get(group.key)
-                        rollouts = (*known.rollouts, *group.rollouts) if known else group.rollouts
-                        found[group.key] = replace(known or group, step=piece.contents.step, rollouts=rollouts)
+                        found[group.key] = with_part(found.get(group.key), group)
         return list(found.values())
 
     def _groups(
         self, file: Indexed, start: int, notes: list[str], needle: bytes = b""
-    ) -> Iterator[tuple[int, int, int, Group]]:
+    ) -> Iterator[tuple[int, int, Group]]:
         file_notes = Notes()
         with self._errors_as_notes(file, notes, file_notes):
             for piece in self._form(file).read(file.path, start, file_notes, needle):
                 if piece.contents.split != self._split:
                     continue
-                group = group_of(piece.contents.group, file_notes.say)
+                group = group_in(piece.contents, file_notes)
                 if group is not None:
-                    yield piece.offset, piece.end, piece.contents.step, group
+                    yield piece.offset, piece.end, group
 
     @contextlib.contextmanager
     def _errors_as_notes(self, file: Indexed, notes: list[str], file_notes: Notes) -> Iterator[None]:

@@ -17,7 +17,16 @@ from typing import Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes, open_foreign
-from rlvitals.importers.dumps.base import DocumentForm, RowContents, Split, document, inner, is_number, parsed
+from rlvitals.importers.dumps.base import (
+    DocumentForm,
+    RowContents,
+    Split,
+    document,
+    inner,
+    is_number,
+    outcome_of,
+    parsed,
+)
 from rlvitals.importers.packed import zstd_stream
 from rlvitals.store.messages import are_messages, text_of
 
@@ -28,7 +37,6 @@ _ZSTANDARD = 93
 _BLOCK = 1 << 20
 _LOCAL = struct.Struct("<4s5H3L2H")
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_OUTCOMES = {1.0: "correct", 0.0: "wrong"}
 _ATTACHED = "attachment://"
 
 
@@ -98,7 +106,7 @@ def _contents(sample: Mapping[str, Any]) -> RowContents:
         **({"messages": messages} if are_messages(messages) else {"completion": _completion(sample)}),
         "reward": reward,
         "reward_parts": values if len(values) > 1 else {},
-        "outcome": "error" if failed else _OUTCOMES.get(reward, "") if reward is not None else "",
+        "outcome": "error" if failed else outcome_of(reward),
         "error": str(failed or ""),
         "stop": str(inner(sample, "output").get("stop_reason") or ""),
         "seconds": sample.get("total_time"),

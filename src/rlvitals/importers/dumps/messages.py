@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import DocumentForm, LineForm, RowContents, document, step_in, whole
+from rlvitals.importers.dumps.base import NO_ROLLOUT, DocumentForm, LineForm, RowContents, document, step_in, whole
 from rlvitals.importers.dumps.trl import contents_of as contents_of_trl
 from rlvitals.importers.dumps.trl import parquet_rows
 from rlvitals.store.messages import are_messages
@@ -76,7 +76,7 @@ class Documents(DocumentForm):
         for row in parquet_rows(path) if path.suffix == ".parquet" else _listed(document(path)):
             contents = contents_of(row, path, notes)
             if contents is None:
-                notes.count("1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped")
+                notes.count(*NO_ROLLOUT)
             else:
                 yield contents
 

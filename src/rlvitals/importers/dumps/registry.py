@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.errors import MissingDependency, NotALog
 from rlvitals.importers.dumps.areal import Areal
-from rlvitals.importers.dumps.base import DumpForm, Split, document, first_row
+from rlvitals.importers.dumps.base import NO_ROLLOUTS, DumpForm, Split, document, first_row
 from rlvitals.importers.dumps.inspect_ai import Inspect
 from rlvitals.importers.dumps.messages import Documents, MessageLines, OwnLines
 from rlvitals.importers.dumps.nemo_rl import NemoRl
@@ -58,7 +58,7 @@ def form_of(path: Path) -> DumpForm:
     for form in FORMS:
         if form.recognises(path, row):
             return form
-    raise NotALog(path, "no row of it is a rollout: a prompt and a completion, or messages")
+    raise NotALog(path, NO_ROLLOUTS)
 
 
 def _first(path: Path) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import (
+    NO_ROLLOUT,
     DocumentForm,
     RowContents,
     Split,
@@ -76,9 +77,7 @@ class Slime(DocumentForm):
                         conversation = conversations.get(_index(sample))
                         yield RowContents(step, _group(sample, more, conversation), self.split_of(path) or "train")
                     else:
-                        notes.count(
-                            "1 row holds no rollout and was skipped", "{} rows hold no rollout and were skipped"
-                        )
+                        notes.count(*NO_ROLLOUT)
         except NotPlain as error:
             raise NotALog(path, f"it cannot be read ({error}). It may not be finished yet") from error
 

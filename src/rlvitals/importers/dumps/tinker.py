@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, RowContents, Split, inner, is_number, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, inner, outcome_of, whole
 from rlvitals.store.messages import text_of
-
-_OUTCOMES = {1.0: "correct", 0.0: "wrong"}
 
 
 class Summaries(LineForm):
@@ -82,11 +80,10 @@ class Trajectories(LineForm):
             return None
         messages = [_message(turn) for turn in turns if isinstance(turn, Mapping)]
         metrics, error = inner(row, "metrics"), row.get("error")
-        correct = metrics.get("correct")
         rollout = {
             **({"messages": messages} if messages else {"completion": ""}),
             "reward": row.get("reward"),
-            "outcome": "error" if error else _OUTCOMES.get(float(correct), "") if is_number(correct) else "",
+            "outcome": "error" if error else outcome_of(metrics.get("correct")),
             "error": str(error or ""),
             "seconds": row.get("time_seconds"),
             "meta": {"benchmark": row.get("benchmark"), "metrics": dict(metrics), "logs": dict(inner(row, "logs"))},

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import NotALog, needs
-from rlvitals.importers.base import Notes, open_foreign
+from rlvitals.errors import NotALog
+from rlvitals.importers.base import Notes, open_parquet
 from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, is_number, step_in, whole
 from rlvitals.store.rollout_forms import prompt_text
 
@@ -59,10 +59,9 @@ def contents_of(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a Parquet file, read in batches."""
-    arrow = _arrow()
     try:
-        with open_foreign(path) as file:
-            for batch in arrow.ParquetFile(file).iter_batches(_BATCH):
+        with open_parquet(path) as table:
+            for batch in table.iter_batches(_BATCH):
                 yield from batch.to_pylist()
     except FileNotFoundError:
         raise
@@ -72,19 +71,13 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _columns(path: Path) -> list[str]:
     try:
-        with open_foreign(path) as file:
-            names: list[str] = _arrow().ParquetFile(file).schema_arrow.names
+        with open_parquet(path) as table:
+            names: list[str] = table.schema_arrow.names
     except FileNotFoundError:
         raise
     except (OSError, ValueError):
         return []
     return names
-
-
-def _arrow() -> Any:
-    with needs("reading Parquet files", "parquet"):
-        import pyarrow.parquet
-    return pyarrow.parquet
 
 
 def table_rows(table: Any) -> Iterator[dict[str, Any]]:

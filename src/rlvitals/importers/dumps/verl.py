@@ -7,17 +7,13 @@ recognised by the folder's name. The texts have no special tokens, so several tu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, RowContents, held_out, step_in, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, held_out, outcome_of, step_in, whole
 from rlvitals.importers.dumps.chatml import completion_fields
-
-OUTCOMES = {"true": "correct", "1": "correct", "false": "wrong", "0": "wrong"}
-"""Outcomes by verl's `acc`. A numpy bool is written as text."""
 
 _OWN = frozenset({"input", "output", "gts", "score", "step"})
 _FOLDERS = ("rollout_data", "rollout_data_dir", "rollouts", "rollout", "generations")
@@ -37,12 +33,11 @@ class Verl(LineForm):
     def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "input" not in row or "output" not in row:
             return None
-        outcome = OUTCOMES.get(re.sub(r"\.0$", "", str(row.get("acc"))).lower(), "")
         rest = {key: value for key, value in row.items() if key not in _OWN}
         rollout = {
             **completion_fields(str(row["output"])),
             "reward": row.get("score"),
-            "outcome": outcome,
+            "outcome": outcome_of(row.get("acc")),  # a numpy bool is written as text
             "meta": rest,
         }
         group = {"prompt": str(row["input"]), "answer": row.get("gts"), "rollouts": [rollout]}

@@ -7,15 +7,17 @@ them.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from rlvitals.errors import MissingDependency, RlvitalsError, SourceError
@@ -196,6 +198,18 @@ class _Nowhere(io.TextIOBase):
 
     def write(self, text: str) -> int:
         return len(text)
+
+
+def in_pages(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows in lists of `PAGE_ROWS`; the last one may be shorter."""
+    left = iter(rows)
+    while page := list(islice(left, PAGE_ROWS)):
+        yield page
+
+
+def mark_of(facts: object) -> str:
+    """A mark that changes with these facts of a run."""
+    return hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def client_module(name: str, scheme: str) -> Any:

@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -19,13 +18,14 @@ from rlvitals.importers.base import Notes
 from rlvitals.importers.mlflow import SYSTEM, largest_as_infinity, seconds, setting
 from rlvitals.importers.points import PointColumns
 from rlvitals.importers.trackers.base import (
-    PAGE_ROWS,
     Origin,
     Page,
     RemoteRun,
     RunCard,
     Source,
     client_module,
+    in_pages,
+    mark_of,
     status_of,
     without_nothing,
 )
@@ -124,13 +124,8 @@ class MlflowSource(Source):
         points.number()
         self.notes = dict.fromkeys(notes.texts())
         for kind, columns in (("rows", points), ("samples", samples)):
-            rows = []
-            for row in columns.rows():
-                rows.append(row)
-                if len(rows) == PAGE_ROWS:
-                    yield Page(rows) if kind == "rows" else Page(samples=rows)
-                    rows = []
-            yield Page(rows) if kind == "rows" else Page(samples=rows)
+            for rows in in_pages(columns.rows()):
+                yield Page(rows) if kind == "rows" else Page(samples=rows)
 
     def may_pass(self, error: Exception) -> bool:
         """MLflow's client retries for minutes before it raises."""
@@ -234,4 +229,4 @@ def _mark(run: Any) -> str:
         sorted(run.data.params.items()),
         sorted(run.data.tags.items()),
     )
-    return hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32]
+    return mark_of(facts)

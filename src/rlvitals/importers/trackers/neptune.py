@@ -8,22 +8,29 @@ with one file `METRIC.csv` per series (step, value, timestamp), and settings in 
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvitals.errors import SourceError, needs
-from rlvitals.importers.base import Notes, changed_at, open_foreign, text_of
+from rlvitals.errors import SourceError
+from rlvitals.importers.base import Notes, add_histograms, changed_at, open_foreign, open_parquet, text_of
 from rlvitals.importers.cells import number_in, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import PointColumns
 from rlvitals.importers.trackers.address import Address
-from rlvitals.importers.trackers.base import MOST_TEXT, PAGE_ROWS, Page, RemoteRun, RunCard, Source, without_nothing
+from rlvitals.importers.trackers.base import (
+    MOST_TEXT,
+    Page,
+    RemoteRun,
+    RunCard,
+    Source,
+    in_pages,
+    mark_of,
+    without_nothing,
+)
 from rlvitals.records import MAX_STEP, Row
 from rlvitals.store.distributions import Logged, sketch_of_buckets
 from rlvitals.store.lines import metric_key
@@ -36,7 +43,6 @@ COLUMNS = (
 
 BATCH_ROWS = 50_000
 MOST_SETTINGS = 5_000
-MOST_HISTOGRAMS = 20_000
 FINEST = 6
 """The decimals of a step that Neptune stores."""
 
@@ -60,8 +66,7 @@ class _Export:
 
     @property
     def mark(self) -> str:
-        facts = [(file.name, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in self.files]
-        return hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32]
+        return mark_of([(file.name, os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in self.files])
 
 
 class NeptuneSource(Source):
@@ -134,14 +139,11 @@ class NeptuneSource(Source):
         for file in export.files:
             self._tell(f"{run.name}: {file.name}")
             self.ask(lambda file=file: read(file, export, series), file.name)  # type: ignore[misc]
-        rows: list[Row] = []
-        for row in series.rows():
-            rows.append(row)
-            if len(rows) == PAGE_ROWS:
-                yield Page(rows)
-                rows = []
+        for rows in in_pages(series.rows()):
+            yield Page(rows)
+        samples = series.samples()
         self.notes = dict.fromkeys(notes.texts())
-        yield Page(rows, series.samples(), series.distributions)
+        yield Page(samples=samples, distributions=series.distributions)
 
     def may_pass(self, error: Exception) -> bool:
         return False
@@ -206,6 +208,10 @@ class _Series:
     def add_text(self, name: str, step: float, time: float, text: str) -> None:
         self._texts.append(Row(round(step), time, 1, {}, {metric_key(name): text[:MOST_TEXT]}))
 
+    def add_histogram(self, name: str, step: int, buckets: list[tuple[float, float, float]]) -> None:
+        found = Logged(step, 1, metric_key(name), sketch_of_buckets(buckets))
+        add_histograms(self.distributions, [found], self._notes)
+
     def rows(self) -> Iterator[Row]:
         if self._finest:
             self._notes.say(
@@ -237,17 +243,9 @@ def _are_whole(steps: Any) -> bool:
     return bool((np.abs(known - np.rint(known)) < 1e-7).all())
 
 
-@contextmanager
-def _parquet(file: Path) -> Iterator[Any]:
-    with needs("Reading Neptune's exports", "parquet"):
-        from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
-    with open_foreign(file) as opened:
-        yield parquet.ParquetFile(opened)
-
-
 def _identity(file: Path) -> tuple[str, str] | None:
     """The project and run of an exported table; None if it is another table."""
-    with _parquet(file) as table:
+    with open_parquet(file) as table:
         if not {"run_id", "attribute_path", "attribute_type", "float_value"} <= set(table.schema_arrow.names):
             return None
         for batch in table.iter_batches(batch_size=1, columns=["project_id", "run_id"]):
@@ -258,7 +256,7 @@ def _identity(file: Path) -> tuple[str, str] | None:
 
 def _batches(file: Path) -> Iterator[tuple[Any, Callable[..., Any]]]:
     """Batches of a table, each with a function that filters it by row types."""
-    with _parquet(file) as table:
+    with open_parquet(file) as table:
         import pyarrow
         from pyarrow import compute
 
@@ -311,13 +309,9 @@ def _read_other(row: dict[str, Any], series: _Series) -> None:
         return
     histogram = row["histogram_value"] or {}
     edges, counts = histogram.get("edges") or [], histogram.get("values") or []
-    if (
-        len(edges) == len(counts) + 1
-        and len(series.distributions) < MOST_HISTOGRAMS
-        and histogram.get("type") != "DENSITY"
-    ):
+    if len(edges) == len(counts) + 1 and histogram.get("type") != "DENSITY":
         buckets = [(edges[place], edges[place + 1], count) for place, count in enumerate(counts)]
-        series.distributions.append(Logged(round(float(step)), 1, metric_key(name), sketch_of_buckets(buckets)))
+        series.add_histogram(name, round(float(step)), buckets)
 
 
 def _unit(batch: Any) -> float:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rlvitals.importers.base import Fields, Notes
 from rlvitals.importers.cells import flatten, number_of, time_of
+from rlvitals.importers.dumps.base import with_part
 from rlvitals.importers.rollouts import group_of_row
 from rlvitals.importers.steps import TIME_NAMES, StepFinder
 from rlvitals.importers.trackers.base import MOST_TEXT
+from rlvitals.plugins import SAMPLE_AXIS, STEP_AXIS
 from rlvitals.records import Group, Row
 from rlvitals.splits import is_held_out
 from rlvitals.store.lines import metric_key
-
-OUR_STEP, OUR_SAMPLE = "rlvitals/step", "rlvitals/sample"
-"""Names of the axes in rows that rlvitals forwards to a tracker with its own step counter."""
 
 _NONFINITE = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", "+infinity"})
 """How trackers write numbers that JSON does not have."""
@@ -44,10 +42,8 @@ def groups_of(table: Iterable[Mapping[str, Any]], step: int) -> list[Group]:
     for row in table:
         group = group_of_row("trl", row, step) if "completion" in row else None
         if group is not None:
-            known = found.get((group.step, group.key))
-            found[group.step, group.key] = (
-                replace(group, rollouts=(*known.rollouts, *group.rollouts)) if known else group
-            )
+            key = group.step, group.key
+            found[key] = with_part(found.get(key), group)
     return list(found.values())
 
 
@@ -78,7 +74,7 @@ class RowMaker:
         numbers, texts = self._cells(record)
         if self._is_ours:
             self._found = []  # rlvitals forwards no tables
-            step = numbers.pop(OUR_STEP, counter)
+            step = numbers.pop(STEP_AXIS, counter)
             moment = time_of(time)
             named = {metric_key(name): value for name, value in numbers.items()}
             return Row(int(step or 0), math.nan if moment is None else moment, 1, named, texts)
@@ -100,7 +96,7 @@ class RowMaker:
     def sample(self, record: dict[str, Any], time: float | None) -> Row | None:
         """A sample of the machine, which has a time and no step; None if it is empty."""
         numbers, _ = self._cells(record)
-        numbers.pop(OUR_SAMPLE, None)
+        numbers.pop(SAMPLE_AXIS, None)
         if not numbers:
             return None
         named = {metric_key(name): value for name, value in numbers.items()}

@@ -7,7 +7,6 @@ changed experiment is fetched again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,6 @@ from rlvitals.importers.points import PointColumns
 from rlvitals.importers.swanlab import OWN
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import (
-    PAGE_ROWS,
     Origin,
     Page,
     RemoteRun,
@@ -26,12 +24,14 @@ from rlvitals.importers.trackers.base import (
     Source,
     chain,
     client_module,
+    in_pages,
+    mark_of,
     status_of,
     utc_time,
     without_nothing,
 )
 from rlvitals.importers.trackers.rows import RowMaker
-from rlvitals.records import Row, Status
+from rlvitals.records import Status
 
 KEYS_A_REQUEST = 16
 _STATUS: dict[str, Status] = {
@@ -118,15 +118,11 @@ class SwanLabSource(Source):
                         (float(point["value"]) for point in history),
                     )
         maker = RowMaker(self.scheme, is_ours=run.origin is not None)
-        rows: list[Row] = []
-        for row in points.rows():
-            placed = maker.row(dict(row.numbers), row.step, row.timestamp)
-            rows += [placed] if placed else []
-            if len(rows) == PAGE_ROWS:
-                yield Page(rows)
-                rows = []
+        placed = (maker.row(dict(row.numbers), row.step, row.timestamp) for row in points.rows())
+        for rows in in_pages(filter(None, placed)):
+            yield Page(rows)
         self.notes = dict.fromkeys([*notes.texts(), *maker.notes.texts()])
-        yield Page(rows, list(samples.rows()))
+        yield Page(samples=list(samples.rows()))
 
     def needs_login(self, error: Exception) -> bool:
         names = {type(one).__name__ for one in chain(error)}
@@ -159,7 +155,7 @@ class SwanLabSource(Source):
             project=self._project,
             status=status,
             # The listed facts do not change while points arrive.
-            mark="" if status == "running" else hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()[:32],
+            mark="" if status == "running" else mark_of(facts),
             created=utc_time(run.created_at),
             ended=utc_time(run.finished_at),
             origin=Origin.of(origin),

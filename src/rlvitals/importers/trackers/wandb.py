@@ -6,7 +6,6 @@ samples of the machine only downsampled.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tempfile
@@ -29,12 +28,14 @@ from rlvitals.importers.trackers.base import (
     Source,
     chain,
     client_module,
+    mark_of,
     status_of,
     utc_time,
     without_nothing,
 )
-from rlvitals.importers.trackers.rows import OUR_SAMPLE, RowMaker, are_completions, groups_of
+from rlvitals.importers.trackers.rows import RowMaker, are_completions, groups_of
 from rlvitals.importers.wandb import histograms_in, without_media
+from rlvitals.plugins import SAMPLE_AXIS
 from rlvitals.records import MAX_STEP, Group, Row, Status
 from rlvitals.store.distributions import Logged
 
@@ -126,7 +127,7 @@ class WandbSource(Source):
                 continue  # W&B's step only grows; the client may return a row twice, exported and live
             logged = {name: value for name, value in without_media(record).items() if name not in _OWN}
             moment = record.get("_timestamp")
-            is_sample = run.origin is not None and OUR_SAMPLE in logged
+            is_sample = run.origin is not None and SAMPLE_AXIS in logged
             row = maker.sample(logged, time_of(moment)) if is_sample else maker.row(logged, counter, moment)
             (ours if is_sample else rows).extend([row] if row else [])
             distributions += histograms_in(record, row.step if row else counter)
@@ -223,7 +224,7 @@ class WandbSource(Source):
             name=run.name or run.id,
             project=self._project,
             status=_STATUS.get(run.state, "interrupted"),
-            mark=hashlib.sha256(repr([run.name, facts]).encode("utf-8", "replace")).hexdigest()[:32],
+            mark=mark_of([run.name, facts]),
             created=utc_time(getattr(run, "created_at", None)),
             ended=utc_time(getattr(run, "heartbeatAt", None)),
             within=self._project,
