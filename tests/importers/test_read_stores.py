@@ -130,10 +130,8 @@ def test_the_newest_run_of_a_trackio_project_is_read_and_another_by_its_name(tra
     assert log.rows[1]["loss"] == 0.5
     assert (math.isnan(log.rows[1]["kl"]), log.rows[1]["top"]) == (True, -math.inf)
     assert log.config == ({"learning_rate": 5e-6} if ending == "db" else {})
-    assert (
-        "it holds 2 runs: read 'new', the newest run with at least half as many metrics as any other" in log.notes[-1]
-    )
-    assert log.notes[-1].endswith(f"name it: 'project.{ending}#old'")
+    assert "it holds 2 runs: read 'new', the newest run with at least half as many metrics as any other" in log.notes[0]
+    assert log.notes[0].endswith(f"name it: 'project.{ending}#old'")
     assert len(read_log(f"{path}#old").rows) == len(read_log(f"{path}#id-old").rows) == 5
     assert rlvitals.check(f"{path}#old").points == 5
     with pytest.raises(NotALog, match="it holds no run 'other'; it holds new"):

@@ -14,21 +14,12 @@ load checkpoints or change the learning rate.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvitals.adapters.framework import (
-    StepLimitControls,
-    known_settings,
-    open_run,
-    plain_config,
-    record,
-    setting,
-    whole_or_none,
-)
-from rlvitals.capture.actions import Actions
+from rlvitals.adapters.framework import StepLimitControls, open_run, record, setting, whole_or_none
+from rlvitals.capture.actions import Actions, process_rank
 
 PATHS = {
     "num_generations": "gconfig.n_samples",
@@ -42,7 +33,7 @@ ALGORITHMS = {"PPOTrainer": "ppo", "SFTTrainer": "sft", "DPOTrainer": "dpo", "RW
 
 def follow(trainer: Any, **settings: Any) -> VitalsLogger | None:
     """Record what a trainer logs from now on. Takes the settings of `VitalsLogger`; returns None unless rank 0."""
-    if _rank() != 0:
+    if process_rank() != 0:
         return None
     settings.setdefault("algorithm", _algorithm(trainer))
     logger = trainer.stats_logger = VitalsLogger(trainer.stats_logger, **settings)
@@ -65,8 +56,8 @@ class VitalsLogger:
             "total_steps": whole_or_none(theirs.ft_spec.total_train_steps),
             "resume": True if str(setting(config, "recover.mode") or "disabled") != "disabled" else None,
         }
-        full_config = {**known_settings(config, PATHS), **plain_config(config), "rollouts_from": str(dumps)}
-        self.run = open_run("areal", full_config, defaults, settings)
+        known = {"rollouts_from": str(dumps)}
+        self.run = open_run("areal", config, defaults, settings, paths=PATHS, known=known)
         self.last_step = -1
         controls = StepLimitControls(
             self._stop,
@@ -100,10 +91,3 @@ class VitalsLogger:
 
 def _algorithm(trainer: Any) -> str | None:
     return next((ALGORITHMS[kind.__name__] for kind in type(trainer).__mro__ if kind.__name__ in ALGORITHMS), None)
-
-
-def _rank() -> int:
-    """The rank of this process, determined as in AReaL's own logger."""
-    distributed = sys.modules.get("torch.distributed")
-    is_on = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return int(distributed.get_rank()) if is_on and distributed is not None else 0

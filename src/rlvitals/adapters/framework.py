@@ -71,19 +71,43 @@ class StepLimitControls:
         raise CannotGoBack(self.no_way_back)
 
 
-def open_run(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Run:
-    """Start the run in the framework's single logging process. `given` are the user's settings: those of
-    `rlvitals.start`, and `output_dir`. `defaults` are their values from the framework's own configuration.
-    """
-    settings = settings_for(framework, config, defaults, given)
+def safely(sentence: str, *, but: tuple[type[Exception], ...] = ()) -> guarded:
+    """Log the first error of a block, after this sentence, and let training continue."""
+    return guarded(lambda error: warn_once(f"{sentence}: {words_of(error)}", key=sentence), but=but)
+
+
+def open_run(
+    framework: str,
+    config: Any,
+    defaults: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    paths: Mapping[str, str] | None = None,
+    known: Mapping[str, Any] | None = None,
+) -> Run:
+    """Start the run in the framework's single logging process. The arguments are those of `settings_for`."""
+    settings = settings_for(framework, config, defaults, given, paths=paths, known=known)
     return start(settings.pop("output_dir"), **settings)
 
 
-def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `rlvitals.start` for a framework's run, including `output_dir`."""
-    known = {key: value for key, value in defaults.items() if value is not None}
+def settings_for(
+    framework: str,
+    config: Any,
+    defaults: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    paths: Mapping[str, str] | None = None,
+    known: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The arguments of `rlvitals.start` for a framework's run, including `output_dir`.
+
+    `given` are the user's settings: those of `rlvitals.start`, and `output_dir`. `defaults` are their values from the
+    framework's own configuration. `paths` are where the configuration has the settings that rules read, see
+    `known_settings`; `known` are further ones, which it does not have under one name.
+    """
+    defaults = {key: value for key, value in defaults.items() if value is not None}
     if given.get("overwrite"):
-        known.pop("resume", None)
+        defaults.pop("resume", None)
     return {
         # Set here: a framework's keys of these names configure its own trackers, and its logging process may not be
         # the launcher's rank 0.
@@ -91,9 +115,9 @@ def settings_for(framework: str, config: Any, defaults: Mapping[str, Any], given
         "tracker_kwargs": {},
         "rank": 0,
         "framework": framework,
-        **known,
+        **defaults,
         **given,
-        "config": plain_config(config),
+        "config": {**known_settings(config, paths or {}), **(known or {}), **plain_config(config)},
     }
 
 
@@ -102,7 +126,7 @@ def record(run: TakesRows, values: Any, step: Any) -> None:
     the adapters, the doctor and the views agree on which rows are held out. Raises only BadValue, and only with
     strict=True.
     """
-    with guarded(lambda error: warn_once(f"a row could not be recorded: {words_of(error)}"), but=(BadValue,)):
+    with safely("a row could not be recorded", but=(BadValue,)):
         if not isinstance(values, Mapping):
             run.log(values, step)  # reports the problem
             return
@@ -194,8 +218,7 @@ def follow(owner: Any, name: str, ours: Callable[..., Any]) -> None:
         return
 
     def run_ours(*given: Any, **named: Any) -> None:
-        sentence = f"{name} of {getattr(owner, '__name__', owner)} could not be followed"
-        with guarded(lambda error: warn_once(f"{sentence}: {words_of(error)}", key=sentence), but=(RlvitalsError,)):
+        with safely(f"{name} of {getattr(owner, '__name__', owner)} could not be followed", but=(RlvitalsError,)):
             ours(*given, **named)
 
     @wraps(theirs)
@@ -270,6 +293,11 @@ def turns_of_tokens(ids: Sequence[int], mask: Iterable[Any], decode: Callable[[l
         else:
             turns.append(Turn(observation=text))
     return tuple(turns)
+
+
+def listed(values: Any) -> list[Any]:
+    """An array, a tensor or a sequence as a list; empty for None."""
+    return list(values.tolist() if hasattr(values, "tolist") else values or ())
 
 
 def mean_advantages(advantages: Any, mask: Any) -> list[float | None]:

@@ -18,11 +18,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlvitals.adapters.framework import open_run, plain_config, record, warn_once, whole_or_none
+from rlvitals.adapters.framework import open_run, plain_config, record, safely, whole_or_none
 from rlvitals.capture.actions import Actions, scale_learning_rate
 from rlvitals.capture.run import Run
 from rlvitals.errors import MissingDependency
-from rlvitals.guard import guarded, words_of
 from rlvitals.health.actions import CannotGoBack, Declined
 from rlvitals.splits import is_held_out
 
@@ -137,7 +136,7 @@ class VitalsCallback(_Callback):  # type: ignore[misc]
         self._actions.carry_out()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        with guarded(lambda error: warn_once(f"the run could not be closed: {words_of(error)}")):
+        with safely("the run could not be closed"):
             if self.logger is not None:
                 self.logger.close("interrupted" if isinstance(exception, KeyboardInterrupt) else "failed", exception)
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from rlvitals.adapters.framework import groups_by_prompt
+from rlvitals.adapters.framework import groups_by_prompt, listed
 from rlvitals.adapters.transformers import VitalsCallback
 from rlvitals.adapters.transformers_settings import event_of
 from rlvitals.guard import guarded, words_of
@@ -72,8 +72,8 @@ def groups_of(kept: Mapping[str, Any], weights: Any = None) -> list[Group]:
     [('a', [(1.0, 1), (0.0, -1)])]
     """
     parts = {str(name): list(values) for name, values in (kept.get("rewards") or {}).items()}
-    weight = dict(zip(parts, weights.tolist() if hasattr(weights, "tolist") else weights or (), strict=False))
-    advantages = list(kept.get("advantages") or ())
+    weight = dict(zip(parts, listed(weights), strict=False))
+    advantages = listed(kept.get("advantages"))
     made = []
     for number, (prompt, completion) in enumerate(zip(kept["prompt"], kept["completion"], strict=True)):
         scores = {name: values[number] for name, values in parts.items() if values[number] == values[number]}

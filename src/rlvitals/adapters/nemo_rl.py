@@ -18,7 +18,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any
 
-from rlvitals.adapters.framework import TRACED, follow, known_settings, launch, open_run, record, setting, whole_or_none
+from rlvitals.adapters.framework import TRACED, follow, launch, open_run, record, setting, whole_or_none
 from rlvitals.capture.run import Run
 
 PATHS = {
@@ -42,7 +42,7 @@ class VitalsLogger:
         """Open the run with NeMo-RL's settings. Errors raise here, before any training."""
         algorithm = next((name for name in ("grpo", "ppo", "dpo", "distillation", "rm", "sft") if name in params), None)
         self._open(
-            {**known_settings(params, PATHS), **params},
+            params,
             algorithm={"rm": "reward_model", "distillation": None}.get(algorithm or "", algorithm),
             total_steps=whole_or_none(setting(params, f"{algorithm}.max_num_steps")),
         )
@@ -77,7 +77,8 @@ class VitalsLogger:
 
     def _open(self, config: Mapping[str, Any], **defaults: Any) -> Run:
         if self.run is None:
-            self.run = open_run("nemo_rl", config, {"output_dir": self._folder, **defaults}, self._settings)
+            defaults["output_dir"] = self._folder
+            self.run = open_run("nemo_rl", config, defaults, self._settings, paths=PATHS)
         return self.run
 
 

@@ -27,18 +27,15 @@ from rlvitals.adapters.framework import (
     caller,
     follow,
     groups_by_prompt,
-    known_settings,
     mean_advantages,
     open_run,
-    plain_config,
     product,
     record,
+    safely,
     setting,
     turns_of_tokens,
-    warn_once,
     whole_or_none,
 )
-from rlvitals.guard import guarded, words_of
 from rlvitals.records import Group, Rollout, Turn
 
 PATHS = {
@@ -75,8 +72,8 @@ class VitalsLogger:
             "resume": True if setting(args, "ckpt.load_enable") else None,
             "total_steps": _planned_steps(args),
         }
-        config = {**known_settings(args, PATHS), **_clip_high(args), **_gpus(args), **plain_config(args)}
-        self.run = open_run("openrlhf", config, defaults, settings)
+        known = {**_clip_high(args), **_gpus(args)}
+        self.run = open_run("openrlhf", args, defaults, settings, paths=PATHS, known=known)
         self._made: tuple[Any, Any] | None = None
 
     def take(self, experiences: Any, tokenizer: Any) -> None:
@@ -88,7 +85,7 @@ class VitalsLogger:
         record(self.run, _named("train", logs_dict), global_step)
         made, self._made = self._made, None
         sample = logs_dict.get(SAMPLES) if isinstance(logs_dict, Mapping) else None
-        with guarded(lambda error: warn_once(f"rollouts could not be recorded: {words_of(error)}")):
+        with safely("rollouts could not be recorded"):
             if made is not None:
                 self.run.log_groups(groups_of(*made), global_step)
             elif sample:
@@ -175,7 +172,7 @@ def install(**settings: Any) -> None:
     A worker that cannot import OpenRLHF has no logger and is not changed.
     """
     # An exception here would prevent every worker from starting.
-    with guarded(lambda error: warn_once(f"OpenRLHF's loggers are not here: {words_of(error)}")):
+    with safely("OpenRLHF's loggers are not here"):
         loggers: Any = import_module("openrlhf.utils.logging_utils")
         for kind in (loggers.WandbLogger, loggers.TensorboardLogger):
             _follow(kind, settings)

@@ -20,7 +20,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any
 
-from rlvitals.adapters.framework import TRACED, follow, known_settings, launch, open_run, record, setting, whole_or_none
+from rlvitals.adapters.framework import TRACED, follow, launch, open_run, record, setting, whole_or_none
 
 PATHS = {"num_generations": "train.group_size", "learning_rate": "optim.lr"}
 
@@ -39,7 +39,7 @@ class VitalsMonitor:
             # An existing directory means a resume: otherwise prime-rl removes it.
             "resume": True,
         }
-        self.run = open_run("prime_rl", {**known_settings(plain, PATHS), **plain}, defaults, settings)
+        self.run = open_run("prime_rl", plain, defaults, settings, paths=PATHS)
 
     async def log(self, data: Any, step: int, kind: str = "train", subset: str = "effective") -> None:
         """Record a row, or episodes: those of the cohort that is trained on, and all that failed."""

@@ -25,17 +25,15 @@ from typing import Any
 from rlvitals.adapters.framework import (
     algorithm_named,
     follow,
-    known_settings,
     open_run,
     record,
+    safely,
     setting,
-    warn_once,
     whole_or_none,
 )  # fmt: skip
 from rlvitals.adapters.plain import plain
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.errors import BadValue
-from rlvitals.guard import guarded, words_of
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
@@ -65,7 +63,7 @@ def register() -> None:
     tracking: Any = import_module("roll.utils.tracking")
     # ROLL's base class has empty defaults for methods that later versions may call.
     tracking.tracker_registry[NAME] = type("VitalsTracker", (VitalsTracker, tracking.BaseTracker), {})
-    with guarded(lambda error: warn_once(f"ROLL's rollouts are not recorded: {words_of(error)}")):
+    with safely("ROLL's rollouts are not recorded"):
         import_module(_DUMPS[0])
         for name in _DUMPS:
             if (module := sys.modules.get(name)) is not None:
@@ -88,13 +86,13 @@ class VitalsTracker:
             "total_steps": whole_or_none(setting(config, "max_steps")),
             "resume": True if setting(config, "resume_from_checkpoint") else None,
         }
-        self.run = open_run("roll", {**known_settings(config, PATHS), **(config or {})}, defaults, settings)
+        self.run = open_run("roll", config, defaults, settings, paths=PATHS)
         self._on_record = _rows_on_record(self.run.dir) if self.run.attempt > 1 else frozenset()
         _tracker[:] = [self]
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """Record one step. The reducer is removed from names (`actor/pg_loss@sum`), as in ROLL's own trackers."""
-        with guarded(lambda error: warn_once(f"a row of ROLL could not be read: {words_of(error)}"), but=(BadValue,)):
+        with safely("a row of ROLL could not be read", but=(BadValue,)):
             named = _without_reducers(values)
             if not self._on_record or (step, _fingerprint(plain(named))) not in self._on_record:
                 record(self.run, named, step)
@@ -102,9 +100,7 @@ class VitalsTracker:
 
     def log_traces(self, name: str, records: list[dict[str, Any]], step: int | None = None) -> None:
         """Record transcripts, with their messages and metadata, as rollouts."""
-        with guarded(
-            lambda error: warn_once(f"rollouts of ROLL could not be read: {words_of(error)}"), but=(BadValue,)
-        ):
+        with safely("rollouts of ROLL could not be read", but=(BadValue,)):
             rollouts = [(_trace_prompt(each), _traced(each)) for each in records]
             self.run.log_groups(_grouped(rollouts, {"source": name}), step)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,19 +24,16 @@ from rlvitals.adapters.framework import (
     StepLimitControls,
     algorithm_named,
     groups_by_prompt,
-    known_settings,
     open_run,
-    plain_config,
     product,
     record,
+    safely,
     setting,
     turns_of_tokens,
-    warn_once,
     whole_or_none,
 )
 from rlvitals.capture.actions import Actions
 from rlvitals.errors import ConfigError
-from rlvitals.guard import guarded, words_of
 from rlvitals.records import Group, Rollout
 from rlvitals.yaml_reader import parse_yaml
 
@@ -87,8 +83,7 @@ class VitalsCallback:
             "total_steps": whole_or_none(callback_input.total_steps),
             "resume": int(callback_input.global_step) or (True if resumes else None),
         }
-        known = {**known_settings(config, PATHS), **_gpus(config), **plain_config(config)}
-        self.run = open_run("skyrl", known, defaults, self._given)
+        self.run = open_run("skyrl", config, defaults, self._given, paths=PATHS, known=_gpus(config))
         self._actions = Actions(self.run, controls=controls_of(trainer, control))
         trainer.trajectory_logger = Beside(getattr(trainer, "trajectory_logger", None), self)
 
@@ -104,7 +99,7 @@ class VitalsCallback:
             self._actions.carry_out()
 
     def on_save(self, trainer: Any, callback_input: Any, control: Any) -> None:
-        with _safely("on_save"):
+        with safely("on_save of SkyRL could not be recorded"):
             self._actions.saved(Path(str(callback_input.ckpt_path)).name)
 
     def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
@@ -151,7 +146,7 @@ class Beside:
     def log(self, **shown: Any) -> None:
         if self._theirs is not None:
             self._theirs.log(**shown)
-        with _safely("trajectories"):
+        with safely("trajectories of SkyRL could not be recorded"):
             if shown.get("wandb_key") == TRAINED:
                 self._callback.record_rollouts(shown["generator_output"], shown["tokenizer"], shown["global_step"])
 
@@ -194,10 +189,6 @@ def _rollout(output: Mapping[str, Any], number: int, tokenizer: Any) -> Rollout:
         tokens=len(output["prompt_token_ids"][number]) + len(ids),
         trainable_tokens=sum(map(bool, mask)),
     )
-
-
-def _safely(what: str) -> AbstractContextManager[None]:
-    return guarded(lambda error: warn_once(f"{what} of SkyRL could not be recorded: {words_of(error)}", what))
 
 
 # The entry point.

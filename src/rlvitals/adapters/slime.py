@@ -22,17 +22,15 @@ from rlvitals.adapters.framework import (
     TRACED,
     algorithm_named,
     follow,
-    known_settings,
-    plain_config,
     product,
     record,
+    safely,
     setting,
     settings_for,
-    warn_once,
     whole_or_none,
 )
 from rlvitals.adapters.ray import RunClient, join
-from rlvitals.guard import guarded, words_of
+from rlvitals.guard import guarded
 
 _LOGS = {"slime": "slime.observability.logging_utils", "miles": "miles.utils.tracking_utils.tracking"}
 """The module that defines `log(args, metrics, step_key)` in each framework."""
@@ -61,7 +59,7 @@ def install(**settings: Any) -> None:
     _settings.update(settings)
     for framework, module in _LOGS.items():
         # An exception here would prevent every worker from starting.
-        with guarded(lambda error: None):
+        with guarded():
             follow(import_module(module), "log", _row_of(framework))
             follow(import_module(module), "finish_tracking", lambda *_: finish())
 
@@ -74,7 +72,7 @@ def finish() -> None:
 
 def log_rollouts(rollout_id: int, args: Any, samples: Iterable[Any], *_: Any, **__: Any) -> bool:
     """For `--custom-rollout-log-function-path`: record the samples. Returns False to keep the usual logging."""
-    with guarded(lambda error: warn_once(f"rollouts could not be recorded: {words_of(error)}", "rollouts")):
+    with safely("rollouts could not be recorded"):
         framework = type(next(iter(samples), None)).__module__.partition(".")[0]
         _run(framework if framework in _LOGS else "slime", args).log_groups(
             groups_of(list(samples), args), rollout_id * _updates(args)
@@ -161,6 +159,5 @@ def _run(framework: str, args: Any) -> RunClient:
             "total_steps": whole_or_none((setting(args, "num_rollout") or 0) * _updates(args)),
             "resume": True if setting(args, "load") and setting(args, "load") == setting(args, "save") else None,
         }
-        config = {**known_settings(args, PATHS), **_gpus(args), **plain_config(args)}
-        _client[pid] = join(**settings_for(framework, config, defaults, _settings))
+        _client[pid] = join(**settings_for(framework, args, defaults, _settings, paths=PATHS, known=_gpus(args)))
     return _client[pid]

@@ -16,18 +16,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlvitals.adapters.framework import (
-    algorithm_named,
-    known_settings,
-    plain_config,
-    record,
-    setting,
-    settings_for,
-    warn_once,
-    whole_or_none,
-)
+from rlvitals.adapters.framework import algorithm_named, record, safely, setting, settings_for, whole_or_none
 from rlvitals.adapters.ray import RunClient, join
-from rlvitals.guard import guarded, words_of
 
 PATHS = {
     "num_generations": "algorithm.repeat_times",
@@ -51,8 +41,7 @@ class VitalsMonitor:
             "resume": True if setting(config, "continue_from_checkpoint") else None,
         }
         given = setting(config, "monitor.monitor_args") or {}
-        full_config = {**known_settings(config, PATHS), **plain_config(config)}
-        self._run = join(**settings_for("trinity_rft", full_config, defaults, given))
+        self._run = join(**settings_for("trinity_rft", config, defaults, given, paths=PATHS))
 
     @classmethod
     def default_args(cls) -> dict[str, Any]:
@@ -64,7 +53,7 @@ class VitalsMonitor:
 
     def log_table(self, table_name: str, experiences_table: Any, step: int) -> None:
         """Record the trainer's examples as rollouts, one per row."""
-        with guarded(lambda error: warn_once(f"examples could not be recorded: {words_of(error)}", "examples")):
+        with safely("examples could not be recorded"):
             rows = experiences_table.to_dict("records")
             if self._run is not None and rows:
                 self._run.log_groups([_example(row) for row in rows], step)
@@ -72,7 +61,7 @@ class VitalsMonitor:
     def close(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            with guarded(lambda error: warn_once(f"the run could not be closed: {words_of(error)}", "close")):
+            with safely("the run could not be closed"):
                 if self._is_last:
                     run.finish()
                 else:

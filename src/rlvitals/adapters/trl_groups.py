@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlvitals import values
+from rlvitals.adapters.framework import listed
 from rlvitals.records import Group, Rollout, Stream, TokenTrace, Turn
 from rlvitals.store.messages import are_messages, conversation, text_of
 from rlvitals.store.rollout_forms import prompt_text
@@ -87,11 +89,11 @@ class _Reading:
 
     def __init__(self, batch: ScoredBatch, decode: Decode | None) -> None:
         self._batch, self._decode = batch, decode
-        self._weights = _listed(batch.weights) or [1.0] * len(batch.reward_names)
-        self._rewards = _listed(batch.rewards)
-        self._totals = _listed(batch.totals)
-        self._advantages = _listed(batch.advantages)
-        self._lengths = _listed(batch.lengths)
+        self._weights = listed(batch.weights) or [1.0] * len(batch.reward_names)
+        self._rewards = listed(batch.rewards)
+        self._totals = listed(batch.totals)
+        self._advantages = listed(batch.advantages)
+        self._lengths = listed(batch.lengths)
         prompt_mask, trained = batch.prompt_mask, _product(batch.masks)
         self._prompt_lengths = [] if prompt_mask is None else prompt_mask.sum(1).tolist()
         self._trained = [] if trained is None else trained.sum(1).tolist()
@@ -104,7 +106,7 @@ class _Reading:
             rollouts = [self._rollout(row) for row in rows]
             if batch.are_pairs:
                 rollouts = _chosen_and_rejected(rollouts)
-            mean, spread = _moments([rollout.reward for rollout in rollouts if rollout.reward is not None])
+            rewards = values.mean(rollout.reward for rollout in rollouts if rollout.reward is not None)
             facts = self._facts(rows[0])
             answer = next((facts[name] for name in ANSWERS if facts.get(name) is not None), None)
             weights = dict(zip(_distinct(batch.reward_names), map(_short, self._weights), strict=False))
@@ -114,8 +116,8 @@ class _Reading:
                     tuple(rollouts),
                     answer="" if answer is None else text_of(answer),
                     max_turns=batch.max_turns,
-                    mean=mean,
-                    std=spread,
+                    mean=rewards.number,
+                    std=rewards.showing("std").number,
                     kept=True if batch.stream == "train" else None,
                     meta={"reward_weights": weights} if set(weights.values()) - {1.0} else {},
                 )
@@ -209,14 +211,6 @@ def _chosen_and_rejected(pair: list[Rollout]) -> list[Rollout]:
     return [replace(pair[0], outcome=first), replace(pair[1], outcome=second)]
 
 
-def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and population standard deviation."""
-    if not rewards:
-        return None, None
-    mean = math.fsum(rewards) / len(rewards)
-    return mean, math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
-
-
 def _product(masks: Sequence[Any]) -> Any:
     whole = None
     for mask in masks:
@@ -253,9 +247,3 @@ def _short(number: float) -> float:
 
 def _rounded(values: Any, size: int) -> tuple[float, ...]:
     return tuple(values[:size].double().round(decimals=DECIMALS).tolist())
-
-
-def _listed(values: Any) -> list[Any]:
-    if values is None:
-        return []
-    return list(values.tolist() if hasattr(values, "tolist") else values)

@@ -110,7 +110,7 @@ class Actions:
             self._saving = None
         request: Request | None = None
         with guarded(lambda error: self._warn_once(f"the doctor's requests cannot be read: {words_of(error)}")):
-            request = None if self._run is None or _rank() else self._run.request(everywhere=False)
+            request = None if self._run is None or process_rank() else self._run.request(everywhere=False)
         request = shared_request(request)
         if request is None or request.action in ("none", "warn"):
             return False
@@ -246,8 +246,8 @@ def shared(held: T) -> T:
 
 def shared_request(request: Request | None) -> Request | None:
     """Rank 0's request on every rank; only rank 0 can answer it."""
-    found = shared(None if request is None or _rank() else replace(request, answer=None))
-    return found if _rank() else request
+    found = shared(None if request is None or process_rank() else replace(request, answer=None))
+    return found if process_rank() else request
 
 
 def _agreed(outcome: RequestOutcome) -> RequestOutcome:
@@ -265,7 +265,8 @@ def _agreed(outcome: RequestOutcome) -> RequestOutcome:
     return RequestOutcome("declined", text, must_stop=True)
 
 
-def _rank() -> int:
+def process_rank() -> int:
+    """The rank of this process among those of torch.distributed; 0 without them."""
     distributed = _distributed()
     return 0 if distributed is None else int(distributed.get_rank())
 

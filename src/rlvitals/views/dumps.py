@@ -59,10 +59,6 @@ class DumpView(LogView):
     def has_distributions(self) -> bool:
         return True
 
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.info.status == "running"
-
 
 def _log_of(place: Path, rollouts: DumpedRollouts) -> ForeignLog:
     files = dump_files(place)

@@ -56,6 +56,10 @@ class LogView(RunView):
         )
 
     @property
+    def status(self) -> Status:
+        return self.info.status  # a foreign log has no lock
+
+    @property
     def damage(self) -> list[str]:
         return []  # a foreign log has none of a run's small files
 
@@ -132,10 +136,6 @@ class JoinedView(LogView):
     @property
     def has_distributions(self) -> bool:
         return any(run.has_distributions for run in self._runs.values())
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.status == "running"
 
 
 def _name_of_all(infos: Sequence[RunInfo], folder: Path) -> str:

@@ -105,10 +105,14 @@ class StoredRun:
     def name(self) -> str:
         return self.info.name
 
-    @cached_property
+    @property
     def status(self) -> Status:
         """running, finished, failed or interrupted. A run whose writer exited without finishing is interrupted."""
-        return status_now(self.info, self._dir)
+        return self._status
+
+    @cached_property
+    def _status(self) -> Status:
+        return status_now(self.info, self._dir)  # asked once, so that all answers of a view agree
 
     @property
     def status_note(self) -> str:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -152,10 +151,6 @@ class RawLogView(LogView):
         super().__init__(read_log(place), place)
         is_running = time.time() - self.log.changed < BEING_WRITTEN
         self.info = replace(self.info, status="running" if is_running else "finished")
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.info.status == "running"
 
 
 def open_raw(place: Path, within: Path | None = None) -> LogView:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar, Unpack, cast
 
 import numpy as np
 
+from rlvitals import values
 from rlvitals.contract import RolloutStep
 from rlvitals.errors import NotALog, RunNotFound
 from rlvitals.importers.dumps.base import Split
@@ -326,12 +327,10 @@ def changes(before: list[Group], after: list[Group]) -> list[Change]:
 
 def with_moments(group: Group) -> Group:
     """The group with the mean and population standard deviation of its rewards, computed if missing."""
-    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
-    if group.mean is not None or not rewards:
+    if group.mean is not None:
         return group
-    mean = sum(rewards) / len(rewards)
-    spread = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5
-    return replace(group, mean=mean, std=spread)
+    rewards = values.mean(rollout.reward for rollout in group.rollouts if rollout.reward is not None)
+    return replace(group, mean=rewards.number, std=rewards.showing("std").number) if rewards.count else group
 
 
 def outcomes(group: Group) -> dict[str, int]:
