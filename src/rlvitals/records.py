@@ -93,6 +93,13 @@ Time = Annotated[float, Range(0, MAX_TIME)]
 """Unix seconds."""
 
 
+RESERVED = frozenset({"step", "timestamp", "attempt"})
+"""The fields of a row beside its metrics. No metric has such a name."""
+
+PLACES = RESERVED | {"epoch"}
+"""The names in a row that give its position in the training."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One checked line of a log: an integer step, numbers by name, texts by name."""

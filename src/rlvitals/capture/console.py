@@ -19,8 +19,8 @@ from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.guard import guarded, words_of
 from rlvitals.plugins import CONSOLE_TRACKER
-from rlvitals.records import RunInfo, Status
-from rlvitals.store.lines import NONFINITE, RESERVED, read_nonfinite
+from rlvitals.records import RESERVED, RunInfo, Status
+from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.terminal import escaped_json, put
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from rlvitals.health.parts import Parts
 from rlvitals.health.slices import Slices
 from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import Trail
-from rlvitals.records import OpenPhase
+from rlvitals.records import RESERVED, OpenPhase
 
 __all__ = ["Case", "Family", "SignalSource", "Taken"]
 
@@ -40,7 +40,6 @@ _OF_SAMPLES = ("zero_variance", "clip", "turns", "length", "truncated")
 
 _CORE = ("loss", "reward", "policy_loss", "margin")
 
-_RESERVED = frozenset({"step", "timestamp", "attempt"})
 BEYOND_PLAN = 1.1
 """A run beyond this share of its planned steps is treated as a run without a plan."""
 
@@ -315,7 +314,7 @@ class Case:
     @property
     def names(self) -> list[str]:
         """The logged names that came with a number."""
-        return [key for key in self._readings if key not in _RESERVED and not key.startswith("_")]
+        return [key for key in self._readings if key not in RESERVED and not key.startswith("_")]
 
     @property
     def read_names(self) -> list[str]:
@@ -383,7 +382,7 @@ class Case:
         self._family = _FAMILIES.get(kind)
 
     def _recognise(self, row: Mapping[str, Any]) -> None:
-        names = [key for key in row if key not in _RESERVED]
+        names = [key for key in row if key not in RESERVED]
         found = catalog.recognise(names)
         if not self._given_framework and found.framework and found.framework != self.framework:
             self.framework = found.framework
@@ -397,7 +396,7 @@ class Case:
 
     def _resolve(self, key: str, value: Any) -> list[_Reading] | None:
         """Decide which signals a new key feeds."""
-        if key in _RESERVED or key.startswith("_"):
+        if key in RESERVED or key.startswith("_"):
             self._readings[key] = None
             return None
         if _number(value) is None:

@@ -20,13 +20,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rlvitals.records import Row, Stream
+from rlvitals.records import PLACES, Row, Stream
 from rlvitals.splits import held_out_name, is_held_out, is_of_whole_training
 
 Fields = dict[str, Any]
 """One flat row with `step`, and `timestamp` where it is known."""
 
-_PLACES = frozenset({"step", "timestamp", "attempt", "epoch"})
 _CLOCK = re.compile(r"(^|[/_.])(wall_?time|time|timestamp|runtime|elapsed)$", re.IGNORECASE)
 """Names that may differ between the rows of one step: each row has its own time."""
 
@@ -164,7 +163,7 @@ class RowReader:
         """Whether a row continues the step before it; one that repeats a metric with another value does not."""
         seen = self._seen
         return all(
-            name not in seen or seen[name] == value or name in _PLACES or name.startswith("_") or _CLOCK.search(name)
+            name not in seen or seen[name] == value or name in PLACES or name.startswith("_") or _CLOCK.search(name)
             for name, value in row.items()
         )
 
@@ -180,7 +179,7 @@ class RowReader:
 
 def is_training_row(row: Fields) -> bool:
     """Whether a row has a metric that is neither of held-out data nor of the machine."""
-    return not all(name in _PLACES or is_held_out(name) or name.startswith("System/") for name in row)
+    return not all(name in PLACES or is_held_out(name) or name.startswith("System/") for name in row)
 
 
 def _is_evaluation(row: Fields) -> bool:
@@ -189,7 +188,7 @@ def _is_evaluation(row: Fields) -> bool:
     for name in row:
         if is_held_out(name):
             is_any = True
-        elif name not in _PLACES and not name.startswith("_") and not _CLOCK.search(name):
+        elif name not in PLACES and not name.startswith("_") and not _CLOCK.search(name):
             return False
     return is_any
 

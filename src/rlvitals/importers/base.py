@@ -30,9 +30,6 @@ from rlvitals.yaml_reader import parse_yaml
 Fields = dict[str, Any]
 """One row: "step", optionally "timestamp", and numbers by the names they were logged with."""
 
-PLACES = frozenset({"step", "timestamp", "epoch", "attempt"})
-"""The names in a row that give its position."""
-
 HEAD_BYTES = 1 << 16
 """How many bytes of a file importers see to recognise its format."""
 

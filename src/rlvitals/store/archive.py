@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from rlvitals.codec import encode, parse_shallow
 from rlvitals.errors import RunUnreadable
-from rlvitals.store.files import open_regular, replace_file, sync_folder, unreadable
+from rlvitals.store.files import open_regular, replace_file, stamp, sync_folder, unreadable
 from rlvitals.store.layout import RunDir, SideLog, Stream, archive_of
 
 BLOCK_BYTES = 8 * 2**20
@@ -54,15 +54,14 @@ def open_log(log: Path) -> BinaryIO:
 
 def log_state(log: Path) -> tuple[int, int, int]:
     """Inode, size and modification time of a log, or of the archive in its place; zeros if neither exists."""
+    if (found := stamp(log)) is not None:
+        return found
+    packed = stamp(archive_of(log))
+    if packed is None:
+        return (0, 0, 0)
     try:
-        found = os.stat(log)
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
-    except OSError:
-        pass
-    try:
-        found = os.stat(archive_of(log))
         with ArchiveFile(archive_of(log)) as archive:
-            return (found.st_ino, archive.size, found.st_mtime_ns)
+            return (packed[0], archive.size, packed[2])
     except OSError:
         return (0, 0, 0)
 

@@ -13,11 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from rlvitals.codec import NEWLINE, dumps, parse_json, parse_shallow
-from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Row
+from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, RESERVED, Row
 from rlvitals.values import Value
 
 MOMENTS, NONFINITE, GAP = "_m", "_nonfinite", "_gap"
-RESERVED = frozenset({"step", "timestamp", "attempt"})
 
 
 class BadLine(ValueError):

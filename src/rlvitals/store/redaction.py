@@ -24,14 +24,14 @@ from typing import Any
 
 from rlvitals.codec import encode, leaves, parse_shallow, to_json
 from rlvitals.masking import MASK, Masking, matches
-from rlvitals.records import Group
+from rlvitals.records import RESERVED, Group
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts, read_config, read_info, write_config, write_info
 from rlvitals.store.files import make_folder, read_json, replace_file
 from rlvitals.store.findings import read_events
 from rlvitals.store.images import Image, read_images
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lines import MOMENTS, NONFINITE, RESERVED, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite, write_nonfinite
 from rlvitals.store.rollouts import group_line
 
 LEFT_OUT = "(left out)"

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.codec import encodable, parse_shallow
-from rlvitals.records import MAX_ATTEMPT, MAX_STEP, Group, Stream
+from rlvitals.records import MAX_ATTEMPT, MAX_STEP, RESERVED, Group, Stream
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lines import RESERVED, encode_row
+from rlvitals.store.lines import encode_row
 from rlvitals.store.reader import Problems, read_blocks, read_tail
 from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter

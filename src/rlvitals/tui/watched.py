@@ -18,7 +18,7 @@ import numpy as np
 from rlvitals import catalog
 from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import SEVERITIES, Finding
+from rlvitals.records import RESERVED, SEVERITIES, Finding
 from rlvitals.render.charts import ChartSeries
 from rlvitals.splits import held_out_name
 from rlvitals.views.best import Series as Points
@@ -37,7 +37,6 @@ BUSY_SECONDS = 0.05
 MOST_METRICS = 5000
 """The maximum number of metric names. In a log with more, some names are not metrics."""
 PACE_ROWS = 50
-_HEADS = frozenset({"step", "timestamp", "attempt"})
 
 
 class Tile(NamedTuple):
@@ -244,7 +243,7 @@ class Watched:
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
         for taken, value in row.items():
-            if taken in _HEADS or isinstance(value, bool) or not isinstance(value, float | int):
+            if taken in RESERVED or isinstance(value, bool) or not isinstance(value, float | int):
                 continue
             name = self._shown_name(taken)
             trace = self._traces.get(name)

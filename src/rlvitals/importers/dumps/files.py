@@ -21,6 +21,7 @@ from rlvitals.importers.base import Notes
 from rlvitals.importers.dumps.base import DumpForm, Split, group_in, with_part
 from rlvitals.importers.dumps.registry import dump_files, form_of, forms_by_name
 from rlvitals.records import Group
+from rlvitals.store.files import stamp
 from rlvitals.store.remote import cache_folder
 from rlvitals.store.rollout_forms import plain
 from rlvitals.store.rollout_index import FilePart, Indexed
@@ -56,9 +57,7 @@ class DumpFiles:
             forms = forms_by_name(file.name)
             if forms and all(form.split_of(file.path) not in (None, self._split) for form in forms):
                 continue
-            with contextlib.suppress(OSError):  # deleted since
-                stat = os.stat(file.path)
-                state = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if (state := stamp(file.path)) is not None:  # else it was deleted meanwhile
                 grows = bool(forms) and all(form.grows for form in forms)
                 found.append(Indexed(file.name, file.path, None, 0, state, grows))
         return found
