@@ -57,11 +57,11 @@ CAUSES: tuple[str, ...] = (
 origins of failures outside the policy. The list is closed, like KINDS."""
 
 
-def alarm_of(rule: str, label: str = "") -> str:
+def alarm_of(rule: str, label: str) -> str:
     """The key of an alarm, which is raised and recovers as one: a rule, or a rule for one slice. Rule names contain no
     such bracket.
 
-    >>> alarm_of("kl_high"), alarm_of("slice_collapse", "env=math")
+    >>> alarm_of("kl_high", ""), alarm_of("slice_collapse", "env=math")
     ('kl_high', 'slice_collapse[env=math]')
     """
     return f"{rule}[{label}]" if label else rule
@@ -472,7 +472,7 @@ class Rollout:
     meta: dict[str, Any] = field(default_factory=dict)
     """Anything else."""
 
-    def ended_early(self, max_turns: int | None = None) -> bool:
+    def ended_early(self, max_turns: int | None) -> bool:
         """Whether it ended before the turn limit, for any reason. False if neither the limit nor the reason is
         known.
         """

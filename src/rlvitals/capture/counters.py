@@ -65,12 +65,12 @@ class Throughput:
     {'system/tps': 40.0}
     """
 
-    def __init__(self, *, since: float, samples: int = 0, window: int = WINDOW_ROWS) -> None:
+    def __init__(self, *, since: float, samples: int = 0) -> None:
         """`since` is the start of the work, on the same clock as `take`; `samples` is the count of earlier attempts."""
         self.since = since
         self.samples: float = samples
         self._samples_new = self._tokens_new = 0.0
-        self._window: deque[tuple[float, float]] = deque(maxlen=window)
+        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW_ROWS)
 
     def count(self, tokens: float = 0, samples: float = 0) -> None:
         """Add what was processed since the last call."""

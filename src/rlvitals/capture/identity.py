@@ -165,14 +165,14 @@ def command(settings: Mapping[str, Any]) -> str:
     return Masking.of(settings).command(getattr(sys, "argv", []))[:2000]
 
 
-def git(start: Path | None = None) -> dict[str, str]:
+def git() -> dict[str, str]:
     """Commit and branch of the repository that contains the working directory; empty outside a repository.
 
     Git's files are read directly. The git program may be missing, slow on a network disk, or refuse another user's
     repository.
     """
     try:
-        folder = (start or Path.cwd()).resolve()
+        folder = Path.cwd().resolve()
         for candidate in (folder, *folder.parents):
             if (candidate / ".git").exists():
                 return _head(candidate / ".git")

@@ -59,15 +59,14 @@ class Measurements:
         append: Callable[[SideLog, bytes], None],
         *,
         see_sample: Callable[[Mapping[str, float]], None],
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`append` adds a line to a side log; `see_sample` is called with each recorded hardware sample."""
         self._see_sample = see_sample
-        self._run, self._dir, self._attempt, self._append, self._clock = run, run_dir, attempt, append, clock
+        self._run, self._dir, self._attempt, self._append = run, run_dir, attempt, append
         self._lock = threading.RLock()
         renew_after_fork(self, "_lock")
         self._warn_once = Once()
-        self._throughput = Throughput(since=clock())
+        self._throughput = Throughput(since=time.perf_counter())
         self._wait = ProcessorWait(WINDOW_ROWS)
         self._phases: Phases  # created by the first measurement
         seconds = run.settings.hardware
@@ -76,13 +75,13 @@ class Measurements:
     def phase(self, name: str, onload: Hook, offload: Hook, memory: bool) -> Phase:
         """A phase to enter; see `Phases.phase`."""
         if not self._run.is_measuring:
-            self._begin(self._clock())  # the time before was spent on loading a model
+            self._begin(time.perf_counter())  # the time before was spent on loading a model
         return self._phases.phase(name, onload, offload, memory)
 
     def timer(self, name: str) -> Timer:
         """A timer to enter; see `Phases.timer`."""
         if not self._run.is_measuring:
-            self._begin(self._clock())
+            self._begin(time.perf_counter())
         return self._phases.timer(name)
 
     def count(self, tokens: float = 0, samples: float = 0) -> None:
@@ -95,7 +94,7 @@ class Measurements:
 
     def join(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """The row with the new measurements added; values of the caller take precedence."""
-        now = self._clock()
+        now = time.perf_counter()
         measured = self._phases.take(now)
         with self._lock:
             measured |= self._throughput.take(now)
@@ -122,14 +121,12 @@ class Measurements:
             from rlvitals.capture.phases import Phases  # most runs measure nothing
 
             rates = Rates("rlaif" if self._run.settings.names == "rlaif" else "canonical")
-            self._phases = Phases(
-                clock=self._clock, rates=rates, on_close=self._record, amount=self._amount, warn=self._warn_once
-            )
+            self._phases = Phases(rates=rates, on_close=self._record, amount=self._amount, warn=self._warn_once)
             if now is not None:
                 self._throughput.since = now
             if self._attempt.number > 1:
                 self._throughput.samples = _samples_before(self._dir, self._run.rank, self._run.last_step)
-            self._wait.begin(self._clock())
+            self._wait.begin(time.perf_counter())
             self._run.is_measuring = True
 
     def _record(self, phase: Phase) -> None:

@@ -68,6 +68,9 @@ class PackedImporter(Importer):
 PROBED_ROWS, PROBED_BYTES = 3, 32 * 2**20
 """How far each file of a folder is read to see whether it holds rows."""
 
+MOST_PLACES = 5
+"""The most paths that a remark lists."""
+
 MOST_TRIED = 5
 """How many older runs are tried if the newest holds no rows."""
 
@@ -219,10 +222,10 @@ def _of_format(best: type[Importer], others: list[LogFolder]) -> str:
     return f" of format {best.name}" if any(run.kind is not best for run in others) else ""
 
 
-def named_places(places: list[Path], folder: Path, most: int = 5) -> str:
+def named_places(places: list[Path], folder: Path) -> str:
     """A few of many paths, relative to a folder."""
-    shown = ", ".join(place.relative_to(folder).as_posix() for place in places[:most])
-    return shown + (f" and {len(places) - most} more" if len(places) > most else "")
+    shown = ", ".join(place.relative_to(folder).as_posix() for place in places[:MOST_PLACES])
+    return shown + (f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else "")
 
 
 def _readable_files(files: list[Path]) -> list[Path]:

@@ -395,7 +395,7 @@ def _time_of(event: HealthEvent) -> float:
 class Couriers:
     """All couriers of a run, each in a separate thread. Nothing here raises."""
 
-    def __init__(self, run_dir: RunDir, notify: Mapping[str, Any], start: int, holder: str | None = None) -> None:
+    def __init__(self, run_dir: RunDir, notify: Mapping[str, Any], start: int, holder: str | None) -> None:
         """`notify`: see `config.Settings.notify`. `start`: see `Courier`. `holder`: the token of the run's lock. If the
         lock has another token, a new attempt has started with its own couriers.
         """

@@ -85,19 +85,17 @@ def read_evaluations(run_dir: RunDir) -> tuple[dict[int, dict[str, Any]], list[s
     return found, problems
 
 
-def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = ()) -> list[int]:
-    """Delete all but the newest files, except the steps in `spare`. Rows stay in the log. Returns the deleted steps."""
+def drop_evaluations(run_dir: RunDir, keep_last: int, spare: Collection[int] = ()) -> None:
+    """Delete all but the newest files, except the steps in `spare`. Rows stay in the log."""
     files = {step: path for step, path in evaluation_files(run_dir).items() if step not in spare}
-    old, dropped = list(files)[: max(0, len(files) - keep_last)], []
+    old = list(files)[: max(0, len(files) - keep_last)]
     try:
         sync_folder(run_dir.eval_logs)  # the newest file's name must be on disk before older files are deleted
     except OSError:
-        return []
+        return
     for step in old:
         with contextlib.suppress(OSError):
             files[step].unlink()
-            dropped.append(step)
-    return dropped
 
 
 def write_control(run_dir: RunDir, control: Control) -> None:

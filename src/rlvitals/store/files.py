@@ -39,9 +39,9 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
-def open_descriptor(path: Path, flags: int, mode: int = 0o644) -> int:
+def open_descriptor(path: Path, flags: int) -> int:
     """`os.open` for regular files only."""
-    descriptor = os.open(path, flags | _NO_WAIT | _BINARY, mode)
+    descriptor = os.open(path, flags | _NO_WAIT | _BINARY, 0o644)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -59,13 +59,11 @@ class LogWriter:
         home: Home,
         notify: Callable[[str], None],
         fsync_each: bool = False,
-        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self._place, self._home = place, home
         self.rows_dropped = 0
         self._notify = notify
         self._fsync_each = fsync_each
-        self._buffer_bytes = buffer_bytes
         self.lock = threading.RLock()  # reentrant: a signal handler may log during an append
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -239,7 +237,7 @@ class LogWriter:
         self._settle()
         self._notify(
             f"{self.path}: a write took {seconds:.1f} s (the disk is slow or the machine is overloaded). Rows now wait "
-            f"in memory (up to {self._buffer_bytes // 2**20} MiB), and a thread writes them; training does not wait"
+            f"in memory (up to {BUFFER_BYTES // 2**20} MiB), and a thread writes them; training does not wait"
         )
 
     def _drain(self) -> None:
@@ -336,7 +334,7 @@ class LogWriter:
     def _keep(self, line: bytes) -> None:
         self._waiting.append(line)
         self._waiting_bytes += len(line)
-        while self._waiting_bytes > self._buffer_bytes and len(self._waiting) > 1:
+        while self._waiting_bytes > BUFFER_BYTES and len(self._waiting) > 1:
             self._waiting_bytes -= len(self._waiting.popleft())
             self._gap_rows += 1
             self.rows_dropped += 1
@@ -443,7 +441,7 @@ class LogWriter:
             self._in_trouble = True
             self._notify(
                 f"cannot write {self.path}: {error.strerror or error}. Rows are kept in memory (up to "
-                f"{self._buffer_bytes // 2**20} MiB) and written as soon as possible; free the disk or restore "
+                f"{BUFFER_BYTES // 2**20} MiB) and written as soon as possible; free the disk or restore "
                 f"the directory"
             )
 
