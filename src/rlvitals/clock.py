@@ -46,7 +46,7 @@ LOST_SECONDS = 60.0
 NOTIFY_SECONDS = 20.0
 """Enough for every retry of a notification. No other process waits for this one."""
 
-State = Literal["running", "gone", "ended"]
+AttemptState = Literal["running", "gone", "ended"]
 
 
 def open_clock(run_dir: RunDir, task: Mapping[str, Any] | None) -> AttemptClock | None:
@@ -141,7 +141,7 @@ class AttemptClock:
         self.is_over = state != "running"
         self._write()
 
-    def _state(self, now: float) -> State:
+    def _state(self, now: float) -> AttemptState:
         """The state of the attempt. `finish` writes the card before it releases the lock, so the card decides."""
         holder = read_holder(self._dir)
         if holder is not None:

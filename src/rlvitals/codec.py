@@ -98,6 +98,34 @@ def to_json(value: Any) -> bytes:
     return text.encode("utf-8", "replace") + b"\n"  # a command line may hold bytes that are not valid text
 
 
+NONFINITE = "_nonfinite"
+"""The key in a line under which its non-finite numbers are, because JSON cannot hold them."""
+
+
+def write_nonfinite(numbers: Mapping[str, float]) -> str:
+    """The stored form of non-finite numbers.
+
+    >>> write_nonfinite({"loss": float("nan"), "kl": float("-inf")})
+    'loss=nan kl=-inf'
+    """
+    names = {name: name.replace("%", "%25").replace(" ", "%20") for name in numbers}
+    return " ".join(f"{names[name]}={float(number)}" for name, number in numbers.items())
+
+
+def read_nonfinite(text: str) -> dict[str, float]:
+    """Parse the stored form. Words that are not such a pair are skipped.
+
+    >>> read_nonfinite("loss=nan grad%20norm=inf oops")
+    {'loss': nan, 'grad norm': inf}
+    """
+    found = {}
+    for word in text.split(" "):
+        name, _, value = word.rpartition("=")
+        if name and value in ("nan", "inf", "-inf"):
+            found[name.replace("%20", " ").replace("%25", "%")] = float(value)
+    return found
+
+
 def encodable(value: Any) -> Any:
     """The value in a form that `encode` accepts: numbers that it does not hold become texts, other objects their text,
     and lone surrogates, which are not valid text, question marks.

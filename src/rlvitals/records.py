@@ -93,6 +93,9 @@ Time = Annotated[float, Range(0, MAX_TIME)]
 """Unix seconds."""
 
 
+Fields = dict[str, Any]
+"""One flat row: `step`, `timestamp` where it is known, and numbers by the names they were logged with."""
+
 RESERVED = frozenset({"step", "timestamp", "attempt"})
 """The fields of a row beside its metrics. No metric has such a name."""
 

@@ -405,3 +405,10 @@ def test_the_memory_rule_names_the_phase_that_is_nearly_full():
         found += monitor.update({"step": step, "loss": 0.1, **phase_memory(adv=0.2, train_step=full, zero=0.1)})
     memory = [finding for finding in found if finding.rule == "memory_full"]
     assert [finding.metrics for finding in memory] == [("memory/train_step/end/onload/max_reserved_frac/0",)]
+
+
+def test_a_name_with_spaces_is_read_from_the_marks_of_non_finite_numbers():
+    case = new()
+    case.take({"step": 1, "policy loss": 0.5})
+    case.take({"step": 2, "_nonfinite": "policy%20loss=-inf"})
+    assert (case.signals["policy_loss"].nonfinite, case.nonfinite_others) == (1, {"policy loss": 1})

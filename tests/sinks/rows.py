@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import encode
+from rlvitals.codec import encode, write_nonfinite
 from rlvitals.records import Attempt, Row
 from rlvitals.sinks.base import RunFacts, SinkRow
 from rlvitals.store.layout import Forwarded, RunDir
-from rlvitals.store.lines import write_nonfinite
 
 START = 1_763_190_000.0
 """The time of step 0. The timestamp of a row is START plus its step in seconds."""

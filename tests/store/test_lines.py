@@ -12,18 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlvitals.codec import encode
+from rlvitals.codec import encode, read_nonfinite, write_nonfinite
 from rlvitals.records import Row
 from rlvitals.store.index import open_columns
-from rlvitals.store.lines import (
-    BadLine,
-    decode,
-    encode_row,
-    read_nonfinite,
-    stored_metrics,
-    stored_row,
-    write_nonfinite,
-)
+from rlvitals.store.lines import BadLine, decode, encode_row, stored_metrics, stored_row
 from rlvitals.values import last, mean, total
 
 HEAD = {"step": 3, "timestamp": 1763190000.1, "attempt": 1}

@@ -31,7 +31,7 @@ from rlvitals.values import Derived, Kind, Value
 
 Formula = Callable[..., float | None]
 
-Name = tuple[str, Kind, int | None]
+SharedName = tuple[str, Kind, int | None]
 """The metric's name, its kind, and the index of the part if it belongs to a derived number. Sums are merged only where
 all three agree.
 """
@@ -69,7 +69,7 @@ class _Own:
     """The metrics of this rank: values, the formulas of derived values, and texts, which are not sent."""
 
     def __init__(self, metrics: Mapping[str, Plain]) -> None:
-        self.values: dict[Name, Value] = {}
+        self.values: dict[SharedName, Value] = {}
         self.formulas: dict[str, Formula] = {}
         self.texts: dict[str, Plain] = {}
         for name, given in metrics.items():
@@ -95,11 +95,11 @@ class Ranks:
         self._device = device
         self._rank: int = torch.distributed.get_rank(group)
         self._size: int = torch.distributed.get_world_size(group)
-        self._names: list[Name] = []
+        self._names: list[SharedName] = []
         self._formulas: dict[str, Formula] = {}
         self._calls = 0
 
-    def merge(self, own: _Own, step: int | None = None) -> tuple[dict[Name, Value], dict[str, Formula]]:
+    def merge(self, own: _Own, step: int | None = None) -> tuple[dict[SharedName, Value], dict[str, Formula]]:
         """The merged value of every agreed name that has a number on some rank, and the formulas of derived ones."""
         self._calls += 1
         values = own.values
@@ -123,7 +123,7 @@ class Ranks:
                 merged[name] = value
         return merged, self._formulas | own.formulas
 
-    def _maximum(self, own: Mapping[Name, Value], is_new: bool, step: int | None = None) -> list[float]:
+    def _maximum(self, own: Mapping[SharedName, Value], is_new: bool, step: int | None = None) -> list[float]:
         cells = [float(is_new), -math.inf, -math.inf]
         if step is not None:
             place = float(step * self._size + self._rank)
@@ -241,7 +241,7 @@ def _can_travel(formula: Formula) -> bool:
 _warn_once = Once()
 
 
-def _by_name(merged: Mapping[Name, Value], formulas: Mapping[str, Formula]) -> dict[str, Plain]:
+def _by_name(merged: Mapping[SharedName, Value], formulas: Mapping[str, Formula]) -> dict[str, Plain]:
     """One value per name. If ranks use different kinds, the first agreed one is kept; it is the same on every rank."""
     values: dict[str, Plain] = {}
     parts: dict[str, dict[int, Value]] = {}

@@ -15,12 +15,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.config import Settings
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.guard import guarded, words_of
 from rlvitals.plugins import CONSOLE_TRACKER
 from rlvitals.records import RESERVED, RunInfo, Status
-from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.terminal import escaped_json, put
 
 if TYPE_CHECKING:

@@ -27,13 +27,12 @@ from rlvitals.capture import console, endings
 from rlvitals.capture.identity import launched
 from rlvitals.capture.intake import Intake
 from rlvitals.capture.run import Run
-from rlvitals.codec import encode
+from rlvitals.codec import NONFINITE, encode, read_nonfinite
 from rlvitals.errors import ConfigError, MissingDependency
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.records import Finding
 from rlvitals.store.epochs import SCORES, TRAINING, Cell, EpochRow, EpochStore, Word
 from rlvitals.store.layout import RunDir, kept_folder
-from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
 from rlvitals.terminal import escaped_json, logger
 

@@ -24,14 +24,16 @@ from rlvitals.capture.live_card import LiveCard
 from rlvitals.capture.notices import Notices
 from rlvitals.capture.text_scans import TextScans
 from rlvitals.capture.token_checks import TokenChecks
+from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
 from rlvitals.health.history import History, by_gravity, recovery, verdict_of
-from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
+from rlvitals.health.rows import RowReader, is_training_row, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
     Answer,
     Attempt,
+    Fields,
     Finding,
     Group,
     HealthEvent,
@@ -49,7 +51,7 @@ from rlvitals.store.checkpoints import of_this_run
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_facts, event_line, read_events, request_facts
 from rlvitals.store.layout import RunDir, Stream, kept_file
-from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite
+from rlvitals.store.lines import MOMENTS
 from rlvitals.store.past import past_before
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.reader import last_row

@@ -31,7 +31,7 @@ WAITING_MARKS = 64
 Hook = Callable[[], Any] | None
 """A function that loads or unloads a model's state before or after a phase."""
 
-Point = Literal["start/offload", "start/onload", "end/onload", "end/offload"]
+HookPoint = Literal["start/offload", "start/onload", "end/onload", "end/offload"]
 """When memory is measured: before and after the state is loaded, before and after it is unloaded."""
 
 FAILED: float | None = -1.0
@@ -121,7 +121,7 @@ class Phases:
         """The devices to measure; None without a device, or after one has failed."""
         return self._asked(None, self._find_devices) if self._looks_at_memory else None
 
-    def look(self, devices: Devices, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
+    def look(self, devices: Devices, phase: Phase, point: HookPoint) -> dict[int, DeviceMemory]:
         """The memory of the devices, with the peaks since this phase began, even if other phases began inside it."""
         with self._lock:
             return self._asked({}, self._look_at_all, devices, phase, point)
@@ -181,10 +181,10 @@ class Phases:
                 self._warn(f"devices are no longer measured in phases: {words_of(error)}")
             return default
 
-    def _look_at_all(self, devices: Devices, phase: Phase, point: Point) -> dict[int, DeviceMemory]:
+    def _look_at_all(self, devices: Devices, phase: Phase, point: HookPoint) -> dict[int, DeviceMemory]:
         return {device: self._look_at(devices, device, phase, point) for device in devices.used()}
 
-    def _look_at(self, devices: Devices, device: int, phase: Phase, point: Point) -> DeviceMemory:
+    def _look_at(self, devices: Devices, device: int, phase: Phase, point: HookPoint) -> DeviceMemory:
         seen = devices.memory(device)
         for other in self._open:  # the peaks are reset below, so open phases must store them first
             if other is not phase or point != "start/offload":
@@ -263,7 +263,7 @@ class Phase:
         self.sizes: dict[int, int] = {}
         """The total memory of each device in bytes."""
         self._phases, self._onload, self._offload, self._measures_memory = phases, onload, offload, memory
-        self.points: dict[Point, dict[int, DeviceMemory]] = {}
+        self.points: dict[HookPoint, dict[int, DeviceMemory]] = {}
         """The memory of each device at the points where it was measured."""
         self._peaks: dict[int, tuple[int, int]] = {}
         self._began = self._body_began = 0.0
@@ -336,7 +336,7 @@ class Phase:
                     if is_peak and point == "end/onload" and self.sizes.get(device):
                         yield f"{key}_frac/{device}", size / self.sizes[device], "most"
 
-    def _look(self, devices: Devices, point: Point) -> None:
+    def _look(self, devices: Devices, point: HookPoint) -> None:
         if self._measures_memory and (seen := self._phases.look(devices, self, point)):
             self.points[point] = seen
 

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TextIO, TypeVar
 
+from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.guard import guarded, value_or
 from rlvitals.render.progress import bar_line, field_line, field_text, plain_line
 from rlvitals.render.steps import printable
-from rlvitals.store.lines import NONFINITE, read_nonfinite
 from rlvitals.store.process import renew_after_fork
 from rlvitals.terminal import put, visible
 

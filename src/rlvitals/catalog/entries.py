@@ -20,7 +20,7 @@ Tier = Literal["core", "extended"]
 
 Stage = Literal["any", "start", "early", "mid", "late", "end"]
 
-Kind = Literal["online", "preference", "sft", "reward_model", "distillation"]
+AlgorithmKind = Literal["online", "preference", "sft", "reward_model", "distillation"]
 """What an algorithm trains on: its own samples, preferences, demonstrations, pairs to score, a teacher."""
 
 Limits = tuple[float | None, float | None]
@@ -53,7 +53,7 @@ OTHER_QUANTITIES: frozenset[str] = frozenset({"count", "different", "derived", "
 """The kinds of caveats for a number that is not the quantity of the concept."""
 
 DIRECTIONS, REDUCTIONS, TIERS, STAGES, KINDS, CAVEATS = (
-    get_args(kind) for kind in (Direction, Reduction, Tier, Stage, Kind, CaveatKind)
+    get_args(kind) for kind in (Direction, Reduction, Tier, Stage, AlgorithmKind, CaveatKind)
 )
 
 
@@ -219,7 +219,7 @@ class Algorithm:
 
     id: str
     title: str
-    kind: Kind | Literal[""] = ""
+    kind: AlgorithmKind | Literal[""] = ""
     parent: str = ""
     """The algorithm it is a variant of. It inherits the kind, vital signs and estimators that it does not define."""
     aliases: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlvitals.health.entries import Rule, parameters
-from rlvitals.health.outcome import State
+from rlvitals.health.outcome import OutcomeState
 from rlvitals.health.rules import ON_TICK
 from rlvitals.records import Severity
 
@@ -89,7 +89,7 @@ class Scales:
         self._watch = watch
         self._table = table
 
-    def weigh(self, rule: str, proposed: Severity, state: State, kind: str) -> tuple[Severity, float | None]:
+    def weigh(self, rule: str, proposed: Severity, state: OutcomeState, kind: str) -> tuple[Severity, float | None]:
         """The severity after weighing a rule's proposal, and the finding's confidence; None where nothing is known."""
         chances = self._table.get(f"{rule} {proposed} {state}")
         if chances is None or proposed == "info":

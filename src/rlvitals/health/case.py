@@ -19,6 +19,7 @@ from rlvitals import catalog
 from rlvitals.catalog import Caveat, Sureness
 from rlvitals.catalog.recognition import ENOUGH_VALUES
 from rlvitals.catalog.slices import Round
+from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.guard import guarded
 from rlvitals.health.naming import TRUST, Claim, Naming, SignalSource, Taken
 from rlvitals.health.origins import Origins
@@ -28,10 +29,10 @@ from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import Trail
 from rlvitals.records import RESERVED, OpenPhase
 
-__all__ = ["Case", "Family", "SignalSource", "Taken"]
+__all__ = ["Case", "RunFamily", "SignalSource", "Taken"]
 
-Family = Literal["policy", "preference", "other"]
-_FAMILIES: dict[str, Family] = {"online": "policy", "distillation": "policy", "preference": "preference"}
+RunFamily = Literal["policy", "preference", "other"]
+_FAMILIES: dict[str, RunFamily] = {"online": "policy", "distillation": "policy", "preference": "preference"}
 """By kind of algorithm. For the other kinds, and for an unknown algorithm, the family is inferred from the signals."""
 
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
@@ -201,7 +202,7 @@ class Case:
             if reward is not None and reward.n:
                 self.reward_at_evals = [*self.reward_at_evals[-4:], reward.fast]
         self.origins.take(points, step)
-        marked = row.get("_nonfinite")
+        marked = row.get(NONFINITE)
         if marked:
             self._take_marked(str(marked), step)
 
@@ -322,7 +323,7 @@ class Case:
         return [key for key, readings in self._readings.items() if readings]
 
     @property
-    def family(self) -> Family:
+    def family(self) -> RunFamily:
         """Policy gradient, preference optimisation, or something else."""
         if self._family is not None:
             return self._family
@@ -605,10 +606,9 @@ class Case:
 
     def _take_marked(self, marked: str, step: int) -> None:
         """Read non-finite values in the form of a run's own log: `loss=nan kl=inf`."""
-        for item in marked.split():
-            key, _, text = item.rpartition("=")
+        for key, value in read_nonfinite(marked).items():
             targets = self._readings[key] if key in self._readings else self._resolve(key, math.nan)
-            self._take_nonfinite(key, math.nan if text == "nan" else math.inf, targets or [], step)
+            self._take_nonfinite(key, value, targets or [], step)
 
 
 def _is_like_a_reward(claim: Claim) -> bool:

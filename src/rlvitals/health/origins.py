@@ -55,7 +55,7 @@ JUMP = 4
 """Values after the onset within which failures that jump reach their new level."""
 
 
-Levels = tuple[float, ...]
+RowLevels = tuple[float, ...]
 """The state of a run: the reward, its best level, then the fast and the slow level of entropy, length and turns, then
 the length and its baseline. They are kept unprocessed, because every row stores them and few are read."""
 
@@ -73,7 +73,7 @@ class Before(NamedTuple):
     """The length over its baseline."""
 
     @classmethod
-    def of(cls, last: Levels) -> Before:
+    def of(cls, last: RowLevels) -> Before:
         """The state that the levels of a row give."""
         reward, best, *moves = last
         shares = [now / usual if usual > 0 else 1.0 for now, usual in zip(moves[::2], moves[1::2], strict=True)]
@@ -146,7 +146,7 @@ class Rise:
         """Whether most of the rise came within the first values."""
         return self.early - self.level >= 0.6 * (self.now - self.level)
 
-    def take(self, last: Levels, step: int) -> None:
+    def take(self, last: RowLevels, step: int) -> None:
         """Take a new value of the signal."""
         signal = self.signal
         if self.before is None and signal.last <= self._limit:  # true for nearly every value
@@ -179,7 +179,7 @@ class Origins:
 
     def __init__(self) -> None:
         self._rises: dict[str, Rise] = {}
-        self._last: Levels = (math.nan,) * 10
+        self._last: RowLevels = (math.nan,) * 10
         self._reward: Signal | None = None
         self._beside = (_STILL, _STILL, _STILL)
         self.is_watching = False

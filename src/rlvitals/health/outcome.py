@@ -13,8 +13,8 @@ from typing import Literal
 from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
-State = Literal["up", "flat", "down", "early"]
-STATES: tuple[State, ...] = ("up", "flat", "down", "early")
+OutcomeState = Literal["up", "flat", "down", "early"]
+STATES: tuple[OutcomeState, ...] = ("up", "flat", "down", "early")
 
 ENOUGH_POINTS = 40
 """Points after which an outcome without a gain is `flat`."""
@@ -38,7 +38,7 @@ def outcome_of(case: Case) -> Signal | None:
     return None
 
 
-def state_of(case: Case) -> State:
+def state_of(case: Case) -> OutcomeState:
     """The state of the outcome: `up` when it is above its start and most of its gain is kept, `down` when it has lost
     most of a gain or is below its start, `flat` when enough points show neither, `early` before that and where no
     outcome is logged.

@@ -20,11 +20,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rlvitals.records import PLACES, Row, Stream
+from rlvitals.records import PLACES, Fields, Row, Stream
 from rlvitals.splits import held_out_name, is_held_out, is_of_whole_training
-
-Fields = dict[str, Any]
-"""One flat row with `step`, and `timestamp` where it is known."""
 
 _CLOCK = re.compile(r"(^|[/_.])(wall_?time|time|timestamp|runtime|elapsed)$", re.IGNORECASE)
 """Names that may differ between the rows of one step: each row has its own time."""

@@ -22,13 +22,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from rlvitals.errors import NotALog, RlvitalsError, needs
+from rlvitals.records import Fields
 from rlvitals.store.distributions import Logged
 from rlvitals.store.files import open_regular, read_whole
 from rlvitals.store.images import Image
 from rlvitals.yaml_reader import parse_yaml
-
-Fields = dict[str, Any]
-"""One row: "step", optionally "timestamp", and numbers by the names they were logged with."""
 
 HEAD_BYTES = 1 << 16
 """How many bytes of a file importers see to recognise its format."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.importers.base import Fields
+from rlvitals.records import Fields
 
 MAX_DEPTH = 16
 

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from rlvitals.importers.base import Fields, LineImporter, text_in
+from rlvitals.importers.base import LineImporter, text_in
 from rlvitals.importers.cells import NUMBER, flatten, number_in, unwrapped, without_markup
 from rlvitals.importers.jsonl import parse_lenient
 from rlvitals.importers.literals import Incomplete, Malformed, parse_mapping
@@ -22,6 +22,7 @@ from rlvitals.importers.loose_rows import LooseReading, LooseRows
 from rlvitals.importers.padding import family
 from rlvitals.importers.pairs import TELLING, read_pairs
 from rlvitals.importers.settings import are_settings, settings_in, settings_of
+from rlvitals.records import Fields
 from rlvitals.splits import is_held_out
 
 CUT_AT = 4096

@@ -15,21 +15,13 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import refuse_depth
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import (
-    Fields,
-    Importer,
-    Notes,
-    head_of,
-    named,
-    number_of_checkpoint,
-    text_in,
-    text_of,
-)
+from rlvitals.importers.base import Importer, Notes, head_of, named, number_of_checkpoint, text_in, text_of
 from rlvitals.importers.cells import EARLIEST, flatten, number_of
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
 from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import SETTINGS
 from rlvitals.importers.steps import STEP_NAMES, count_epochs, held_out_row
+from rlvitals.records import Fields
 from rlvitals.splits import HELD_OUT_WORDS, is_held_out
 
 _SETTINGS = (*SETTINGS, "logging_steps", "eval_steps", "save_steps", "train_batch_size", "total_steps")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rlvitals.importers.base import Fields
 from rlvitals.importers.cells import printed_number
 from rlvitals.importers.pairs import MAX_LINE, MAX_NAME, read_pairs, without_prefix
+from rlvitals.records import Fields
 from rlvitals.splits import held_out_name, is_held_out
 
 MAX_CELLS = 200

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import parse_shallow, refuse_depth
-from rlvitals.importers.base import Fields, LineImporter, Notes, named, text_in
+from rlvitals.codec import NONFINITE, parse_shallow, read_nonfinite, refuse_depth
+from rlvitals.importers.base import LineImporter, Notes, named, text_in
 from rlvitals.importers.cells import flatten, number_in, number_of, unwrapped
 from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.settings import are_settings, settings_of
 from rlvitals.importers.steps import STEP_NAMES, StepFinder, has_values, held_out_row
+from rlvitals.records import Fields
 from rlvitals.splits import HELD_OUT_WORDS
-from rlvitals.store.lines import GAP, MOMENTS, NONFINITE, read_nonfinite
+from rlvitals.store.lines import GAP, MOMENTS
 
 JUDGED_LINES = 50
 SWIFT = "global_step/max_steps"

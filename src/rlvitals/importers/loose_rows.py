@@ -14,21 +14,22 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.base import Notes
 from rlvitals.importers.cells import mean
 from rlvitals.importers.grids import Grid, SpacedTable, cells_in, is_rule
 from rlvitals.importers.pairs import (
     EPOCHS,
     TELLING,
     UNLABELLED,
-    Count,
     LineReading,
+    StepCount,
     is_evaluation_name,
     rank_of,
     read_pairs,
     without_prefix,
 )
 from rlvitals.importers.steps import StepFinder
+from rlvitals.records import Fields
 
 RECURS = 3
 """How many lines a name must appear on before it counts."""
@@ -49,7 +50,7 @@ BAR = "a progress bar"
 _SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
-Counts = dict[tuple[str, str], Count]
+Counts = dict[tuple[str, str], StepCount]
 """Step counts, by the line that stated them (without its digits) and by their names. A row's own counts have no line.
 """
 
@@ -110,7 +111,7 @@ class LooseRows:
         if self._headers.get(key) != (done, total):
             self._close_grid()
             self._close_block()
-            self._remember({key: Count(done, total)})
+            self._remember({key: StepCount(done, total)})
 
     def _settled(self, items: list[Item]) -> LooseReading:
         """The rows among the candidates; cached until a candidate is added."""
@@ -208,7 +209,7 @@ class LooseRows:
     def _add_table(self, rows: Iterable[Fields]) -> None:
         for row in rows:
             counts = {
-                ("", name): Count(number, None)
+                ("", name): StepCount(number, None)
                 for name, number in row.items()
                 if isinstance(number, int) and number >= 0 and _rank(("", name)) is not None
             }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, Notes, named, text_in, text_of
+from rlvitals.importers.base import Importer, Notes, named, text_in, text_of
 from rlvitals.importers.cells import number_in
 from rlvitals.importers.console import ConsoleImporter, bar_in
 from rlvitals.importers.jsonl import parse_lenient
@@ -34,6 +34,7 @@ from rlvitals.importers.notebook_trainings import (
 from rlvitals.importers.padding import drop_padding
 from rlvitals.importers.steps import STEP_NAMES, StepFinder, count_epochs, has_values, restarts
 from rlvitals.importers.table import NOTHING, ROW_NUMBERS, TableImporter, is_table
+from rlvitals.records import Fields
 
 FEWEST_PRINTED = 3
 """If a trainer printed fewer rows, they are a result rather than a training."""

@@ -9,9 +9,9 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rlvitals.importers.base import Fields, named
+from rlvitals.importers.base import named
 from rlvitals.importers.notebook_code import CodedTrainer
-from rlvitals.records import PLACES
+from rlvitals.records import PLACES, Fields
 
 FEWEST_ROWS = 8
 """Runs with fewer rows are not judged, so a training with at least this many is preferred."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from rlvitals.importers.base import Fields
+from rlvitals.records import Fields
 
 SUMMARY = frozenset({"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
 _EVAL = re.compile(

@@ -12,8 +12,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from rlvitals.importers.base import Fields
 from rlvitals.importers.cells import number_in
+from rlvitals.records import Fields
 from rlvitals.splits import held_out_name
 
 MAX_LINE = 8000
@@ -132,7 +132,7 @@ class NumberLabel(NamedTuple):
     """The prefix of the names up to a closing bracket: `Adv` in `Adv(mean=0.0, std=1.0)`."""
 
 
-class Count(NamedTuple):
+class StepCount(NamedTuple):
     """A count of steps of any kind."""
 
     number: int
@@ -142,7 +142,7 @@ class Count(NamedTuple):
 class LineReading(NamedTuple):
     """The content of one line."""
 
-    counts: dict[str, Count]
+    counts: dict[str, StepCount]
     numbers: Fields
     words: int
     """How many words are not part of a name."""
@@ -232,7 +232,7 @@ class _Line:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.counts: dict[str, Count] = {}
+        self.counts: dict[str, StepCount] = {}
         self.numbers: Fields = {}
         self.words = self.percents = self.end = 0
         self.is_explicit = True
@@ -262,7 +262,7 @@ class _Line:
             return
         may_count = (is_first or (total is not None and not self.numbers)) if name == UNLABELLED else not unit
         if may_count and isinstance(number, int) and number >= 0 and not found["scale"] and rank_of(name) is not None:
-            self.counts.setdefault(name, Count(number, total))
+            self.counts.setdefault(name, StepCount(number, total))
         elif name != UNLABELLED and self.text[found.start() - 1] != "#":  # `Evaluation #3`: an index
             self.begin = found.start() if self.begin is None else self.begin
             self.is_explicit = self.is_explicit and label.has_mark

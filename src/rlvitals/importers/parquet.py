@@ -10,13 +10,14 @@ from typing import Any
 
 from rlvitals.errors import NotALog, RlvitalsError
 from rlvitals.guard import guarded, words_of
-from rlvitals.importers.base import Fields, Importer, named, open_parquet
+from rlvitals.importers.base import Importer, named, open_parquet
 from rlvitals.importers.cells import time_of
 from rlvitals.importers.jsonl import JsonlImporter
 from rlvitals.importers.padding import drop_padding, is_nan
 from rlvitals.importers.sqlite import RunInDatabase, choose
 from rlvitals.importers.steps import count_epochs
 from rlvitals.importers.wandb import without_media
+from rlvitals.records import Fields
 
 MAGIC = b"PAR1"
 MOST_CELLS = 100_000_000

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.base import Notes
 from rlvitals.importers.padding import family
-from rlvitals.records import MAX_STEP, Row
+from rlvitals.records import MAX_STEP, Fields, Row
 from rlvitals.store.lines import metric_key
 
 if TYPE_CHECKING:

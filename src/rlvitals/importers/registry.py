@@ -17,7 +17,7 @@ from rlvitals import plugins
 from rlvitals.errors import MissingDependency, NotALog, RlvitalsError, RunNotFound
 from rlvitals.guard import Once, guarded, words_of
 from rlvitals.importers.aim import export_of
-from rlvitals.importers.base import Fields, ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
+from rlvitals.importers.base import ForeignLog, Importer, LineImporter, head_of, lines_of, named, text_in
 from rlvitals.importers.folders import (
     MOST_FILES,
     LogFolder,
@@ -32,6 +32,7 @@ from rlvitals.importers.packed import MOST_BYTES, is_packed, unpacked
 from rlvitals.importers.steps import restarts
 from rlvitals.importers.trackers.address import address_in
 from rlvitals.masking import mask_text
+from rlvitals.records import Fields
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import fetch_file, is_url, local_path
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer, Notes, head_of, named
+from rlvitals.importers.base import Importer, Notes, head_of, named
+from rlvitals.records import Fields
 
 if TYPE_CHECKING:
     import sqlite3

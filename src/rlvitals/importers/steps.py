@@ -7,9 +7,9 @@ import math
 from functools import cache
 from typing import Any
 
-from rlvitals.importers.base import Fields, Notes
+from rlvitals.importers.base import Notes
 from rlvitals.importers.cells import mean, time_of
-from rlvitals.records import MAX_STEP, PLACES
+from rlvitals.records import MAX_STEP, PLACES, Fields
 from rlvitals.splits import held_out_name
 
 STEP_NAMES = (

@@ -13,12 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from rlvitals.importers.base import Fields, LineImporter, Notes, named, text_in
+from rlvitals.importers.base import LineImporter, Notes, named, text_in
 from rlvitals.importers.cells import number_in, printed_number
 from rlvitals.importers.jsonl import is_evaluation, named_by_itself
 from rlvitals.importers.padding import drop_padding
 from rlvitals.importers.pairs import TELLING
 from rlvitals.importers.steps import StepFinder, averaged, count_epochs, has_values, held_out_row, joined
+from rlvitals.records import Fields
 from rlvitals.store.spreadsheet import from_text
 
 DELIMITERS = ",\t;|"

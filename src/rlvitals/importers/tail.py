@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import HEAD_BYTES, Fields, Importer, LineImporter, encoding_in, head_of, open_foreign
+from rlvitals.importers.base import HEAD_BYTES, Importer, LineImporter, encoding_in, head_of, open_foreign
 from rlvitals.importers.padding import is_nan
 from rlvitals.importers.registry import choose_run, failures_named, importer_for, locate, split_choice
+from rlvitals.records import Fields
 
 READ_BYTES = 4 * 2**20
 REMEMBERED_BYTES = 256

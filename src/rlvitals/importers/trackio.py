@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Fields, Importer
+from rlvitals.importers.base import Importer
 from rlvitals.importers.cells import time_of
 from rlvitals.importers.jsonl import JsonlImporter, object_in
 from rlvitals.importers.sqlite import RunInDatabase, choose, columns_in, opened, tables_of
+from rlvitals.records import Fields
 
 if TYPE_CHECKING:
     import sqlite3

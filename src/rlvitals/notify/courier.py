@@ -26,7 +26,7 @@ from rlvitals.records import SEVERITIES, Finding, HealthEvent, Severity
 from rlvitals.store.cards import read_info
 from rlvitals.store.files import make_folder
 from rlvitals.store.findings import event_of
-from rlvitals.store.follower_state import State
+from rlvitals.store.follower_state import FollowerStage
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
 from rlvitals.store.outbox import HeldBack, Outbox, SentMessage, outbox_place, read_outbox, write_outbox
@@ -327,7 +327,7 @@ class Courier:
             with contextlib.suppress(OSError, RunLocked):
                 self._save("failing", reason)
 
-    def _save(self, state: State, error: str = "") -> None:
+    def _save(self, state: FollowerStage, error: str = "") -> None:
         outbox = self._outbox
         outbox.enter(state, error)
         if not self._lock.is_ours():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from rlvitals.compute.repetition import compression_ratio, ngram_repetition
-from rlvitals.scan.reading import TEXT, Reading, Span, TextPart, words_of
+from rlvitals.scan.reading import TEXT, Reading, Span, TextPart, lower_words
 
 
 def _words(text: str) -> frozenset[str]:
@@ -153,14 +153,14 @@ def only_the_format(reading: Reading) -> Iterator[Span]:
     text = last.text
     answer = _THOUGHT.sub(" ", text)
     placeholder = _PLACEHOLDER.search(answer)
-    if placeholder and len(words_of(_PLACEHOLDER.sub(" ", answer))) <= FEWEST_WORDS // 2:
+    if placeholder and len(lower_words(_PLACEHOLDER.sub(" ", answer))) <= FEWEST_WORDS // 2:
         found = next((each for each in _PLACEHOLDER.finditer(text) if not _is_in_thought(text, each.start())), None)
         if found is not None:
             yield Span(last.turn, TEXT, *found.span())
             return
     if not _FORMAT.search(text):
         return
-    content = [word for word in words_of(_TAG.sub(" ", text)) if word not in _STOCK]
+    content = [word for word in lower_words(_TAG.sub(" ", text)) if word not in _STOCK]
     if len(content) < FEWEST_CONTENT:
         yield Span(last.turn, TEXT, 0, len(text))
 
@@ -205,7 +205,7 @@ def repeats_itself(reading: Reading) -> Iterator[Span]:
             continue
         if part.name != TEXT:
             continue
-        words = words_of(part.text)
+        words = lower_words(part.text)
         if (
             _babbles(words)
             or _is_dense(part.text)
@@ -323,15 +323,15 @@ def does_not_reason(reading: Reading) -> Iterator[Span]:
             continue
         for match in _THOUGHT.finditer(part.text):
             inside = match[2]
-            if len(words_of(inside)) < FEWEST_THOUGHTS or (
-                _PLACEHOLDER.search(inside) and len(words_of(inside)) < 2 * FEWEST_THOUGHTS
+            if len(lower_words(inside)) < FEWEST_THOUGHTS or (
+                _PLACEHOLDER.search(inside) and len(lower_words(inside)) < 2 * FEWEST_THOUGHTS
             ):
                 yield Span(part.turn, TEXT, *match.span())
 
 
 def copies_the_reference(reading: Reading) -> Iterator[Span]:
     """Find answers that contain the reference answer word for word although the prompt does not show it."""
-    reference = words_of(reading.group.answer)
+    reference = lower_words(reading.group.answer)
     if len(reference) < COPIED_WORDS:
         return
     shingles = {tuple(reference[place : place + SHINGLE]) for place in range(len(reference) - SHINGLE + 1)}
@@ -341,7 +341,7 @@ def copies_the_reference(reading: Reading) -> Iterator[Span]:
     if len(shingles) < COPIED_WORDS - SHINGLE:
         return
     for part in reading.parts:
-        words = words_of(part.text)
+        words = lower_words(part.text)
         part_shingles = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
         if len(shingles & part_shingles) >= COPIED_SHARE * len(shingles):
             yield Span(part.turn, part.name, *_stretch(part.text, reference))
@@ -369,7 +369,7 @@ def leaks_the_prompt(reading: Reading) -> Iterator[Span]:
     shingles = {tuple(shown[place : place + SHINGLE]) for place in range(len(shown) - SHINGLE + 1)}
     for part in reading.parts:
         # Requested code often begins with code from the prompt.
-        words = words_of(_FENCE.sub(" ", part.text)) if part.name == TEXT else []
+        words = lower_words(_FENCE.sub(" ", part.text)) if part.name == TEXT else []
         part_shingles = {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
         if len(shingles & part_shingles) >= LEAKED_SHARE * len(shingles):
             yield Span(part.turn, TEXT, *_stretch(part.text, shown))

@@ -90,7 +90,7 @@ class Reading:
     @cached_property
     def words(self) -> list[str]:
         """Its words in lower case."""
-        return _WORD.findall(self.whole.lower())
+        return lower_words(self.whole)
 
     @property
     def last(self) -> TextPart | None:
@@ -141,7 +141,7 @@ class GroupReading:
     def tests(self) -> list[tuple[str, str]]:
         """Calls and results that the prompt shows, such as `assert f(3) == 9`: arguments and value, without spaces."""
         return [
-            (_squeezed(match[1]), _squeezed(match[2].split(",  ")[0].rstrip(".;`'\" ") or match[2]))
+            (squeezed(match[1]), squeezed(match[2].split(",  ")[0].rstrip(".;`'\" ") or match[2]))
             for match in _PAIR.finditer(self.group.prompt[:LONGEST_PART])
         ]
 
@@ -180,16 +180,12 @@ def squeezed(text: str) -> str:
     >>> squeezed("[1, 'a b']")
     '[1,"ab"]'
     """
-    return _squeezed(text)
+    return "".join(text.split()).replace("'", '"')
 
 
-def words_of(text: str) -> list[str]:
+def lower_words(text: str) -> list[str]:
     """The words of a text in lower case."""
     return _WORD.findall(text.lower())
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split()).replace("'", '"')
 
 
 def _parts(rollout: Rollout) -> Iterator[TextPart]:

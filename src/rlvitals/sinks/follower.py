@@ -24,7 +24,7 @@ from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.cursors import FORWARDED, Cursor, cursor_place, read_cursor, write_cursor
 from rlvitals.store.files import make_folder
 from rlvitals.store.findings import event_of
-from rlvitals.store.follower_state import State
+from rlvitals.store.follower_state import FollowerStage
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, is_recorded, read_holder
@@ -196,7 +196,7 @@ class Forwarder:
         self._save("done")
         self.is_over = True
 
-    def _save(self, state: State, error: str = "") -> None:
+    def _save(self, state: FollowerStage, error: str = "") -> None:
         if self._sink is not None:
             self._cursor.memory = self._sink.memory
         self._cursor.enter(state, error)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from rlvitals.codec import encode, parse_shallow
+from rlvitals.codec import NONFINITE, encode, parse_shallow, read_nonfinite
 from rlvitals.records import MAX_ATTEMPT, AttemptNumber, Time
 from rlvitals.store.fields import checked
 from rlvitals.store.files import (
@@ -27,7 +27,7 @@ from rlvitals.store.files import (
     sync_folder,
 )
 from rlvitals.store.layout import EpochDir
-from rlvitals.store.lines import NONFINITE, read_nonfinite, stored_metrics
+from rlvitals.store.lines import stored_metrics
 from rlvitals.store.spreadsheet import csv_line
 
 TRAINING = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second")

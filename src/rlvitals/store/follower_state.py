@@ -15,7 +15,7 @@ from rlvitals.records import Time
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import read_json, replace_file, sync_folder
 
-State = Literal["waiting", "following", "failing", "done"]
+FollowerStage = Literal["waiting", "following", "failing", "done"]
 """waiting: nothing was sent yet. following: what the logs hold is sent. failing: the last attempt raised an error.
 done: the run has ended and everything was sent."""
 
@@ -51,12 +51,12 @@ class FollowerState:
     """The state of one follower. Trackers and targets add how far they have come."""
 
     name: str
-    state: State = "waiting"
+    state: FollowerStage = "waiting"
     error: str = ""
     since: Time = 0.0
     """When the current state began."""
 
-    def enter(self, state: State, error: str = "") -> None:
+    def enter(self, state: FollowerStage, error: str = "") -> None:
         """Set the state, and the time if it is another one."""
         if (state, error) != (self.state, self.error):
             self.since = round(time.time(), 3)

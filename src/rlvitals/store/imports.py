@@ -26,10 +26,10 @@ from rlvitals.store.files import (
 )
 from rlvitals.store.layout import RunDir, Stream
 
-Brought = Stream | Literal["system", "distributions"]
+ImportedLog = Stream | Literal["system", "distributions"]
 """The logs that an import writes."""
 
-LOGS: tuple[Brought, ...] = ("train", "eval", "system", "distributions")
+LOGS: tuple[ImportedLog, ...] = ("train", "eval", "system", "distributions")
 
 
 def read_import(run_dir: RunDir) -> dict[str, Any] | None:
@@ -60,7 +60,7 @@ class ImportLogs:
 
     def __init__(self, run_dir: RunDir, record: dict[str, Any], *, is_restart: bool) -> None:
         self._dir, self._is_restart = run_dir, is_restart
-        self._files: dict[Brought, BinaryIO] = {}
+        self._files: dict[ImportedLog, BinaryIO] = {}
         self._rollouts: dict[int, list[bytes]] = {}
         """Groups of rollouts by step, since the last commit."""
         make_folder(run_dir.logs)
@@ -70,7 +70,7 @@ class ImportLogs:
         else:
             self._cut_back(record)
 
-    def add(self, log: Brought, line: bytes) -> None:
+    def add(self, log: ImportedLog, line: bytes) -> None:
         """Append a line. The next commit syncs it to disk."""
         file = self._files.get(log)
         if file is None:
@@ -137,7 +137,7 @@ class ImportLogs:
     def _sizes(self) -> dict[str, int]:
         return {log: path.stat().st_size for log in LOGS if (path := self._dir.log(log)).exists()}
 
-    def _draft(self, log: Brought) -> Path:
+    def _draft(self, log: ImportedLog) -> Path:
         path = self._dir.log(log)
         return path.with_name(f".{path.name}.import.tmp")
 

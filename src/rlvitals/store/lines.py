@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from rlvitals.codec import NEWLINE, dumps, parse_json, parse_shallow
+from rlvitals.codec import NEWLINE, NONFINITE, dumps, parse_json, parse_shallow, read_nonfinite, write_nonfinite
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, RESERVED, Row
 from rlvitals.values import Value
 
-MOMENTS, NONFINITE, GAP = "_m", "_nonfinite", "_gap"
+MOMENTS, GAP = "_m", "_gap"
 
 
 class BadLine(ValueError):
@@ -116,30 +116,6 @@ def decode(line: bytes) -> Row:
         values=_values(moments) if moments is not None else {},
         gap=_gap(gap),
     )
-
-
-def write_nonfinite(numbers: Mapping[str, float]) -> str:
-    """The stored form of non-finite numbers.
-
-    >>> write_nonfinite({"loss": float("nan"), "kl": float("-inf")})
-    'loss=nan kl=-inf'
-    """
-    names = {name: name.replace("%", "%25").replace(" ", "%20") for name in numbers}
-    return " ".join(f"{names[name]}={float(number)}" for name, number in numbers.items())
-
-
-def read_nonfinite(text: str) -> dict[str, float]:
-    """Parse the stored form. Words that are not such a pair are skipped.
-
-    >>> read_nonfinite("loss=nan grad%20norm=inf oops")
-    {'loss': nan, 'grad norm': inf}
-    """
-    found = {}
-    for word in text.split(" "):
-        name, _, value = word.rpartition("=")
-        if name and value in ("nan", "inf", "-inf"):
-            found[name.replace("%20", " ").replace("%25", "%")] = float(value)
-    return found
 
 
 def _values(moments: Any) -> dict[str, Value]:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlvitals.codec import encode, leaves, parse_shallow, to_json
+from rlvitals.codec import NONFINITE, encode, leaves, parse_shallow, read_nonfinite, to_json, write_nonfinite
 from rlvitals.masking import MASK, Masking, matches
 from rlvitals.records import RESERVED, Group
 from rlvitals.store.archive import open_log
@@ -31,7 +31,7 @@ from rlvitals.store.files import make_folder, read_json, replace_file
 from rlvitals.store.findings import read_events
 from rlvitals.store.images import Image, read_images
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lines import MOMENTS, NONFINITE, read_nonfinite, write_nonfinite
+from rlvitals.store.lines import MOMENTS
 from rlvitals.store.rollouts import group_line
 
 LEFT_OUT = "(left out)"

@@ -31,7 +31,7 @@ LARGEST_CHUNK = 50
 Texts = tuple[str, str]
 """A prediction and its reference."""
 
-Progress = Callable[[str, int], None]
+OnProgress = Callable[[str, int], None]
 """Called with a metric's name and the number of its pairs that are done."""
 
 
@@ -112,7 +112,7 @@ def evaluate(
     *,
     options: ScoreOptions | None = None,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> dict[str, Corpus]:
     """The result of each of the given metrics (names in METRICS) over all pairs."""
     options = options or ScoreOptions()
@@ -138,7 +138,7 @@ def _check_sizes(pairs: list[Texts]) -> None:
 
 
 def _evaluate_one(
-    name: str, pairs: list[Texts], options: ScoreOptions, pool: ProcessPoolExecutor | None, report: Progress
+    name: str, pairs: list[Texts], options: ScoreOptions, pool: ProcessPoolExecutor | None, report: OnProgress
 ) -> Corpus:
     if name == "corpus_bleu":
         result: Score | Corpus = textscore.corpus_bleu(*_columns(pairs))

@@ -8,11 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvitals.codec import encode
+from rlvitals.codec import NONFINITE, encode, write_nonfinite
 from rlvitals.errors import needs
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import Stream
-from rlvitals.store.lines import NONFINITE, write_nonfinite
 from rlvitals.store.spreadsheet import csv_line
 from rlvitals.views.run import RunView
 

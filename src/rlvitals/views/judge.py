@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from rlvitals.health.history import MOST_FINDINGS, History
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rows import Fields, is_training_row
-from rlvitals.records import Finding, HealthEvent
+from rlvitals.health.rows import is_training_row
+from rlvitals.records import Fields, Finding, HealthEvent
 from rlvitals.store.lines import as_float
 
 MAX_BUCKETS = 240

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import GONE
-from rlvitals.health.rows import Fields, RowReader, rows_of_log, rows_of_run
+from rlvitals.health.rows import RowReader, rows_of_log, rows_of_run
 from rlvitals.importers import Growth, LogTail
-from rlvitals.records import HealthEvent, Row
+from rlvitals.records import Fields, HealthEvent, Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import event_of
 from rlvitals.store.layout import Forwarded, RunDir, as_named

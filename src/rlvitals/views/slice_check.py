@@ -14,8 +14,7 @@ from rlvitals.catalog import slices
 from rlvitals.errors import ConfigError
 from rlvitals.health.case import Case
 from rlvitals.health.history import VERDICTS, verdict_of
-from rlvitals.health.rows import Fields
-from rlvitals.records import Finding, Verdict
+from rlvitals.records import Fields, Finding, Verdict
 from rlvitals.splits import is_held_out
 from rlvitals.views.check import Listed, Report, check_source, report_on
 from rlvitals.views.judge import Judge

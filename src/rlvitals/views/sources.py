@@ -15,9 +15,9 @@ from rlvitals.errors import ConfigError, RlvitalsError, did_you_mean
 from rlvitals.health import rulebook
 from rlvitals.health.entries import is_line
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rows import Fields, rows_of_log, rows_of_run
+from rlvitals.health.rows import rows_of_log, rows_of_run
 from rlvitals.importers import ForeignLog
-from rlvitals.records import HealthEvent
+from rlvitals.records import Fields, HealthEvent
 from rlvitals.views.judge import Judge
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record, when

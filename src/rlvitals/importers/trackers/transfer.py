@@ -21,7 +21,7 @@ from typing import Any, Literal
 from rlvitals.codec import encode
 from rlvitals.config import planned_steps
 from rlvitals.errors import ConfigError, RlvitalsError, RunExists, RunLocked, RunUnreadable, SourceError
-from rlvitals.importers.base import Fields, ForeignLog
+from rlvitals.importers.base import ForeignLog
 from rlvitals.importers.into_run import stream_of
 from rlvitals.importers.steps import RestartWatch
 from rlvitals.importers.trackers.address import Address
@@ -29,7 +29,7 @@ from rlvitals.importers.trackers.base import Page, RemoteRun, RunCard, Source
 from rlvitals.importers.trackers.registry import open_source
 from rlvitals.importers.trackers.rows import counter_name
 from rlvitals.masking import mask_text, masked
-from rlvitals.records import Attempt, RunInfo, Status
+from rlvitals.records import Attempt, Fields, RunInfo, Status
 from rlvitals.store.cards import new_id, write_attempts, write_config, write_info
 from rlvitals.store.files import make_folder
 from rlvitals.store.imports import ImportLogs, read_import, write_import
@@ -42,7 +42,7 @@ from rlvitals.store.rollouts import group_line
 LONGEST_NAME = 60
 """The most characters of a run's name in its folder's name."""
 
-Outcome = Literal["new", "continued", "unchanged", "failed"]
+ImportOutcome = Literal["new", "continued", "unchanged", "failed"]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -54,7 +54,7 @@ class Brought:
     name: str
     id: str
     path: Path
-    outcome: Outcome = "unchanged"
+    outcome: ImportOutcome = "unchanged"
     rows: int = 0
     eval_rows: int = 0
     samples: int = 0
@@ -370,7 +370,7 @@ class _Import:
             with contextlib.suppress(ConfigError, RunLocked, RunUnreadable, OSError):  # the settings hold them, too
                 FolderMarks(self._dir.root.absolute().parent).mark(self._dir.root.absolute().name, wanted)
 
-    def _brought(self, outcome: Outcome, record: dict[str, Any], added: int) -> Brought:
+    def _brought(self, outcome: ImportOutcome, record: dict[str, Any], added: int) -> Brought:
         memory = record.get("memory", {})
         counts = memory.get("counts", {})
         return Brought(
