@@ -14,6 +14,8 @@ from typing import Any
 
 MOST_ANSWER_BYTES = 2**16
 """Bytes of an answer that are read. Services return the id of a message within the first few hundred."""
+LONGEST_ASKED = 86400.0
+"""Seconds that a server may ask to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,8 @@ def send(sending: Sending, timeout: float) -> Reply:
             body = b""
             with contextlib.suppress(OSError, HTTPException):
                 body = error.read(MOST_ANSWER_BYTES)
-            again = error.code >= 500 or error.code in (408, 429)
-            return Reply(
-                error.code,
-                f"HTTP {error.code}",
-                again,
-                retry_after=_seconds(error.headers.get("Retry-After") or ""),
-                body=body,
-            )
+            wait = retry_after(error.headers.get("Retry-After"))
+            return Reply(error.code, f"HTTP {error.code}", may_pass(error.code), retry_after=wait, body=body)
     except URLError as error:
         reason = error.reason
         if isinstance(reason, TimeoutError):
@@ -89,15 +85,29 @@ def send(sending: Sending, timeout: float) -> Reply:
         return Reply(problem=type(error).__name__, may_help=True, is_doubtful=True)
 
 
-def _seconds(header: str) -> float | None:
-    """The value of `Retry-After` in seconds; it may be a date."""
+def may_pass(status: int) -> bool:
+    """Whether a request that a server refused with this status may be accepted later.
+
+    >>> may_pass(503), may_pass(429), may_pass(501), may_pass(404)
+    (True, True, False, False)
+    """
+    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
+
+
+def retry_after(header: str | None) -> float | None:
+    """The seconds that a `Retry-After` header asks to wait: a number, or a date, at most a day.
+
+    >>> retry_after("2"), retry_after("soon"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT")
+    (2.0, None, 0.0)
+    """
+    if not header:
+        return None
     with contextlib.suppress(ValueError):
         seconds = float(header)
-        return seconds if 0 <= seconds < 86400 else None
-    if header:
-        from email.utils import parsedate_to_datetime
-        from time import time
+        return seconds if 0 <= seconds <= LONGEST_ASKED else None
+    from email.utils import parsedate_to_datetime
+    from time import time
 
-        with contextlib.suppress(ValueError, TypeError):
-            return min(max(0.0, parsedate_to_datetime(header).timestamp() - time()), 86400.0)
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        return min(max(0.0, parsedate_to_datetime(header).timestamp() - time()), LONGEST_ASKED)
     return None

@@ -197,7 +197,7 @@ def read_pairs(text: str) -> LineReading | None:
     """The counts and the named numbers in a line; None if it has none.
 
     >>> read_pairs("Epoch:[1/1](20/4292), loss: 0.66, acc: 43.2%, 1.2k tok/s")[:2]
-    ({'Epoch': Count(number=1, total=1), '': Count(number=20, total=4292)}, {'loss': 0.66, 'acc': 0.432})
+    ({'Epoch': StepCount(number=1, total=1), '': StepCount(number=20, total=4292)}, {'loss': 0.66, 'acc': 0.432})
     """
     if len(text) > MAX_LINE or _DIGIT.search(text) is None:
         return None

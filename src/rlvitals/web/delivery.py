@@ -30,6 +30,7 @@ from rlvitals.store.files import open_regular, read_whole, stamp
 from rlvitals.store.inbox import hash_of, run_files
 from rlvitals.store.layout import RunDir, is_appended
 from rlvitals.store.lock import is_recorded
+from rlvitals.webhook import may_pass
 
 PATIENCE = 60.0
 """Seconds without a response after which a push gives up. With `--follow`, it retries while the run is being written.
@@ -86,7 +87,7 @@ class PushServer:
             return answer
         if status == 409 and "size" in answer:
             raise Disagreement(reason)
-        if status >= 500 or status in (408, 429):
+        if may_pass(status):
             raise Unreachable(reason)
         raise RunError(f"{self.shown} refuses the push: {reason}")
 

@@ -27,15 +27,13 @@ from rlvitals.importers.trackers.address import Address
 from rlvitals.masking import mask_text
 from rlvitals.records import Group, Row, Status
 from rlvitals.store.distributions import Logged
+from rlvitals.webhook import may_pass, retry_after
 
 T = TypeVar("T")
 
 TRIES = 7
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds between tries. The wait doubles each time, and is longer if the server requests it."""
-
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
-"""HTTP statuses of temporary errors."""
 
 _UNREACHABLE = frozenset(
     {"ConnectError", "ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ReadError", "WriteError",
@@ -166,9 +164,10 @@ class Source(ABC):
             error = met[0]
             if not left or not self.may_pass(error):
                 raise self._explained(error, what) from error
-            pause = max(retry_after(error), wait * random.uniform(0.75, 1.25))  # noqa: S311 - so that several imports do not retry at once
+            pause = max(_asked_wait(error), wait * random.uniform(0.75, 1.25))  # noqa: S311 - so that several imports do not retry at once
+            pause = min(pause, 10 * LONGEST_WAIT)
             self._tell(f"{self.scheme} does not answer ({words_of(error)[:80]}): trying again in {pause:.0f} s")
-            time.sleep(min(pause, 10 * LONGEST_WAIT))
+            time.sleep(pause)
             wait = min(2 * wait, LONGEST_WAIT)
         raise AssertionError  # the loop returns or raises
 
@@ -176,7 +175,7 @@ class Source(ABC):
         """Whether an error is temporary, so that a retry may succeed."""
         status = status_of(error)
         if status is not None:
-            return status in PASSING
+            return may_pass(status)
         return any(
             isinstance(one, ConnectionError | TimeoutError) or type(one).__name__ in _UNREACHABLE
             for one in chain(error)
@@ -243,13 +242,13 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def retry_after(error: BaseException) -> float:
-    """The seconds that a server asks to wait; 0 if it does not."""
+def _asked_wait(error: BaseException) -> float:
+    """The seconds that the server of an error asks to wait; 0 if it does not."""
     for one in chain(error):
         headers = getattr(getattr(one, "response", None), "headers", None)
         header = headers.get("retry-after") if isinstance(headers, Mapping) else None
-        if isinstance(header, str) and header.isdecimal() and len(header) < 5:
-            return float(header)
+        if isinstance(header, str) and (seconds := retry_after(header)) is not None:
+            return seconds
     return 0.0
 
 

@@ -17,7 +17,6 @@ The key comes from the environment alone. It is in no log, no error and no file,
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import http.client
 import json
 import os
@@ -43,12 +42,11 @@ from rlvitals.train.teachers.base import (
     read_object,
     read_scores,
 )
+from rlvitals.webhook import may_pass, retry_after
 
 T = TypeVar("T")
 
 MAX_ANSWER_BYTES = 2**20
-PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses that another try may not meet."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_QUOTED = 2000
@@ -223,8 +221,8 @@ class JudgeClient:
             raise _Failed(too_late)
         if response.status != http.client.OK:
             why = f"HTTP {response.status}: {content[:2000].decode('utf-8', 'replace')}"
-            wait = _wait_of(response.headers.get("Retry-After"))
-            raise _Failed(why, wait=wait, is_final=response.status not in PASSING)
+            wait = retry_after(response.headers.get("Retry-After"))
+            raise _Failed(why, wait=wait, is_final=not may_pass(response.status))
         if len(content) > MAX_ANSWER_BYTES:
             raise _Failed(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
         try:
@@ -295,19 +293,3 @@ def _objection(reply_text: str, why: str) -> list[dict[str, str]]:
     """What the next try adds to the question: the reply without a verdict, and what is wrong with it."""
     wish = f"This cannot be read ({why}). Answer the question with one JSON object and nothing else."
     return [{"role": "assistant", "content": reply_text[:MAX_QUOTED]}, {"role": "user", "content": wish}]
-
-
-def _wait_of(header: str | None) -> float | None:
-    """The seconds a Retry-After header asks for: a number or a date.
-
-    >>> _wait_of("2"), _wait_of("soon"), _wait_of("Wed, 21 Oct 2015 07:28:00 GMT")
-    (2.0, None, 0.0)
-    """
-    if header is None:
-        return None
-    with contextlib.suppress(ValueError):
-        seconds = float(header)
-        return seconds if 0 <= seconds < float("inf") else None
-    with contextlib.suppress(ValueError, TypeError, OverflowError):
-        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    return None
