@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.masking import masked
+from rlvitals.values import is_number, is_whole
 from rlvitals.yaml_reader import read_yaml
 
 ActionMode = Literal["advise", "asked", "act"]
@@ -334,7 +335,7 @@ def planned_steps(config: Mapping[str, Any]) -> int | None:
     named = by_last_name(config)
     for key in ("total_steps", "max_steps", "total_training_steps"):
         value = named.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if is_whole(value) and value > 0:
             return value
     return None
 
@@ -352,14 +353,14 @@ def _whole(merged: Mapping[str, Any], key: str, least: int) -> int | None:
     value = merged.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value) or value < least:
         raise ConfigError(f"{key} must be a whole number of at least {least}, not {value!r}")
     return value
 
 
 def _seconds(merged: Mapping[str, Any], key: str, default: float) -> float:
     value = merged.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if not is_number(value) or not value >= 0:
         raise ConfigError(f"{key} must be a number of seconds, not {value!r}")
     return float(value)
 
@@ -510,7 +511,7 @@ def _hardware(value: Any) -> float | None:
         return None
     if value is True:
         return HARDWARE_SECONDS
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0.1:
+    if is_number(value) and value >= 0.1:
         return float(value)
     raise ConfigError(f"hardware must be a number of seconds between samples (at least 0.1), or False, not {value!r}")
 
@@ -518,7 +519,7 @@ def _hardware(value: Any) -> float | None:
 def _megabytes(value: Any) -> float | None:
     if value is None or value is False:
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+    if is_number(value) and value > 0:
         return float(value)
     raise ConfigError(f"rollout_megabytes must be a number of megabytes above 0, or False, not {value!r}")
 
@@ -526,6 +527,6 @@ def _megabytes(value: Any) -> float | None:
 def _fsync(value: Any) -> str | float:
     if value in ("never", "finish", "always"):
         return str(value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+    if is_number(value) and value > 0:
         return float(value)
     raise ConfigError(f"fsync must be 'never', 'finish', 'always' or a number of seconds, not {value!r}")

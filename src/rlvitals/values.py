@@ -21,12 +21,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from reprlib import repr as short
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 Kind = Literal["mean", "sum", "min", "max", "std", "sample_std", "var", "count", "last"]
 """What the finished number is. `std` and `var` divide by the count (population), `sample_std` by the count less one."""
 
 KINDS: tuple[str, ...] = get_args(Kind)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number. True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer. True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rlvitals.adapters.framework import caller
 from rlvitals.adapters.trl_groups import Decode, ScoredBatch, groups_of
 from rlvitals.errors import ConfigError
 from rlvitals.guard import Once, guarded, value_or, words_of
+from rlvitals.values import is_whole
 
 if TYPE_CHECKING:
     from rlvitals.capture.run import Run
@@ -48,7 +49,7 @@ def checked(rollouts: Any, tokens: Any) -> RolloutSettings:
     """Check the settings of the callback. Raises ConfigError."""
     if not isinstance(rollouts, bool) and (not isinstance(rollouts, int) or rollouts < 1):
         raise ConfigError(f"rollouts must be True, False, or a number of steps from one to the next, not {rollouts!r}")
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+    if not is_whole(tokens) or tokens < 0:
         raise ConfigError(f"rollout_tokens must be how many rollouts of a step keep their tokens, not {tokens!r}")
     every = None if rollouts is False else int(rollouts)
     return RolloutSettings(every, tokens)

@@ -22,6 +22,7 @@ from rlvitals.guard import Once, guarded, words_of
 from rlvitals.health.actions import Controls, Declined, RequestOutcome, perform
 from rlvitals.records import Request
 from rlvitals.terminal import logger
+from rlvitals.values import is_number
 
 T = TypeVar("T")
 
@@ -224,7 +225,7 @@ def _scale(scheduler: Any, factor: float) -> None:
         kept = getattr(scheduler, key, None)
         if isinstance(kept, list | tuple):
             setattr(scheduler, key, [_times(rate, factor) for rate in kept])
-        elif isinstance(kept, float | int) and not isinstance(kept, bool):
+        elif is_number(kept):
             setattr(scheduler, key, kept * factor)
 
 

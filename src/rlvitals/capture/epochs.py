@@ -35,6 +35,7 @@ from rlvitals.store.epochs import SCORES, TRAINING, Cell, EpochRow, EpochStore, 
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.store.process import renew_after_fork
 from rlvitals.terminal import escaped_json, logger
+from rlvitals.values import is_whole
 
 if TYPE_CHECKING:
     from rlvitals.health.rulebook import Rulebook
@@ -166,7 +167,7 @@ class MetricsTracker:
 
     def set_total_epochs(self, total: int) -> None:
         """Set the planned number of epochs, from which the remaining time is estimated."""
-        if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+        if not is_whole(total) or total < 1:
             raise ConfigError(f"the number of epochs must be a whole number of at least 1, not {total!r}")
         self._total = total
 
@@ -359,7 +360,7 @@ def _check(folder: Path, display: str, **counts: int | None) -> None:
     """Raise ConfigError for invalid arguments."""
     console.check(display)
     for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        if count is not None and (not is_whole(count) or count < 1):
             raise ConfigError(f"{name} must be a whole number of at least 1, not {count!r}")
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"output_dir={str(folder)!r} is a file; name a folder")

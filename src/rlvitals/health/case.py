@@ -28,6 +28,7 @@ from rlvitals.health.slices import Slices
 from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import Trail
 from rlvitals.records import RESERVED, OpenPhase
+from rlvitals.values import is_number
 
 __all__ = ["Case", "RunFamily", "SignalSource", "Taken"]
 
@@ -356,7 +357,7 @@ class Case:
         if names not in self._numbers:
             values = (self.config.get(name) for name in names)
             self._numbers[names] = next(
-                (float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)),
+                (float(value) for value in values if is_number(value)),
                 None,
             )
         return self._numbers[names]

@@ -25,6 +25,7 @@ from rlvitals.health import conditions
 from rlvitals.health.case import SignalSource
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.records import ACTIONS, KINDS, SEVERITIES, Action, Severity
+from rlvitals.values import is_number, is_whole
 
 FAMILIES = ("policy", "preference", "other")
 MAX_HOLD = 60
@@ -292,11 +293,11 @@ def _checked(key: str, value: Any, rule: Rule, place: EntryPlace) -> Any:
         return _texts(key, value, here)
     if key == "variants":
         return _variants(value, rule, place)
-    if key == "warm_up" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+    if key == "warm_up" and (not is_whole(value) or value < 0):
         raise RuleError(f"{here}: warm_up is a number of points, not {value!r}")
     if key in ("enabled", "certain") and not isinstance(value, bool):
         raise RuleError(f"{here}: {key} is true or false, not {value!r}")
-    if key == "confidence" and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
+    if key == "confidence" and (not is_number(value) or not 0 <= value <= 1):
         raise RuleError(f"{here}: confidence is between 0 and 1, not {value!r}")
     if key in ("function", "when"):
         return _text(key, value, here)
@@ -314,7 +315,7 @@ def _numbers(value: Any, rule: Rule, place: EntryPlace) -> dict[str, float]:
         raise RuleError(f"{place.at('numbers')}: numbers is a mapping of names to numbers, not {value!r}")
     for name, number in value.items():
         # The comparison rejects NaN and integers that are too large for a float.
-        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
+        if not is_number(number) or not abs(number) <= sys.float_info.max:
             raise RuleError(f"{place.at('numbers', name)}: {name} must be a number, not {number!r}")
     return rule.numbers | {str(name): float(number) for name, number in value.items()}
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from rlvitals.records import Fields
+from rlvitals.values import is_number
 
 MAX_DEPTH = 16
 
@@ -124,7 +125,7 @@ def time_of(value: object) -> float | None:
             return datetime.fromisoformat(value).timestamp()
         except (ValueError, OverflowError, OSError):
             value = number_in(value)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         return None
     while value > EARLIEST * 100:  # milliseconds, microseconds
         value /= 1000

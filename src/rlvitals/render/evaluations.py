@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import number
+from rlvitals.values import is_number
 
 SHOWN_FIELDS = 8
 """Columns besides `step` for evaluations without an agent's statistics."""
@@ -63,7 +64,7 @@ def trend_line(stats: Mapping[str, Any]) -> str:
     accuracy: Any = stats.get("accuracy")
     total = _whole(stats.get("total_samples"))
     found, read = _whole(stats.get("found_correct_email")), _whole(stats.get("read_correct_email"))
-    share = f"{accuracy * 100:5.1f}" if _is_number(accuracy) else "    -"
+    share = f"{accuracy * 100:5.1f}" if is_number(accuracy) else "    -"
     return (
         f"Step {stats['step']:4d}: Acc={share}%, "
         f"Found={found}/{total}, Read={read}/{total}, Repeats={_whole(stats.get('total_repeated_searches'))}"
@@ -104,11 +105,11 @@ def _ends(run: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _plain_table(listed: list[dict[str, Any]]) -> Table:
-    names = list(dict.fromkeys(name for stats in listed for name, value in stats.items() if _is_number(value)))
+    names = list(dict.fromkeys(name for stats in listed for name, value in stats.items() if is_number(value)))
     names = ["step", *[name for name in names if name != "step"][:SHOWN_FIELDS]]
     table = _table(names)
     for stats in listed:
-        table.add_row(*[number(value) if _is_number(value := stats.get(name)) else "-" for name in names])
+        table.add_row(*[number(value) if is_number(value := stats.get(name)) else "-" for name in names])
     return table
 
 
@@ -141,13 +142,13 @@ def _fields_table(letters: list[str], runs: list[dict[str, Any]]) -> Table:
     table = _table(["", *letters])
     table.columns[0].justify = "left"
     single = [run["evaluations"][0] for run in runs]
-    for name in dict.fromkeys(name for stats in single for name, value in stats.items() if _is_number(value)):
+    for name in dict.fromkeys(name for stats in single for name, value in stats.items() if is_number(value)):
         table.add_row(Text(name), *[_cell(name, stats.get(name)) for stats in single])
     return table
 
 
 def _cell(metric: str, value: Any) -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return "-"
     return f"{value:.1%}" if metric == "accuracy" else number(value)
 
@@ -166,7 +167,3 @@ def _table(names: list[str]) -> Table:
 
 def _whole(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,6 +13,7 @@ from rlvitals.render.epoch_table import COLUMNS, SIGNED, WEIGHTS
 from rlvitals.render.numbers import duration, moment, number, setting
 from rlvitals.render.run_plots import Picture
 from rlvitals.render.transcript import transcript
+from rlvitals.values import is_number
 
 MOST_EPOCHS = 30
 MOST_EVALUATIONS = 30
@@ -142,11 +143,11 @@ def evaluations_table(facts: Mapping[str, Any]) -> ReportTable:
     counts: dict[str, int] = {}
     for stats in listed:
         for name, value in stats.items():
-            if _is_number(value) and name != "step":
+            if is_number(value) and name != "step":
                 counts[name] = counts.get(name, 0) + 1
     names = sorted(facts.get("names", counts), key=lambda name: -counts[name])[: MOST_COLUMNS - 1]  # ties: scores first
     rows = [
-        [number(stats["step"]), *[number(value) if _is_number(value := stats.get(name)) else "-" for name in names]]
+        [number(stats["step"]), *[number(value) if is_number(value := stats.get(name)) else "-" for name in names]]
         for stats in listed[-MOST_EVALUATIONS:]
     ]
     notes = []
@@ -236,10 +237,6 @@ def _signed(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"+{number(value)}" if name in SIGNED and value > 0 else number(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _drawn(picture: Picture | None) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from rlvitals.health.rulebook import shipped
 from rlvitals.records import KINDS, SEVERITIES, Group, Rollout
 from rlvitals.scan import exploits, habits
 from rlvitals.scan.reading import TEXT, Reading, Span, TextPart
+from rlvitals.values import is_number
 from rlvitals.yaml_reader import read_yaml_with_lines
 
 FindSpans = Callable[[Reading], Iterable[Span]]
@@ -158,7 +159,7 @@ def _rule(name: str, entry: Mapping[str, Any], at: Callable[..., str]) -> Rule:
     if kind not in KINDS:
         known = f"{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
         raise ConfigError(f"{at('kind')}: {kind!r} is not a kind.{known}")
-    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
+    if share is not None and (not is_number(share) or not 0 <= share <= 1):
         raise ConfigError(f"{at('share')}: share is between 0 and 1, not {share!r}")
     for key in ("title", "advice"):
         if not isinstance(entry.get(key, ""), str):

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 from rlvitals.config import interpolate
 from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.values import is_number
 from rlvitals.yaml_reader import parse_yaml, read_yaml
 
 S = TypeVar("S")
@@ -180,7 +181,7 @@ def _checked(value: Any, kind: Any, name: str, file: str | None) -> Any:
             words = (value,) if isinstance(value, str) else () if value is None else value
             if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words):
                 return tuple(words)
-        elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
+        elif option is float and is_number(value):
             return float(value)
         elif type(value) is option:  # not isinstance, which accepts a boolean as an int
             return value

@@ -21,6 +21,7 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import RESERVED, SEVERITIES, Finding
 from rlvitals.render.charts import ChartSeries
 from rlvitals.splits import held_out_name
+from rlvitals.values import is_number
 from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
@@ -243,7 +244,7 @@ class Watched:
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
         for taken, value in row.items():
-            if taken in RESERVED or isinstance(value, bool) or not isinstance(value, float | int):
+            if taken in RESERVED or not is_number(value):
                 continue
             name = self._shown_name(taken)
             trace = self._traces.get(name)

@@ -20,6 +20,7 @@ from rlvitals.records import MAX_STEP
 from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.ranks import finish
+from rlvitals.values import is_whole
 from rlvitals.views.query import StoredRun
 
 Weight = Literal["counts", "samples", "rows"]
@@ -166,7 +167,7 @@ class EpochRows:
                 f"the end of an epoch of {self.view.path} is unknown: no row has an epoch. "
                 f"Give steps_per_epoch (on the command line: --steps-per-epoch N)."
             )
-        if isinstance(steps_per_epoch, bool) or not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
+        if not is_whole(steps_per_epoch) or steps_per_epoch < 1:
             raise ConfigError(f"steps_per_epoch is a whole number of at least 1, not {steps_per_epoch!r}")
         labels = np.maximum((self.steps - self._first_step()) // steps_per_epoch, 0) + 1
         return labels, f"steps_per_epoch = {steps_per_epoch}"

@@ -22,6 +22,7 @@ from rlvitals.splits import held_out_name, is_of_whole_training
 from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
+from rlvitals.values import is_number
 from rlvitals.views.discovery import near_directory
 from rlvitals.views.query import StoredRun
 from rlvitals.views.run import RunView
@@ -182,10 +183,7 @@ def numbers_of(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of all numbers in some evaluations, the scores first."""
     return scores_first(
         dict.fromkeys(
-            name
-            for stats in evaluations
-            for name, value in stats.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
+            name for stats in evaluations for name, value in stats.items() if is_number(value) and name != "step"
         )
     )
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from rlvitals.errors import ConfigError, NotComparable, UnknownMetric, did_you_mean
 from rlvitals.render.numbers import number
+from rlvitals.values import is_number
 from rlvitals.views.gate_measures import Measure, Measured, curve_of
 from rlvitals.views.run import RunView
 from rlvitals.yaml_reader import read_yaml
@@ -148,7 +149,7 @@ def read_rules(path: str | os.PathLike[str]) -> RuleFile:
         raise ConfigError(f"{os.fspath(path)!r}: rules is a list of texts such as 'reward>=0.8'")
     if not isinstance(margins, Mapping):
         raise ConfigError(f"{os.fspath(path)!r}: margins is a mapping such as speed: 5%")
-    if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int | float)):
+    if alpha is not None and not is_number(alpha):
         raise ConfigError(f"{os.fspath(path)!r}: alpha is a number, not {alpha!r}")
     return RuleFile(
         [parse_rule(rule) for rule in rules],

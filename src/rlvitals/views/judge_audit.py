@@ -12,6 +12,7 @@ from rlvitals.codec import parse_json
 from rlvitals.compute.judge_audit import Audit, HeldAnswer, HeldPair, audit, audit_pairs
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.store.files import read_whole
+from rlvitals.values import is_number
 
 COLUMNS = (
     "gold", "verdict", "preferred", "preferred_swapped", "score", "length", "length_a", "length_b", "answer", "a", "b",
@@ -175,7 +176,7 @@ def _length(at: _At, number: str, text: str) -> float | None:
     if given is None:
         content = row.get(named[text])
         return float(len(content)) if isinstance(content, str) else None
-    if isinstance(given, bool) or not isinstance(given, int | float) or given < 0:
+    if not is_number(given) or given < 0:
         raise ConfigError(f"{path}, line {line}: {named[number]} is a length, not {given!r}")
     return float(given)
 
@@ -185,6 +186,6 @@ def _step(at: _At) -> int | None:
     step = row.get(named["step"])
     if step is None:
         return None
-    if isinstance(step, bool) or not isinstance(step, int | float) or step != int(step):
+    if not is_number(step) or step != int(step):
         raise ConfigError(f"{path}, line {line}: {named['step']} is a whole number, not {step!r}")
     return int(step)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rlvitals import catalog
 from rlvitals.config import flatten
 from rlvitals.store.layout import RunDir
+from rlvitals.values import is_whole
 from rlvitals.views.query import StoredRun
 from rlvitals.views.settings import setting_of
 
@@ -121,7 +122,7 @@ def gpus_of(view: StoredRun) -> HeldGpus:
         return HeldGpus(None, "")
     for names in _GPU_SETTINGS:
         counts = [setting_of(settings, name) for name in names]
-        if all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
+        if all(is_whole(count) for count in counts):
             product = math.prod(counts)
             if product > 0:
                 return HeldGpus(product, f"from the setting{'s' if len(names) > 1 else ''} {' and '.join(names)}")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvitals.contract import Importance, Sweep, SweepRun, SweepSetting
+from rlvitals.values import is_number
 from rlvitals.views.settings import is_bookkeeping, varying
 
 FEW_RUNS = 5
@@ -120,7 +121,7 @@ def _of_categories(values: Sequence[str], targets: NDArray[Any]) -> tuple[float,
 
 def _setting(key: str, values: Sequence[Any]) -> SweepSetting:
     known = [value for value in values if value is not None]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+    if all(is_number(value) for value in known):
         low, high = float(min(known)), float(max(known))
         return {"key": key, "kind": "number", "is_log": low > 0 and high / low >= LOGARITHMIC, "words": []}
     return {"key": key, "kind": "category", "is_log": False, "words": sorted(set(map(_word, known)))}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_number, step_in, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_usable, step_in, whole
 from rlvitals.importers.dumps.chatml import completion_fields
 
 _KEYS = frozenset({"task_id", "sample_idx", "head_version", "tail_version", "prompt", "completion"})
@@ -44,7 +44,7 @@ class Areal(LineForm):
             "policy_version": row["head_version"],
             "meta": {"task_id": row["task_id"]},
         }
-        if is_number(length) and is_number(prompt_length):
+        if is_usable(length) and is_usable(prompt_length):
             rollout["trainable_tokens"] = length - prompt_length
         group = {"prompt": str(row["prompt"]), "rollouts": [rollout]}
         return RowContents(whole(row["tail_version"], step_in(path.parent.name)), group, self.split_of(path) or "train")

@@ -271,7 +271,7 @@ def held_out(names: Iterable[str]) -> Split:
     return "validation" if any(_HELD_OUT.search(name) for name in names) else "train"
 
 
-def is_number(value: Any) -> TypeGuard[float]:
+def is_usable(value: Any) -> TypeGuard[float]:
     """Whether a value is a number that can be used: NaN is, an infinity is not."""
     return isinstance(value, int | float) and not (isinstance(value, float) and math.isinf(value))
 
@@ -290,7 +290,7 @@ def whole(value: Any, otherwise: int) -> int:
     """A row's step as an integer; `otherwise` if it is not a number."""
     if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
         return int(value)
-    return int(value) if is_number(value) and abs(value) <= MAX_STEP else otherwise
+    return int(value) if is_usable(value) and abs(value) <= MAX_STEP else otherwise
 
 
 def inner(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -303,4 +303,4 @@ def numbers(values: Any) -> list[float] | None:
     """A list of floats, with NaN for missing numbers; None if the value is not a list."""
     if not isinstance(values, list):
         return None
-    return [float(value) if is_number(value) else math.nan for value in values]
+    return [float(value) if is_usable(value) else math.nan for value in values]

@@ -23,7 +23,7 @@ from rlvitals.importers.dumps.base import (
     Split,
     document,
     inner,
-    is_number,
+    is_usable,
     outcome_of,
     parsed,
 )
@@ -101,7 +101,7 @@ def _contents(sample: Mapping[str, Any]) -> RowContents:
     failed = inner(sample, "error").get("message")
     given, messages = sample.get("input"), _resolved(sample.get("messages"), attached)
     usage = [item for item in inner(sample, "model_usage").values() if isinstance(item, Mapping)]
-    total = [item["total_tokens"] for item in usage if is_number(item.get("total_tokens"))]
+    total = [item["total_tokens"] for item in usage if is_usable(item.get("total_tokens"))]
     rollout: dict[str, Any] = {
         **({"messages": messages} if are_messages(messages) else {"completion": _completion(sample)}),
         "reward": reward,
@@ -125,7 +125,7 @@ def _contents(sample: Mapping[str, Any]) -> RowContents:
 def _value(value: Any) -> float | None:
     if isinstance(value, str):
         return _GRADES.get(value)
-    return float(value) if is_number(value) else None
+    return float(value) if is_usable(value) else None
 
 
 def _completion(sample: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_number, step_in
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, is_usable, step_in
 from rlvitals.importers.dumps.chatml import completion_fields
 
 
@@ -36,7 +36,7 @@ class SkyRl(LineForm):
             return None
         score = row.get("score")
         if isinstance(score, list):  # one reward per token
-            score = sum(part for part in score if is_number(part))
+            score = sum(part for part in score if is_usable(part))
         rollout = {
             **completion_fields(str(row["output_response"])),
             "reward": score,

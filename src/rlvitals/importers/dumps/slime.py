@@ -23,7 +23,7 @@ from rlvitals.importers.dumps.base import (
     RowContents,
     Split,
     beside,
-    is_number,
+    is_usable,
     numbers,
     object_in,
     step_in,
@@ -100,7 +100,7 @@ def _conversations(path: Path) -> dict[int, Any]:
 def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], conversation: Any) -> dict[str, Any]:
     reward = sample.get("reward")
     parts = (
-        {str(key): float(value) for key, value in reward.items() if is_number(value)}
+        {str(key): float(value) for key, value in reward.items() if is_usable(value)}
         if isinstance(reward, dict)
         else {}
     )
@@ -112,7 +112,7 @@ def _group(sample: Mapping[str, Any], trained: Mapping[str, Any], conversation: 
     rollout = {
         **({"messages": conversation} if conversation else completion_fields(str(sample.get("response") or ""))),
         "reward": reward
-        if is_number(reward)
+        if is_usable(reward)
         else parts.get("score", parts.get("reward", next(iter(parts.values()), None))),
         "reward_parts": parts,
         "outcome": "error" if stop == "failed" else "",

@@ -12,7 +12,7 @@ from typing import Any
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Notes, open_parquet
-from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, is_number, step_in, whole
+from rlvitals.importers.dumps.base import DocumentForm, RowContents, document, is_usable, step_in, whole
 from rlvitals.store.rollout_forms import prompt_text
 
 UNWEIGHTED = "the table does not hold the weights of its rewards: a rollout's reward is their plain sum"
@@ -42,7 +42,7 @@ class Trl(DocumentForm):
 
 def contents_of(row: Mapping[str, Any], step: int, notes: Notes) -> RowContents:
     """The content of a row of TRL's table."""
-    parts = {key: float(value) for key, value in row.items() if key not in _NOT_REWARDS and is_number(value)}
+    parts = {key: float(value) for key, value in row.items() if key not in _NOT_REWARDS and is_usable(value)}
     reward = parts.pop("reward", None)
     known = [part for part in parts.values() if not math.isnan(part)]
     if len(parts) > 1 and reward is None:

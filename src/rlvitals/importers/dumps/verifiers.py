@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.importers.base import Notes
-from rlvitals.importers.dumps.base import LineForm, RowContents, Split, held_out, inner, is_number, whole
+from rlvitals.importers.dumps.base import LineForm, RowContents, Split, held_out, inner, is_usable, whole
 from rlvitals.store.rollout_forms import prompt_text
 
 _STEP = re.compile(r"step_(\d+)")
@@ -82,7 +82,7 @@ def _rollout(trace: Mapping[str, Any], version: Any) -> dict[str, Any]:
     rewards = {
         str(name): float(reward["score"]) * float(reward.get("weight", 1.0))
         for name, reward in inner(trace, "rewards").items()
-        if isinstance(reward, Mapping) and is_number(reward.get("score")) and is_number(reward.get("weight", 1.0))
+        if isinstance(reward, Mapping) and is_usable(reward.get("score")) and is_usable(reward.get("weight", 1.0))
     }
     span = inner(inner(trace, "timing"), "agent")
     started, ended = span.get("start"), span.get("end")
@@ -95,7 +95,7 @@ def _rollout(trace: Mapping[str, Any], version: Any) -> dict[str, Any]:
         "outcome": "error" if failed else "",
         "error": _error(trace) if failed else "",
         "stop": trace.get("stop_condition") or "",
-        "seconds": ended - started if is_number(started) and is_number(ended) and ended > started else None,
+        "seconds": ended - started if is_usable(started) and is_usable(ended) and ended > started else None,
         "policy_version": version,
         "trace": _tokens(nodes),
         "meta": {"metrics": trace.get("metrics"), "agent": agent.get("name"), "trainable": agent.get("trainable")},
@@ -157,7 +157,7 @@ def _spread(node: Mapping[str, Any], name: str) -> Iterator[float]:
     values = iter(given if isinstance(given, list) else ())
     for is_sampled in _mask(node):
         value = next(values, None) if is_sampled else None
-        yield float(value) if is_number(value) else float("nan")
+        yield float(value) if is_usable(value) else float("nan")
 
 
 def _error(record: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ class Results(LineForm):
     def contents(self, row: Mapping[str, Any], path: Path, notes: Notes) -> RowContents | None:
         if "completion" not in row:
             return None
-        metrics = {str(name): value for name, value in inner(row, "metrics").items() if is_number(value)}
+        metrics = {str(name): value for name, value in inner(row, "metrics").items() if is_usable(value)}
         timing, error = inner(row, "timing"), row.get("error")
         seconds = timing.get("total", timing.get("total_ms"))
         rollout = {
@@ -190,7 +190,7 @@ class Results(LineForm):
             "outcome": "error" if error else "",
             "error": str(inner(row, "error").get("error_chain_repr") or error or ""),
             "stop": row.get("stop_condition") or ("length" if row.get("is_truncated") else ""),
-            "seconds": seconds / 1000 if "total_ms" in timing and is_number(seconds) else seconds,
+            "seconds": seconds / 1000 if "total_ms" in timing and is_usable(seconds) else seconds,
             "meta": {key: row[key] for key in ("info", "token_usage") if row.get(key)},
         }
         group = {"prompt": row.get("prompt"), "answer": row.get("answer"), "rollouts": [rollout]}

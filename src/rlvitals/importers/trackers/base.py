@@ -27,6 +27,7 @@ from rlvitals.importers.trackers.address import Address
 from rlvitals.masking import mask_text
 from rlvitals.records import Group, Row, Status
 from rlvitals.store.distributions import Logged
+from rlvitals.values import is_whole
 from rlvitals.webhook import may_pass, retry_after
 
 T = TypeVar("T")
@@ -271,4 +272,4 @@ def without_nothing(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _whole(value: object) -> int | None:
     if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 16:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if is_whole(value) else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from rlvitals.train.functions import FunctionTask
+from rlvitals.values import is_number
 
 WEIGHTS: Mapping[str, float] = {"correctness": 0.3, "quality": 0.3, "efficiency": 0.2, "documentation": 0.2}
 """What the reward is made of. The order is the order of all tables."""
@@ -132,7 +133,7 @@ def read_scores(verdict: Mapping[str, Any]) -> dict[str, float]:
     scores = {}
     for name in WEIGHTS:
         number = verdict.get(name)
-        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= 1:
+        if not is_number(number) or not 0 <= number <= 1:
             raise BadVerdict(f"{name} is {str(number)[:40]}, not a number from 0 to 1")
         scores[name] = float(number)
     return scores
