@@ -39,6 +39,27 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def median(values: Iterable[float]) -> float:
+    """The median of at least one number (importing the stdlib's would cost the training process time)."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
+
+
+def quantile(ordered: Sequence[float], level: float) -> float:
+    """A quantile of sorted numbers, linear between neighbours (numpy's default).
+
+    >>> quantile([10.0, 20.0, 30.0, 40.0], 0.5), quantile([10.0, 20.0], 0.01)
+    (25.0, 10.1)
+    """
+    place = level * (len(ordered) - 1)
+    below = int(place)
+    if below + 1 >= len(ordered):
+        return ordered[-1]
+    share = place - below
+    return ordered[below] * (1 - share) + ordered[below + 1] * share
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A mergeable number: its moments, and which number is shown in the end.

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 import rlvitals
 from rlvitals.capture import counters
-from rlvitals.capture.counters import Rates, Throughput, percentile
+from rlvitals.capture.counters import Rates, Throughput
 from rlvitals.errors import BadValue, ConfigError
+from rlvitals.values import quantile
 
 SPEEDS = st.floats(1e-3, 1e9)
 
 
 @given(st.lists(SPEEDS, min_size=1, max_size=200), st.sampled_from([0, 1, 50, 99, 100]))
 def test_percentiles_are_numpys(speeds, percent):
-    assert percentile(sorted(speeds), percent) == pytest.approx(np.percentile(speeds, percent), rel=1e-12)
+    assert quantile(sorted(speeds), percent / 100) == pytest.approx(np.percentile(speeds, percent), rel=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0.01, 1e4)), min_size=1, max_size=20))

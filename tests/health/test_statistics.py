@@ -21,8 +21,8 @@ from rlvitals.health.statistics import (
     WANDER,
     WANDER_FROM,
     Signal,
-    median,
 )
+from rlvitals.values import median
 
 FAST = 1 - 0.5 ** (1 / 5)
 SLOW = 1 - 0.5 ** (1 / 30)

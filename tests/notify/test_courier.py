@@ -480,7 +480,7 @@ def test_one_service_that_hangs_does_not_hold_up_another(desk, run_dir, quick):
     server = desk("hang", answer=b"{}")  # for whichever service connects first
     find(run_dir, 1)
     notify = {"to": [{"to": name, "name": name, "on": "critical", "picture": False} for name in ("slack", "pagerduty")]}
-    both = Couriers(run_dir, notify, 0)
+    both = Couriers(run_dir, notify, 0, None)
     try:
         assert until(lambda: any(sent_by(run_dir, name) for name in ("slack", "pagerduty")), seconds=8)  # timeout: 10
         assert len(server.requests) >= 2
@@ -501,7 +501,7 @@ def test_a_service_that_stays_away_is_given_up_some_time_after_the_end(desk, run
     monkeypatch.setattr(couriers, "Briefer", Plain)
     desk().close()
     find(run_dir, 1)
-    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
+    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0, None)
     one._couriers[0].last_progress -= 1000  # the service has been down for long
     began = time.monotonic()
     assert one.finish() is False
@@ -515,7 +515,7 @@ def test_a_run_that_was_deleted_is_not_waited_for(desk, run_dir, quick, monkeypa
     monkeypatch.setattr(couriers, "Briefer", Plain)
     desk().close()
     find(run_dir, 1)
-    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0)
+    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical"}]}, 0, None)
     run_dir.root.rename(run_dir.root.with_name("thrown away"))  # gone at once for the courier
     assert one.finish() is False
     assert not run_dir.root.exists()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
 from typing import Literal
 
 from rlvitals.capture.intake import shown
 from rlvitals.errors import BadValue
 from rlvitals.guard import value_or
+from rlvitals.values import quantile
 
 RateNames = Literal["canonical", "rlaif"]
 
@@ -36,18 +36,6 @@ def amount(count: float) -> float:
     if not 0 <= number < math.inf:
         raise BadValue(f"a count cannot be {count!r}")
     return number
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """A percentile of sorted numbers, linear between neighbours (numpy's default).
-
-    >>> percentile([10.0, 20.0, 30.0, 40.0], 50), percentile([10.0, 20.0], 1)
-    (25.0, 10.1)
-    """
-    place = (len(ordered) - 1) * percent / 100.0
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 class Throughput:
@@ -126,7 +114,7 @@ class Rates:
 
     def _named(self, phase: str, rate: _PhaseRate) -> dict[str, float]:
         now, mean = rate.tokens_new / rate.seconds_new, rate.tokens / rate.seconds
-        slow, fast = percentile(rate.ordered, 1), percentile(rate.ordered, 99)
+        slow, fast = quantile(rate.ordered, 0.01), quantile(rate.ordered, 0.99)
         if self._names == "rlaif":
             stem = f"Performance/{_document_name(phase)}"
             named = {"TokensPerSec": now, "AvgTokensPerSec": mean, "P1TokensPerSec": slow, "P99TokensPerSec": fast}

@@ -22,6 +22,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from rlvitals.values import median
+
 MOST_BLOCKS = 64
 STRETCHES = 10
 BLOCKS_A_STRETCH = 4
@@ -269,10 +271,3 @@ def scatter(values: Sequence[float], distance: int = 1) -> float:
         for at in range(distance, len(values) - distance)
     ]
     return SIGMA_OF_MEDIAN * median(bends) / math.sqrt(6.0)  # noise of s bends by s * sqrt(1 + 4 + 1)
-
-
-def median(values: list[float]) -> float:
-    """Return the median (importing the stdlib's would cost the training process time)."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlvitals.health.case import Case
-from rlvitals.health.course import median
 from rlvitals.health.standstill import NO_GAP, squares_of
 from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import TINY, Trail, of_kl
 from rlvitals.health.wording import fill
 from rlvitals.records import TokenGap
+from rlvitals.values import median
 
 KINDS = frozenset({"logprob_mismatch", "staleness", "ratio_off"})
 """Findings of these kinds are about the gap."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 
-from rlvitals.health.course import SIGMA_OF_MEDIAN, Course, median
+from rlvitals.health.course import SIGMA_OF_MEDIAN, Course
+from rlvitals.values import median
 
 WITH_COURSE = frozenset({
     "reward", "margin", "pair_accuracy", "eval_score", "true_score", "teacher_kl", "student_mass", "teacher_overlap",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.store.lines import read_side_line
 from rlvitals.store.reader import read_blocks
+from rlvitals.values import quantile
 
 LEVELS = tuple(level / 20 for level in range(21))
 MOST_VALUES = 50_000
@@ -69,7 +70,7 @@ def sketch_of(values: Iterable[float]) -> Sketch | None:
         return None
     least, most = min(finite), max(finite)
     ordered = sorted(finite[:: -(-len(finite) // MOST_VALUES)])
-    inner = [_quantile(ordered, level) for level in LEVELS[1:-1]]
+    inner = [quantile(ordered, level) for level in LEVELS[1:-1]]
     mean = min(max(math.fsum(value / len(finite) for value in finite), least), most)
     return Sketch(len(finite), mean, (least, *inner, most), len(given) - len(finite))
 
@@ -144,13 +145,3 @@ def _sketch(raw: Any) -> Sketch | None:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300
-
-
-def _quantile(ordered: list[float], level: float) -> float:
-    """Interpolated linearly between the two nearest values."""
-    place = level * (len(ordered) - 1)
-    below = int(place)
-    if below + 1 >= len(ordered):
-        return ordered[-1]
-    share = place - below
-    return ordered[below] * (1 - share) + ordered[below + 1] * share

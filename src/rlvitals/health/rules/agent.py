@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.course import median
 from rlvitals.health.rules.reward import is_share
 from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, Signal
+from rlvitals.values import median
 
 RECENT = 3
 """Values whose median is the level of a count that comes with evaluations; a smoothed level would lag far behind."""

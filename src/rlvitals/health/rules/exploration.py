@@ -8,9 +8,9 @@ import math
 
 from rlvitals.health.alarm import Alarm, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.course import median
 from rlvitals.health.rules.reward import SOLVED_LEVEL, SOLVED_REST, is_share, is_solved
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
+from rlvitals.values import median
 
 WIDTH = 3
 """The number of evaluations whose mean is a level."""

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from rlvitals.health.alarm import Alarm, critical, info, warning
 from rlvitals.health.case import Case
-from rlvitals.health.course import median
 from rlvitals.health.statistics import Signal
+from rlvitals.values import median
 
 _SEVEN = ("loss", "chosen", "rejected", "margin", "grad_norm", "lr", "kto_kl", "kl")
 

@@ -11,9 +11,9 @@ import math
 
 from rlvitals.health.alarm import Alarm, critical, since, warning
 from rlvitals.health.case import Case
-from rlvitals.health.course import median
 from rlvitals.health.slices import Slice
 from rlvitals.health.statistics import FAST_SHARE, HEAD, NEAR_ZERO, Signal
+from rlvitals.values import median
 
 WIDTH = 3
 """The number of evaluations whose median is a level."""
