@@ -531,7 +531,7 @@ def test_a_past_that_cannot_be_read_puts_the_monitor_aside_and_not_the_run(tmp_p
     def broken(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(past, "read_blocks", broken)
+    monkeypatch.setattr(past, "rows_between", broken)
     with rlvitals.start(tmp_path, resume=True) as run:
         log_rows(run, alive, range(6, 12))
         assert run.findings == []
