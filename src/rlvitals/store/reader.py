@@ -6,14 +6,17 @@ It reads row by row, for code that needs rows (resuming, showing the last rows, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from rlvitals.records import Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import lines_from_end
 from rlvitals.store.lines import BadLine, decode
+
+T = TypeVar("T")
 
 BLOCK_BYTES = 4 * 2**20
 
@@ -100,28 +103,29 @@ def read_batch(path: Path, start: int, limit: int) -> tuple[list[bytes], int]:
 def read_rows(path: Path, problems: Problems | None = None) -> Iterator[Row]:
     """Every valid row in file order. A last line without a newline counts if it is a complete row."""
     problems = problems if problems is not None else Problems()
+    for row in read_records(path, decode, problems):
+        problems.gap_rows += row.gap
+        yield row
+
+
+def read_records(path: Path, decode: Callable[[bytes], T], problems: Problems) -> Iterator[T]:
+    """Every line that `decode` accepts, in file order, also a last one without a newline. The others are counted."""
     number = end = 0
     for lines, after in read_blocks(path):
         end = after
         for line in lines:
             number += 1
             try:
-                row = decode(line)
+                yield decode(line)
             except BadLine as reason:
                 problems.add(number, str(reason))
-                continue
-            problems.gap_rows += row.gap
-            yield row
     tail = read_tail(path, end)
     if not tail:
         return
     try:
-        row = decode(tail)
+        yield decode(tail)
     except BadLine:
         problems.torn_bytes = len(tail)
-    else:
-        problems.gap_rows += row.gap
-        yield row
 
 
 def read_tail(path: Path, start: int) -> bytes:

@@ -20,8 +20,8 @@ from rlvitals.codec import encodable, parse_shallow
 from rlvitals.records import MAX_ATTEMPT, MAX_STEP, RESERVED, Group, Stream
 from rlvitals.store.files import sync_file, sync_folder
 from rlvitals.store.layout import RunDir
-from rlvitals.store.lines import encode_row
-from rlvitals.store.reader import Problems, read_blocks, read_tail
+from rlvitals.store.lines import BadLine, encode_row
+from rlvitals.store.reader import Problems, read_blocks, read_records
 from rlvitals.store.rollout_forms import group_of, is_rollout, plain
 from rlvitals.store.writer import BUFFER_BYTES, LogWriter
 
@@ -205,21 +205,7 @@ def read_lines(path: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def read_groups(path: Path, problems: Problems | None = None) -> Iterator[Group]:
     """Every valid group of a file, in order. Torn and foreign lines are counted and skipped."""
-    problems = problems if problems is not None else Problems()
-    number = end = 0
-    for offset, line in read_lines(path):
-        number, end = number + 1, offset + len(line) + 1
-        group = decode_group(line)
-        if group is None:
-            problems.add(number, "not a group of rollouts")
-        else:
-            yield group
-    if tail := read_tail(path, end):
-        group = decode_group(tail)
-        if group is None:
-            problems.torn_bytes = len(tail)
-        else:
-            yield group
+    return read_records(path, decode_group, problems if problems is not None else Problems())
 
 
 def has_tokens(path: Path) -> bool:
@@ -227,10 +213,13 @@ def has_tokens(path: Path) -> bool:
     return any(b'"trace":{' in line for _, line in read_lines(path))
 
 
-def decode_group(line: bytes) -> Group | None:
-    """One line as a group; None if it is not a group."""
+def decode_group(line: bytes) -> Group:
+    """One line as a group; raises BadLine if it is not a group."""
     raw = parse_group(line)
-    return None if raw is None else group_of(raw, _ignore)
+    group = None if raw is None else group_of(raw, _ignore)
+    if group is None:
+        raise BadLine("not a group of rollouts")
+    return group
 
 
 def parse_group(line: bytes) -> dict[str, Any] | None:
