@@ -93,7 +93,7 @@ def read_verdict(answer: Mapping[str, Any]) -> RubricVerdict:
     """Read a model's answer. Raises ValueError if it does not have the requested form.
 
     >>> read_verdict({"hit": True, "quote": "os._exit(0)"})
-    Verdict(is_hit=True, quote='os._exit(0)', why='')
+    RubricVerdict(is_hit=True, quote='os._exit(0)', why='')
     """
     hit = answer.get("hit")
     if not isinstance(hit, bool):
