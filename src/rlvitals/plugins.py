@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from rlvitals.guard import guarded
 
-EntryPointGroup = Literal["catalog", "sinks", "importers", "rules"]
+PluginGroup = Literal["catalog", "sinks", "importers", "rules"]
 
 
 class Tracker(NamedTuple):
@@ -49,7 +49,7 @@ CONSOLE_TRACKER = "stdout"
 """Requested like a tracker, but printed by the trainer's own process."""
 
 
-def names(group: EntryPointGroup) -> list[str]:
+def names(group: PluginGroup) -> list[str]:
     """The names that other packages have registered in a group."""
     from importlib.metadata import entry_points
 
@@ -57,7 +57,7 @@ def names(group: EntryPointGroup) -> list[str]:
 
 
 def load(
-    group: EntryPointGroup, name: str | None = None, *, handle: Callable[[str, Exception], object] | None = None
+    group: PluginGroup, name: str | None = None, *, handle: Callable[[str, Exception], object] | None = None
 ) -> Iterator[tuple[str, Any]]:
     """Import and yield the objects that other packages have registered (all, or one name), with a name for messages.
 

@@ -30,10 +30,10 @@ from rlvitals.health.trail import Trail
 from rlvitals.records import RESERVED, OpenPhase
 from rlvitals.values import is_number
 
-__all__ = ["Case", "RunFamily", "SignalSource", "Taken"]
+__all__ = ["Case", "RuleFamily", "SignalSource", "Taken"]
 
-RunFamily = Literal["policy", "preference", "other"]
-_FAMILIES: dict[str, RunFamily] = {"online": "policy", "distillation": "policy", "preference": "preference"}
+RuleFamily = Literal["policy", "preference", "other"]
+_FAMILIES: dict[str, RuleFamily] = {"online": "policy", "distillation": "policy", "preference": "preference"}
 """By kind of algorithm. For the other kinds, and for an unknown algorithm, the family is inferred from the signals."""
 
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
@@ -324,7 +324,7 @@ class Case:
         return [key for key, readings in self._readings.items() if readings]
 
     @property
-    def family(self) -> RunFamily:
+    def family(self) -> RuleFamily:
         """Policy gradient, preference optimisation, or something else."""
         if self._family is not None:
             return self._family

@@ -22,7 +22,7 @@ from rlvitals.importers.pairs import (
     TELLING,
     UNLABELLED,
     LineReading,
-    StepCount,
+    PrintedCount,
     is_evaluation_name,
     rank_of,
     read_pairs,
@@ -50,7 +50,7 @@ BAR = "a progress bar"
 _SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
-Counts = dict[tuple[str, str], StepCount]
+Counts = dict[tuple[str, str], PrintedCount]
 """Step counts, by the line that stated them (without its digits) and by their names. A row's own counts have no line.
 """
 
@@ -111,7 +111,7 @@ class LooseRows:
         if self._headers.get(key) != (done, total):
             self._close_grid()
             self._close_block()
-            self._remember({key: StepCount(done, total)})
+            self._remember({key: PrintedCount(done, total)})
 
     def _settled(self, items: list[Item]) -> LooseReading:
         """The rows among the candidates; cached until a candidate is added."""
@@ -209,7 +209,7 @@ class LooseRows:
     def _add_table(self, rows: Iterable[Fields]) -> None:
         for row in rows:
             counts = {
-                ("", name): StepCount(number, None)
+                ("", name): PrintedCount(number, None)
                 for name, number in row.items()
                 if isinstance(number, int) and number >= 0 and _rank(("", name)) is not None
             }

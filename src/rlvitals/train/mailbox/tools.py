@@ -22,7 +22,6 @@ from datetime import date
 from typing import Any, Literal, NamedTuple
 
 from rlvitals.train.mailbox.store import Mailbox
-from rlvitals.values import is_whole
 
 Style = Literal["chat", "tags"]
 """chat: a system prompt, calls and results as JSON; tags: the bare question, short tags and the shortest results."""
@@ -288,7 +287,7 @@ def check_arguments(name: str, arguments: Any) -> dict[str, Any]:
 def _checked(key: str, value: Any, schema: Mapping[str, Any]) -> Any:
     if schema["type"] == "integer":
         least, most = schema["minimum"], schema["maximum"]
-        if not is_whole(value) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise BadArguments(f"{key} must be a whole number from {least} to {most}")
         return value
     if schema["type"] == "array":
