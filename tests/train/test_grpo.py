@@ -84,14 +84,14 @@ def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_tur
         assert len(row.ids) == len(row.own) == len(row.logprobs)
         spans = [place for turn in row.turns for place in range(turn.start, turn.end)]
         assert spans == [place for place, mark in enumerate(row.own) if mark]
-        for turn in row.turns:
-            assert shipped.tokenizer.decode(row.ids[turn.start : turn.end]).removesuffix("<eos>") == turn.message
+        for turn, recorded in zip(row.turns, row.episode.turns, strict=True):
+            assert shipped.tokenizer.decode(row.ids[turn.start : turn.end]).removesuffix("<eos>") == recorded.text
 
 
 def test_what_the_tools_return_is_read_and_not_the_models_own(shipped: models.Loaded) -> None:
-    row = next(row for row in conversations(shipped, 20) if len(row.turns) > 1 and row.turns[0].observations)
+    row = next(row for row in conversations(shipped, 20) if len(row.turns) > 1 and row.episode.turns[0].calls)
     between = row.ids[row.turns[0].end : row.turns[1].start]
-    assert row.turns[0].observations[0].content in shipped.tokenizer.decode(between)
+    assert row.episode.turns[0].calls[0].result in shipped.tokenizer.decode(between)
     assert not any(row.own[row.turns[0].end : row.turns[1].start])
 
 

@@ -4,15 +4,16 @@ for each token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlvitals.records import TRAINED_ROLLOUTS, Group, TokenTrace
-from rlvitals.train.grpo.conversation import Trajectory
-from rlvitals.train.grpo.update import Played, SeenTokens
+from rlvitals.train.grpo.update import Played
 
 MOST_TOKENS = 200_000
 """Limit for one step on one rank: about 15 MB on disk."""
@@ -37,22 +38,26 @@ def chosen(played: Played, count: int, seed: int, *, is_training: bool) -> list[
 
 
 def with_traces(
-    played: Played,
-    places: Sequence[tuple[int, int]],
-    tokenizer: Any,
-    *,
-    seen: SeenTokens | None = None,
-    trained: int = 0,
+    played: Played, places: Sequence[tuple[int, int]], tokenizer: Any, *, seen: Mapping[str, Tensor], trained: int = 0
 ) -> list[Group]:
     """The groups of a step, with token traces for the rollouts at `places`. `seen` holds what the update computed for
-    the trained rollouts, in their order. `trained` is the number of trained rollouts on all ranks.
+    the trained rollouts, in their order, by the fields of a trace. `trained` is their number on all ranks.
     """
     lines = {place: line for line, place in enumerate(played.kept_places())}
     rollouts = [list(group.rollouts) for group in played.groups]
     for at, number in places:
-        trace = _sampled(played.trajectories[at][number], tokenizer)
-        if seen is not None and (at, number) in lines:
-            trace = replace(trace, **_updated(seen, lines[at, number], len(trace.ids)))
+        row = played.trajectories[at][number]
+        ids, rest = row.ids[row.prompt :], slice(row.prompt, None)
+        line = lines.get((at, number))
+        of_update = {} if line is None else {name: tuple(seen[name][line, : len(ids)].tolist()) for name in seen}
+        trace = TokenTrace(
+            ids=tuple(ids),
+            texts=tuple(token_texts(tokenizer, ids)),
+            turns=tuple(turn for turn, length in enumerate(row.turn_lengths()) for _ in range(length)),
+            trained=tuple(map(bool, row.own[rest])),
+            engine_logprobs=tuple(row.logprobs[rest]),
+            **of_update,
+        )
         rollouts[at][number] = replace(rollouts[at][number], trace=trace)
     extra = {TRAINED_ROLLOUTS: trained} if trained else {}
     return [
@@ -61,42 +66,15 @@ def with_traces(
     ]
 
 
-def _sampled(row: Trajectory, tokenizer: Any) -> TokenTrace:
-    """The sampler's part of a trace: tokens, texts, turns, which tokens the model wrote, and their log-probs."""
-    turns, rest = [0] * len(row.ids), slice(row.prompt, None)
-    for number, turn in enumerate(row.turns):
-        after = row.turns[number + 1].start if number + 1 < len(row.turns) else len(row.ids)
-        turns[turn.start : after] = [number] * (after - turn.start)
-    ids = row.ids[rest]
-    return TokenTrace(
-        ids=tuple(ids),
-        texts=tuple(token_texts(tokenizer, ids)),
-        turns=tuple(turns[rest]),
-        trained=tuple(bool(mark) for mark in row.own[rest]),
-        engine_logprobs=tuple(row.logprobs[rest]),
-    )
-
-
-def _updated(seen: SeenTokens, line: int, length: int) -> dict[str, Any]:
-    columns = {
-        "logprobs": seen.old_logprobs,
-        "new_logprobs": seen.new_logprobs,
-        "reference_logprobs": seen.ref_logprobs,
-        "entropies": seen.entropies,
-        "advantages": seen.advantages,
-    }
-    return {name: tuple(each[line, :length].tolist()) for name, each in columns.items() if each is not None}
-
-
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text of each token. A character that consists of several tokens is assigned to the last of them, so that the
     joined texts are the whole text.
     """
+    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     texts: list[str] = []
     start = read = 0
     for place in range(len(ids)):
-        before = _decoded(tokenizer, ids[start:read])
-        whole = _decoded(tokenizer, ids[start : place + 1])
+        before, whole = decode(ids[start:read]), decode(ids[start : place + 1])
         is_last = place == len(ids) - 1
         if len(whole) > len(before) and (is_last or not whole.endswith("\ufffd")):
             texts.append(whole[len(before) :])
@@ -104,8 +82,3 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         else:
             texts.append("")
     return texts
-
-
-def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text
