@@ -63,7 +63,7 @@ def test_the_shipped_checkpoints_are_small(start: str) -> None:
 
 
 def test_the_examples_of_the_syntax_are_well_formed_and_call_tools_by_lot(shipped: models.Loaded) -> None:
-    rows = warm_start.syntax_lessons(Dialogue(shipped.tokenizer, None), steps=1, batch=96, seed=5)(1)
+    rows = warm_start.lessons("syntax", Dialogue(shipped.tokenizer, None), steps=1, batch=96, seed=5)(1)
     rubrics = [row.episode.rubric for row in rows]
     assert not any(rubric.cant_parse_tool_call or rubric.bad_tool_call_args for rubric in rubrics)
     assert shipped.tokenizer.unk_token_id not in {token for row in rows for token in row.ids}
