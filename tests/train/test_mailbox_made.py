@@ -278,6 +278,16 @@ def test_the_enron_layout_is_read(tmp_path):
     assert len(second.body) > 200_000
 
 
+@pytest.mark.parametrize(
+    "header", ["", "Content-Type: text/plain; charset=us-ascii\n", "Content-Type: text/html; charset=iso-8859-1\n"]
+)
+def test_letters_of_a_csv_are_kept_whatever_charset_a_message_declares(header):
+    """The CSV has been decoded already, so the charset no longer applies, except to encoded bodies."""
+    assert mail.parse(f"Subject: Grüße\n{header}\nGrüße für 5 €").body == "Grüße für 5 €"
+    encoded = f"{header or 'Content-Type: text/plain; charset=iso-8859-1'}".strip()
+    assert mail.parse(f"{encoded}\nContent-Transfer-Encoding: quoted-printable\n\n5 =45uro").body == "5 Euro"
+
+
 @pytest.mark.parametrize("content", ["", "path,text\na,b\n"])
 def test_a_csv_without_messages_is_reported_plainly(tmp_path, content):
     path = tmp_path / "emails.csv"
