@@ -280,9 +280,8 @@ class GrpoTrainer(Loop[GRPOSettings]):
             "advantages": batch.advantages,
         }
         self.seen = {name: numbers for name, numbers in of_trace.items() if numbers is not None}
-        row = merge(pack.values() for pack in packs)
-        norm = optim.stats(grad_norm=torch.stack(norms), names=settings.names)
-        return {**row, **norm, "tokens_trained": values.total([float(batch.own.sum())])}
+        row = {**merge(pack.values() for pack in packs), "tokens_trained": values.total([float(batch.own.sum())])}
+        return row | optim.stats(grad_norm=torch.stack(norms), names=settings.names)
 
     def _update(self, batch: UpdateBatch, packs: list[Any], visits: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Take one optimizer step and add its statistics to `packs`. `visits` is the number of rows that all updates of

@@ -68,13 +68,11 @@ class UpdateBatch:
         mask, prompts = self.ids_mask[places], self.ids.shape[1] - width
         before, after = (int(part.sum(dim=1).max()) for part in (mask[:, :prompts], mask[:, prompts:]))
         whole, rest = slice(prompts - before, prompts + after), slice(after)
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return UpdateBatch(
-            **{
-                name: None if each is None else each[places][:, whole if each.shape[1] > width else rest]
-                for name, each in columns.items()
-            }
-        )
+        parts: dict[str, Any] = {}
+        for field in fields(self):
+            each = getattr(self, field.name)
+            parts[field.name] = None if each is None else each[places][:, whole if each.shape[1] > width else rest]
+        return UpdateBatch(**parts)
 
 
 def batch_of(
