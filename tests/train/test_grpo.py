@@ -178,6 +178,14 @@ def test_what_follows_a_message_is_what_the_template_puts_there_and_the_end_come
     assert "search_emails" in dialogue.tokenizer.decode(dialogue.begin([{"role": "user", "content": "Where?"}]))
 
 
+def test_equal_results_of_two_calls_keep_the_ids_of_their_calls() -> None:
+    named = CHATML.replace("{{ m.content }}", "{{ m.tool_call_id }}: {{ m.content }}")
+    dialogue = Dialogue(Letters(named), TOOLS)
+    for call_id in ("first", "second"):
+        after = dialogue.go_on([Observation("read_email", "the mail", call_id)], has_ended=True)
+        assert f"tool\n{call_id}: the mail" in dialogue.tokenizer.decode(after)
+
+
 def test_a_template_that_knows_no_tools_gets_them_in_its_prompt() -> None:
     plain = CHATML.split("{% endif %}", 1)[1]
     dialogue = Dialogue(Letters(plain), TOOLS)
