@@ -317,6 +317,19 @@ def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run)
     assert any(abs(r - 1) > 0.05 for r, _ in ratios)  # the policy has changed in between
 
 
+def test_grpo_compares_the_minibatches_of_one_epoch_with_the_policy_that_began_the_step(run):
+    settings = grpo_settings_of(minibatch_size=2, temperature=0.7)
+    trainer, model, _, seen = grpo_trainer(run, settings, rate=0.05)
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        old = [read_alone(exact, p, a, 0.7)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
+    row = trainer.improve(grpo_batch())
+    assert len(seen) == 2
+    for recorded, logprobs in zip(trainer.seen["logprobs"], old, strict=False):
+        assert recorded[: len(logprobs)].tolist() == pytest.approx(logprobs.tolist(), abs=1e-5)
+    assert abs(row["policy.ratio.max"].number - 1) + abs(row["policy.ratio.min"].number - 1) > 0.02
+
+
 # PPO
 
 

@@ -334,7 +334,9 @@ def test_questions_of_ones_own_are_read_from_lines(tmp_path):
     ("line", "message"),
     [("{", "line 1 is not JSON"), ("[]", "JSON object"), ('{"id": 1}', "line 1 has no 'question'"),
      ('{"id": 1, "question": 2, "answer": "a", "message_ids": [], "inbox": "x"}', "question must be a text"),
-     ('{"id": 1, "question": "q", "answer": "a", "message_ids": 3, "inbox": "x"}', "wrong kind")],
+     ('{"id": 1, "question": "q", "answer": "a", "message_ids": 3, "inbox": "x"}', "message_ids must be a list"),
+     ('{"id": 1, "question": "q", "answer": "a", "message_ids": "m1", "inbox": "x"}', "message_ids must be a list"),
+     ('{"id": 1, "question": "q", "answer": "a", "message_ids": [], "inbox": "x", "searches": 1}', "wrong kind")],
 )  # fmt: skip
 def test_a_question_that_is_none_names_its_line(tmp_path, line, message):
     path = tmp_path / "questions.jsonl"

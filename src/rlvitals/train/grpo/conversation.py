@@ -199,8 +199,8 @@ def converse(
         if row.prompt + how.max_new_tokens > how.max_context:
             row.episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
     rows = [row for row in trajectories if not row.episode.is_over]
-    news = [list(row.ids) for row in rows]
-    columns = max((len(new) for new in news), default=0) + 2 * how.max_new_tokens
+    news = {place: list(row.ids) for place, row in enumerate(rows)}  # the tokens to read next
+    columns = max((len(new) for new in news.values()), default=0) + 2 * how.max_new_tokens
     device = next(model.parameters()).device
     with torch.no_grad(), evaluating(model), reading(model, len(rows), columns) as cache:
         sampler = BatchSampler(
@@ -208,21 +208,19 @@ def converse(
         )
         while rows:
             began = time.perf_counter()
-            sampled = sampler.write(*left_padded(news, dialogue.pad_id, device), how.max_new_tokens)
+            sampled = sampler.write(*left_padded([*news.values()], dialogue.pad_id, device), how.max_new_tokens)
             lengths, ids, logprobs = (
                 each.tolist() for each in (sampled.mask.sum(dim=1), sampled.tokens, sampled.logprobs)
             )
             seconds = (time.perf_counter() - began) / len(rows)
-            news, running = [], []
+            news = {}
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
                 row.write(ids[place][:length], logprobs[place][:length], seconds)
-                new = _pass_on(row, dialogue, how)
-                if new is not None:
-                    news.append(new)
-                    running.append(place)
-            if running and len(running) < len(rows):
-                sampler.keep(torch.tensor(running, device=device))
-            rows = [rows[place] for place in running]
+                if (new := _pass_on(row, dialogue, how)) is not None:
+                    news[place] = new
+            if news and len(news) < len(rows):
+                sampler.keep(torch.tensor([*news], device=device))
+            rows = [rows[place] for place in news]
     return trajectories
 
 

@@ -71,9 +71,10 @@ class Question:
         ('7', 'x@y.z')
         """
         try:
-            for name in ("question", "answer"):
-                if not isinstance(given[name], str):
-                    raise ConfigError(f"a question's {name} must be a text, not {type(given[name]).__name__}")
+            for name, kind in (("question", str), ("answer", str), ("message_ids", list | tuple)):
+                if not isinstance(given[name], kind):
+                    wanted = "a text" if kind is str else "a list"
+                    raise ConfigError(f"a question's {name} must be {wanted}, not {type(given[name]).__name__}")
             return Question(
                 id=str(given["id"]),
                 question=given["question"],
