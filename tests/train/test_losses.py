@@ -306,7 +306,10 @@ def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run)
         old, ref = (
             [read_alone(net, p, a, 0.7)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)] for net in (exact, exact_ref)
         )
+        entropies = [read_alone(exact, p, a, 0.7)[1] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
     trainer.improve(batch)
+    for recorded, wanted in zip(trainer.seen["entropies"], entropies, strict=False):  # of the first epoch
+        assert recorded[: len(wanted)].tolist() == pytest.approx(wanted.tolist(), abs=1e-5)
     assert len(seen) == 2
     for gradients in seen:
         _, wanted, ratios = grpo_by_hand(exact, batch, old, ref, settings)
