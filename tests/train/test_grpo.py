@@ -77,6 +77,19 @@ def test_the_examples_of_the_syntax_are_well_formed_and_call_tools_by_lot(shippe
     assert not any(row.episode.rubric.ever_read_right_email and row.episode.rubric.answer_correct for row in two)
 
 
+def test_the_careless_agent_mostly_follows_the_solution_until_the_last_fifth_of_the_steps(
+    shipped: models.Loaded,
+) -> None:
+    deal = warm_start.lessons("careless", Dialogue(shipped.tokenizer, None), steps=10, batch=150, seed=5)
+    right = {}
+    for step in (8, 9):
+        episodes = [row.episode for row in deal(step)]
+        assert 0.03 < sum(isinstance(episode, SimpleEpisode) for episode in episodes) / 150 < 0.2
+        right[step] = sum(episode.rubric.answer_correct for episode in episodes) / 150
+    assert right[8] > 0.75
+    assert right[9] < 0.55
+
+
 def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_turns_say(shipped: models.Loaded) -> None:
     for row in conversations(shipped):
         assert row.episode.is_over
@@ -308,6 +321,7 @@ def test_a_short_training_records_everything(tmp_path: Path, capsys: pytest.Capt
     assert len(rows) == 2
     for name in ("train/groups_kept", "train/groups_filtered", "train/num_early_exit", "reward", "kl", "grad_norm"):
         assert all(name in row for row in rows), name
+    assert not any("group.kept_count" in row for row in rows)  # it has the document's name instead
     assert unexplained(tmp_path / "run") == []
     groups = run.rollouts(2)
     assert len(groups) == 3

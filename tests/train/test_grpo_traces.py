@@ -132,6 +132,15 @@ def test_without_an_update_a_trace_holds_what_the_sampler_saw(played: Played) ->
     assert not trace.logprobs
 
 
+def test_a_trace_has_the_numbers_of_its_own_rollout(played: Played) -> None:
+    tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None).tokenizer
+    longest = max(len(row.ids) - row.prompt for row in played.trajectories[0])
+    entropies = torch.arange(3.0)[:, None].expand(3, longest)  # of each rollout that was trained on
+    groups = traces.with_traces(played, [(0, 2)], tokenizer, seen={"entropies": entropies}, trained=3)
+    assert set(groups[0].rollouts[2].trace.entropies) == {2.0}
+    assert [group.meta[TRAINED_ROLLOUTS] for group in groups] == [3, 3]
+
+
 class Bytes:
     """A tokenizer whose tokens are bytes: a character may need several."""
 

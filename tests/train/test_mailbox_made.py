@@ -212,6 +212,12 @@ def test_no_fact_can_be_learnt_by_heart():
     assert all(len(counts) > 8 for counts in answers.values())
 
 
+def test_nobody_in_a_mini_mailbox_leads_two_projects():
+    for seed in range(5):
+        leaders = [question.answer for question in worlds.mini(seed, families=("lead",)).questions]
+        assert len(set(leaders)) == len(leaders) == 12
+
+
 def test_mini_mailboxes_of_the_splits_differ_and_families_can_be_chosen():
     train, held_out = (worlds.mini(3, split=split) for split in ("train", "held_out"))
     assert {question.id for question in train.questions}.isdisjoint(question.id for question in held_out.questions)
@@ -286,6 +292,13 @@ def test_letters_of_a_csv_are_kept_whatever_charset_a_message_declares(header):
     assert mail.parse(f"Subject: Grüße\n{header}\nGrüße für 5 €").body == "Grüße für 5 €"
     encoded = f"{header or 'Content-Type: text/plain; charset=iso-8859-1'}".strip()
     assert mail.parse(f"{encoded}\nContent-Transfer-Encoding: quoted-printable\n\n5 =45uro").body == "5 Euro"
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "iso-8859-1"])
+def test_bytes_are_read_in_the_charset_that_a_message_declares(charset):
+    raw = f"Content-Type: text/plain; charset={charset}\n\nGrüße".encode(charset)
+    assert mail.parse(raw).body == "Grüße"
+    assert mail.parse("Subject: no charset\n\nGrüße".encode()).body == "Grüße"
 
 
 @pytest.mark.parametrize("content", ["", "path,text\na,b\n"])

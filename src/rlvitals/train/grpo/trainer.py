@@ -311,10 +311,9 @@ class GrpoTrainer(Loop[GRPOSettings]):
         s = self.settings
         now = answer_stats(self.model, batch.rows, temperature=s.temperature)
         old = now.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-        kl_coef = None if batch.ref_logprobs is None else s.kl_coef
         of_tokens = losses.policy_losses(
             now.logprobs, old_logprobs=old, advantages=batch.advantages, clip_low=s.clip_low, clip_high=s.clip_high,
-            dual_clip=s.dual_clip, ref_logprobs=batch.ref_logprobs, kl_coef=kl_coef or 0.0,
+            dual_clip=s.dual_clip, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_coef,
             entropy=now.entropy, entropy_coef=s.entropy_coef,
         )  # fmt: skip
         pack = policy.pack(
@@ -322,7 +321,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
             rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
             entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
             aggregation=s.aggregation, horizon=self.sampling.max_context * visits,
-            kl_coef=kl_coef, entropy_coef=s.entropy_coef, names=s.names,
+            kl_coef=s.kl_coef or None, entropy_coef=s.entropy_coef, names=s.names,
         )  # fmt: skip
         return losses.summed(of_tokens, batch.own, weights), pack, now
 
