@@ -112,18 +112,19 @@ def played() -> Played:
 
 
 def test_so_many_are_chosen_of_those_that_are_trained_on(played: Played, monkeypatch) -> None:
-    assert traces.chosen(played, 100, 1, is_training=True) == [(0, 0), (0, 1), (0, 2)]
-    assert len(traces.chosen(played, 2, 1, is_training=True)) == 2
-    assert len(traces.chosen(played, 100, 1, is_training=False)) == 6
-    assert len({tuple(traces.chosen(played, 2, step, is_training=False)) for step in range(9)}) > 3  # others every step
-    lengths = [len(row.ids) - row.prompt for row in played.trajectories[0]]
+    rows = [row for _, row in played.kept()]
+    assert rows == played.trajectories[0]
+    assert set(traces.chosen(rows, 100, 1)) == set(rows)
+    assert len(traces.chosen(rows, 2, 1)) == 2
+    assert len({tuple(traces.chosen(rows, 2, step)) for step in range(9)}) > 3  # others every step
+    lengths = [len(row.ids) - row.prompt for row in rows]
     monkeypatch.setattr(traces, "MOST_TOKENS", min(lengths))
-    assert len(traces.chosen(played, 100, 1, is_training=True)) <= 1
+    assert len(traces.chosen(rows, 100, 1)) <= 1
 
 
 def test_without_an_update_a_trace_holds_what_the_sampler_saw(played: Played) -> None:
     tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None).tokenizer
-    groups = traces.with_traces(played, [(1, 2)], tokenizer, seen={})
+    groups = traces.with_traces(played, [played.trajectories[1][2]], tokenizer, seen={})
     assert [rollout.trace is not None for group in groups for rollout in group.rollouts] == [False] * 5 + [True]
     trace, row = groups[1].rollouts[2].trace, played.trajectories[1][2]
     assert list(trace.ids) == row.ids[row.prompt :]
@@ -136,7 +137,8 @@ def test_a_trace_has_the_numbers_of_its_own_rollout(played: Played) -> None:
     tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None).tokenizer
     longest = max(len(row.ids) - row.prompt for row in played.trajectories[0])
     entropies = torch.arange(3.0)[:, None].expand(3, longest)  # of each rollout that was trained on
-    groups = traces.with_traces(played, [(0, 2)], tokenizer, seen={"entropies": entropies}, trained=3)
+    chosen = [played.trajectories[0][2]]
+    groups = traces.with_traces(played, chosen, tokenizer, seen={"entropies": entropies}, trained=3)
     assert set(groups[0].rollouts[2].trace.entropies) == {2.0}
     assert [group.meta[TRAINED_ROLLOUTS] for group in groups] == [3, 3]
 

@@ -148,7 +148,7 @@ class AssistantTurn(NamedTuple):
     seconds: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Trajectory:
     """One conversation as tokens."""
 

@@ -341,10 +341,12 @@ class GrpoTrainer(Loop[GRPOSettings]):
         settings = self.settings
         if not settings.trace_rollouts:
             return played.groups
-        here = -(-settings.trace_rollouts // self.ranks)
-        places = traces.chosen(played, here, self.step, is_training=settings.is_training)
-        trained = sum(self.gather([len(played.kept_places())])) if settings.is_training else 0
-        return traces.with_traces(played, places, self.tokenizer, seen=self.seen, trained=trained)
+        rows = [row for of_one in played.trajectories for row in of_one if row.turns]
+        if settings.is_training:
+            rows = [row for _, row in played.kept()]
+        chosen = traces.chosen(rows, -(-settings.trace_rollouts // self.ranks), self.step)
+        trained = sum(self.gather([len(rows)])) if settings.is_training else 0
+        return traces.with_traces(played, chosen, self.tokenizer, seen=self.seen, trained=trained)
 
     def _name(self, metric: str, family: str = "policy") -> str:
         return naming(self.settings.names, family).name(metric).text

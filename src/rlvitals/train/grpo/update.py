@@ -26,16 +26,11 @@ class Played(NamedTuple):
 
     def kept(self) -> list[tuple[Rollout, Trajectory]]:
         """The rollouts to train on: their records with advantages, and their tokens."""
-        return [(self.groups[at].rollouts[number], self.trajectories[at][number]) for at, number in self.kept_places()]
-
-    def kept_places(self) -> list[tuple[int, int]]:
-        """The group of each rollout to train on, and its number in the group."""
         return [
-            (at, number)
-            for at, (group, rows) in enumerate(zip(self.groups, self.trajectories, strict=True))
-            if group.kept
-            for number, (rollout, trajectory) in enumerate(zip(group.rollouts, rows, strict=True))
-            if rollout.advantage is not None and trajectory.turns
+            (rollout, row)
+            for group, rows in zip(self.groups, self.trajectories, strict=True)
+            for rollout, row in zip(group.rollouts, rows, strict=True)
+            if group.kept and rollout.advantage is not None and row.turns
         ]
 
 
