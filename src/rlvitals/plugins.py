@@ -1,4 +1,4 @@
-"""Extensions by name: the trackers of rlvitals, and the entry points of other packages.
+"""Extensions by name: the trackers and the notification services of rlvitals, and the entry points of other packages.
 
 | group | what an entry point names |
 |---|---|
@@ -44,6 +44,24 @@ TRACKERS = {
 
 CONSOLE_TRACKER = "stdout"
 """Requested like a tracker, but printed by the trainer's own process."""
+
+
+class NotifyService(NamedTuple):
+    """A service that sends messages to people: its class, a `rlvitals.notify.service.Service`."""
+
+    module: str
+    kind: str
+
+
+NOTIFY_SERVICES = {
+    "slack": NotifyService("rlvitals.notify.slack", "Slack"),
+    "discord": NotifyService("rlvitals.notify.discord", "Discord"),
+    "telegram": NotifyService("rlvitals.notify.telegram", "Telegram"),
+    "ntfy": NotifyService("rlvitals.notify.ntfy", "Ntfy"),
+    "email": NotifyService("rlvitals.notify.mail", "Mail"),
+    "pagerduty": NotifyService("rlvitals.notify.pagerduty", "PagerDuty"),
+    "template": NotifyService("rlvitals.notify.template", "Template"),
+}
 
 
 def names(group: Group) -> list[str]:
