@@ -20,7 +20,7 @@ from format_samples import sample_bytes
 from followed import with_growth
 from rlvitals.importers import LineImporter, LogTail, NotALog, read_log
 from rlvitals.importers.registry import shipped
-from rlvitals.views.live import LogFeed
+from rlvitals.views.feeds import LogFeed
 
 WRITER = """
 import json, os, random, sys, time

@@ -22,7 +22,9 @@ from rlvitals.importers.steps import restarts
 
 
 def test_each_importer_has_a_sample_and_says_what_it_reads():
-    assert {importer.name for importer in shipped()} == SAMPLES.keys(), "a format needs a small log in format_samples.py"
+    assert {importer.name for importer in shipped()} == SAMPLES.keys(), (
+        "format_samples.py has a small log of each format"
+    )
     assert readable().split("; ") == [text for importer in shipped() for text in importer.description.split("; ")]
 
 

@@ -21,13 +21,13 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import ChartSeries
 from rlvitals.splits import held_out_name
-from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
 from rlvitals.views.discovery import is_joined, is_run
+from rlvitals.views.feeds import Feed, News, open_feed
 from rlvitals.views.judge import Judge, Trace
-from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.logs import open_any
+from rlvitals.views.series import Series as Points
 from rlvitals.views.sources import RowSource, new_monitor
 from rlvitals.views.tree import slice_facts
 from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean

@@ -38,9 +38,9 @@ from rlvitals.store.process import is_alive
 from rlvitals.store.ranks import merge_metric
 from rlvitals.store.reader import last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
-from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
 from rlvitals.views.rollouts import RolloutSource, RunRollouts
+from rlvitals.views.series import Best, Series, find_best
 from rlvitals.views.stopped_run import Stop, finding_of, resume_words
 
 if TYPE_CHECKING:
