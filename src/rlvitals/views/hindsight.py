@@ -355,13 +355,14 @@ def _nearest(view: RunView, neighbours: Neighbours) -> NearestFacts | None:
     other, apart = found
     keys = sorted(apart, key=is_seed)  # seeds last, because they explain least
     shown = {key: apart[key] for key in keys[:MOST_DIFFERENCES]}
+    name = other.path.name if other.name == view.name else other.name
     return {
         "run": str(other.path),
-        "name": other.name,
+        "name": name,
         "status": other.status,
         "differences": shown,
         "left_out": len(apart) - len(shown),
-        "told": f"The nearest healthy run is {other.name}: {_apart(apart)}.",
+        "told": f"The nearest healthy run is {name}: {_apart(apart)}.",
     }
 
 

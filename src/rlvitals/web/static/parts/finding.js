@@ -120,9 +120,7 @@ function besides(others) {
 /** @param {WholeFinding} finding */
 function done(finding) {
   if (!finding.requests.length)
-    return finding.action !== "none"
-      ? `${finding.action.replaceAll("_", " ")} would be requested if the trainer allowed actions`
-      : "";
+    return finding.action !== "none" ? `none; the rule asks for: ${finding.action.replaceAll("_", " ")}` : "";
   return el("ul", {}, finding.requests.map(requestItem));
 }
 
