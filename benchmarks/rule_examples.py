@@ -4,9 +4,9 @@
 
 Writes `health/data/examples.json`; `make catalog` then writes the pages. With `--families` the examples of the other
 families stay. The rules judge the generated runs of `tests/corpus` and the small real ones of `tests/health/kto_runs`
-row by row, scan generated rollouts, and compare generated tokens with logged numbers. The example is the best finding of a rule by these criteria, in this order: it is
-about the planted trouble, it comes after the onset, it has a chart, it is severe, its run comes first. Seeds are 1 to
-3, and only 1 for the families that take long.
+row by row, scan generated rollouts, and compare generated tokens with logged numbers. The example is the best finding
+of a rule by these criteria, in this order: it is about the planted trouble, it comes after the onset, it has a chart,
+it is severe, its run comes first. Seeds are 1 to 3, and only 1 for the families that take long.
 """
 
 from __future__ import annotations

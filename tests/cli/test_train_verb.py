@@ -57,8 +57,8 @@ def test_help_does_not_wait_for_torch():
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_without_torch_the_command_that_installs_it_is_named(name):
-    code = f"import sys; sys.modules['torch'] = None; from rlvitals.cli.main import main; sys.exit(main(['train', {name!r}]))"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    code = "import sys; sys.modules['torch'] = None; from rlvitals.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, "train", name], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert done.stderr == (
         f"rlvitals: error: train {name} needs a package that is not installed. "
