@@ -123,12 +123,12 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
         lines.append("")
     asked = []
     if highest_severity(rule) != "info":
-        asked.append(f"a warning asks for `{rule.action}`")
+        asked.append(f"request of a warning: `{rule.action}`")
     if highest_severity(rule) == "critical":
-        certain = " (and is enough on its own to stop)" if rule.certain else ""
-        asked.append(f"a critical asks for `{rule.action_critical}`{certain}")
-    asked.append(f"confidence {rule.confidence:g}")
-    lines += [_sentence(", ".join(asked)), ""]
+        certain = " (one such finding is enough to stop)" if rule.certain else ""
+        asked.append(f"request of a critical finding: `{rule.action_critical}`{certain}")
+    asked.append(f"confidence: {rule.confidence:g}")
+    lines += [_sentence("; ".join(asked)), ""]
     if rule.sources:
         lines += [f"Sources: {'; '.join(rule.sources)}.", ""]
     return lines
