@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from rlvitals.guard import guarded
+from rlvitals.errors import CatalogError, ConfigError, RlvitalsError, RuleError
+from rlvitals.guard import guarded, words_of
 
 Group = Literal["catalog", "sinks", "importers", "rules"]
+
+_ERRORS: dict[Group, type[RlvitalsError]] = {"catalog": CatalogError, "rules": RuleError}
 
 
 class Tracker(NamedTuple):
@@ -76,7 +79,8 @@ def load(
 ) -> Iterator[tuple[str, Any]]:
     """Import and yield the objects that other packages have registered (all, or one name), with a name for messages.
 
-    If an import fails, the reason is passed to `handle` and the entry is skipped. Without `handle` it raises.
+    If an import fails, the reason is passed to `handle` and the entry is skipped. Without `handle` it raises the
+    group's error, which names the plug-in.
     """
     from importlib.metadata import entry_points
 
@@ -84,12 +88,15 @@ def load(
         if name is None or entry.name == name:
             where = f"{entry.value} (plug-in {entry.name!r})"
             met: list[Exception] = []
-            with guarded(met.append, but=(Exception,) if handle is None else ()):
+            with guarded(met.append):
                 loaded = entry.load()
             if not met:
                 yield where, loaded
             elif handle is not None:
                 handle(where, met[0])
+            else:
+                sentence = f"{where} cannot be imported: {words_of(met[0])}. Repair or uninstall its package"
+                raise _ERRORS.get(group, ConfigError)(sentence) from met[0]
 
 
 def tracker_names() -> list[str]:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    book = rulebook.load(arguments.rules) if arguments.rules else rulebook.shipped()
+    book = rulebook.load(arguments.rules or rulebook.DEFAULT)
     print_rules(arguments.names, book, as_json=arguments.json)
     return 0
 
