@@ -44,6 +44,8 @@ class Facts(NamedTuple):
     """Their line numbers."""
     types: list[str]
     """The classes at its top that other modules may import."""
+    aliases: list[str]
+    """The names of other types at its top: of unions, literals and the like."""
 
 
 @cache
@@ -51,6 +53,12 @@ def facts_of(module: str) -> Facts:
     found, handlers = set(), []
     tree = ast.parse(modules()[module].read_text())
     types = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    named = [
+        node.targets[0].id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    ]
+    aliases = [name for name in named if re.fullmatch("[A-Z][A-Za-z]*[a-z][A-Za-z]*", name)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -59,7 +67,7 @@ def facts_of(module: str) -> Facts:
             found |= {name if name in modules() else node.module for name in names}
         elif is_blanket(node):
             handlers.append(node.lineno)
-    return Facts(frozenset(found & modules().keys()) - {module}, handlers, types)
+    return Facts(frozenset(found & modules().keys()) - {module}, handlers, types, aliases)
 
 
 def imports_of(module: str) -> frozenset[str]:
@@ -132,6 +140,23 @@ def test_no_two_types_have_one_name():
     shared = {name: found for name, found in places.items() if len(found) > 1 and name not in SAME_FOR_EVERY_FRAMEWORK}
     assert shared == {}
     assert all(room_of(module) == "adapters" for name in SAME_FOR_EVERY_FRAMEWORK for module in places[name])
+
+
+SHARED_WORDS = {"rlvitals.records", "rlvitals.values", "rlvitals.contract", "rlvitals.catalog.entries"}
+"""The modules whose types are used everywhere."""
+
+
+def test_no_alias_has_the_name_of_a_class_beside_it_or_of_one_that_is_used_everywhere():
+    classes = [(name, module) for module in modules() for name in facts_of(module).types]
+    aliases = [(name, module) for module in modules() for name in facts_of(module).aliases]
+    places = {name: [module for known, module in classes if known == name] for name, _ in classes}
+    found = [
+        (name, module, other)
+        for name, module in aliases
+        for other in places.get(name, [])
+        if {module, other} & SHARED_WORDS or module.rpartition(".")[0] == other.rpartition(".")[0]
+    ]
+    assert found == []
 
 
 def test_no_two_modules_of_a_room_differ_by_an_s():

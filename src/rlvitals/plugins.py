@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple
 from rlvitals.errors import CatalogError, ConfigError, RlvitalsError, RuleError
 from rlvitals.guard import guarded, words_of
 
-Group = Literal["catalog", "sinks", "importers", "rules"]
+PluginGroup = Literal["catalog", "sinks", "importers", "rules"]
 
-_ERRORS: dict[Group, type[RlvitalsError]] = {"catalog": CatalogError, "rules": RuleError}
+_ERRORS: dict[PluginGroup, type[RlvitalsError]] = {"catalog": CatalogError, "rules": RuleError}
 
 
 class Tracker(NamedTuple):
@@ -67,7 +67,7 @@ NOTIFY_SERVICES = {
 }
 
 
-def names(group: Group) -> list[str]:
+def names(group: PluginGroup) -> list[str]:
     """The names that other packages have registered in a group."""
     from importlib.metadata import entry_points
 
@@ -75,7 +75,7 @@ def names(group: Group) -> list[str]:
 
 
 def load(
-    group: Group, name: str | None = None, *, handle: Callable[[str, Exception], object] | None = None
+    group: PluginGroup, name: str | None = None, *, handle: Callable[[str, Exception], object] | None = None
 ) -> Iterator[tuple[str, Any]]:
     """Import and yield the objects that other packages have registered (all, or one name), with a name for messages.
 
