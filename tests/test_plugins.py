@@ -1,10 +1,11 @@
-"""Another package adds a metric, a rule and a tracker by entry points, as pip leaves them. For importers see
-`tests/importers/test_registry.py`.
+"""Another package adds a metric, a rule and the tracker of the docs by entry points, as pip leaves them. For importers
+see `tests/importers/test_registry.py`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -13,32 +14,15 @@ import pytest
 from conftest import REPO
 
 PACKAGE = """
-from rlvitals.sinks.base import Sink
-
 METRICS = {"metrics": [{"id": "mail.errors", "title": "Mail errors", "what": "Share of mails that the server rejects.",
                         "unit": "fraction", "direction": "down", "names": {"rlvitals": "mail/errors"}}]}
 
 RULES = [{"rule": "mails_fail", "kind": "tool_errors", "when": "mail.errors > 0.2", "severity": "critical",
           "hold": "3 of 3", "title": "{value:.0%} of the mails fail"}]
-
-
-class Lines(Sink):
-    known_settings = path_settings = frozenset({"path"})
-
-    def __init__(self, facts, settings, memory):
-        super().__init__(facts, settings, memory)
-        self.file = open(settings["path"], "a")
-
-    def write(self, rows):
-        self.file.writelines(f"{item.row.step} {item.row.numbers}\\n" for item in rows)
-
-    def commit(self):
-        self.file.flush()
-
-    def close(self):
-        self.file.close()
 """
-GROUPS = {"catalog": "METRICS", "rules": "RULES", "sinks": "Lines"}
+PAGE = (REPO / "docs" / "trackers.md").read_text()
+TRACKER = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "class LinesSink" in block)
+GROUPS = {"catalog": "METRICS", "rules": "RULES", "sinks": "LinesSink"}
 
 TRAINING = """
 import rlvitals
@@ -55,7 +39,7 @@ def installed(tmp_path, child_environment):
     site = tmp_path / "site"
     about = site / "mail-1.0.dist-info"
     about.mkdir(parents=True)
-    (site / "mail.py").write_text(PACKAGE)
+    (site / "mail.py").write_text(PACKAGE + TRACKER)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mail\nVersion: 1.0\n")
     environment = {**child_environment, "PYTHONPATH": os.pathsep.join([str(site), str(REPO / "src")])}
 
@@ -77,7 +61,7 @@ def test_what_another_package_adds_is_used_and_explained(installed, tmp_path):
     python = installed({group: f"mail:{name}" for group, name in GROUPS.items()})
     done = python("-c", TRAINING)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "lines.txt").read_text().startswith("1 {'mail/errors': 0.5}\n2 ")
+    assert (tmp_path / "lines.txt").read_text().startswith("train 1 {'mail/errors': 0.5}\ntrain 2 ")
     rlvitals = ("-m", "rlvitals.cli.main")
     assert "critical  50% of the mails fail" in python(*rlvitals, "check", "run").stdout
     assert python(*rlvitals, "explain", "mail/errors").stdout.startswith("Mail errors  mail.errors")
