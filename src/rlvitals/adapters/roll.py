@@ -32,7 +32,7 @@ from rlvitals.adapters.framework import (
     warn_once,
     whole_or_none,
 )  # fmt: skip
-from rlvitals.adapters.plain import plain
+from rlvitals.adapters.plain_values import plain
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.errors import BadValue
 from rlvitals.guard import guarded, words_of

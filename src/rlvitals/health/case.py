@@ -28,10 +28,10 @@ from rlvitals.health.statistics import Signal
 from rlvitals.health.trail import Trail
 from rlvitals.records import OpenPhase
 
-__all__ = ["Case", "Family", "SignalSource", "Taken"]
+__all__ = ["Case", "RuleFamily", "SignalSource", "Taken"]
 
-Family = Literal["policy", "preference", "other"]
-_FAMILIES: dict[str, Family] = {"online": "policy", "distillation": "policy", "preference": "preference"}
+RuleFamily = Literal["policy", "preference", "other"]
+_FAMILIES: dict[str, RuleFamily] = {"online": "policy", "distillation": "policy", "preference": "preference"}
 """By kind of algorithm. For the other kinds, and for an unknown algorithm, the family is inferred from the signals."""
 
 _IN_RATIOS = frozenset({"grad_norm", "kl"})
@@ -323,7 +323,7 @@ class Case:
         return [key for key, readings in self._readings.items() if readings]
 
     @property
-    def family(self) -> Family:
+    def family(self) -> RuleFamily:
         """Policy gradient, preference optimisation, or something else."""
         if self._family is not None:
             return self._family

@@ -365,7 +365,7 @@ class NamedCause:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GapAnswer:
     """The explanation of a gap: all causes, the likeliest first."""
 
     ranked: tuple[Ranked, ...]
@@ -483,7 +483,7 @@ def _read(evidence: Evidence | TokenEvidence, names: Iterable[str]) -> Readings:
     return found
 
 
-def explain(found: Readings) -> Answer | None:
+def explain(found: Readings) -> GapAnswer | None:
     """Rank the causes of the gap by these readings; None without any."""
     if not found:
         return None
@@ -515,7 +515,7 @@ def explain(found: Readings) -> Answer | None:
     course = found.get("went")
     onset = course[1].facts.get("from") if course else None
     named = first.cause if first.share >= _number("named") else ""
-    return Answer(tuple(ranked), named, int(onset) if isinstance(onset, float) else None)
+    return GapAnswer(tuple(ranked), named, int(onset) if isinstance(onset, float) else None)
 
 
 @cache

@@ -34,7 +34,7 @@ DEFAULT = "default"
 
 _COMPILED = Path(__file__).parent / "data" / "rules.json"
 
-Lines = Mapping[tuple[Any, ...], int]
+LineNumbers = Mapping[tuple[Any, ...], int]
 
 
 class Rulebook:
@@ -48,7 +48,7 @@ class Rulebook:
     def signal_names(self) -> set[str]:
         return {source.name for source in self.sources}
 
-    def changed_by(self, entries: Sequence[Any], where: str, lines: Lines | None = None) -> Rulebook:
+    def changed_by(self, entries: Sequence[Any], where: str, lines: LineNumbers | None = None) -> Rulebook:
         """A rulebook with a list of entries on top. Raises RuleError that names the line, where lines are known."""
         rules = dict(self.rules)
         under = ("rules",) if lines and ("rules",) in lines else ()
@@ -92,7 +92,7 @@ def load(*sources: str | Path | Sequence[Any]) -> Rulebook:
 
 def _changed_by(book: Rulebook, source: Any, where: str) -> Rulebook:
     """A rulebook changed by a rule file, a list of entries, or a mapping with one under `rules`."""
-    lines: Lines | None = None
+    lines: LineNumbers | None = None
     if isinstance(source, str | os.PathLike):
         where = os.fspath(source)
         source, lines = _read(source)
@@ -158,7 +158,7 @@ def causes() -> dict[str, Any]:
     return found
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[Any, Lines]:
+def _read(path: str | os.PathLike[str]) -> tuple[Any, LineNumbers]:
     if isinstance(path, str) and not Path(path).exists():
         known = ", ".join(sorted([*presets(), DEFAULT]))
         raise RuleError(

@@ -56,7 +56,7 @@ WOBBLE = 0.2
 
 LEAST_KL = 1e-7
 
-Course = Sequence[float]
+GapPoints = Sequence[float]
 """The square of what age adds to a gap at each point, in units of one straight update."""
 
 
@@ -118,13 +118,13 @@ def _typical(age: float, most: int, *, squared: bool) -> float:
     return total if squared else total * total
 
 
-def _of_sizes(gaps: Sequence[float]) -> Callable[[Course], float]:
+def _of_sizes(gaps: Sequence[float]) -> Callable[[GapPoints], float]:
     """How well a course fits gaps without a sign, as a logarithm: their noise is a share of them."""
     logs = [math.log(max(gap, NO_GAP)) for gap in gaps]
     n = len(logs)
     room = n * UNEVEN * UNEVEN
 
-    def fit(course: Course) -> float:
+    def fit(course: GapPoints) -> float:
         # The part that age adds is independent of the gap of fresh samples, so the squares add up.
         left = min(
             squares_of([log - 0.5 * math.log1p(steep * steep * old) for log, old in zip(logs, course, strict=True)])
@@ -135,19 +135,19 @@ def _of_sizes(gaps: Sequence[float]) -> Callable[[Course], float]:
     return fit
 
 
-def _of_signed(gaps: Sequence[float]) -> Callable[[Course], float]:
+def _of_signed(gaps: Sequence[float]) -> Callable[[GapPoints], float]:
     """The same for gaps that come from k1. Its mean grows with the square of the gap and its noise with the gap itself.
     Which of the two is visible depends on the number of tokens in the mean, which no log has.
     """
     sizes = [0.5 * gap * gap + LEAST_KL for gap in gaps]
 
-    def fit(course: Course) -> float:
+    def fit(course: GapPoints) -> float:
         return max(_folded(sizes, course, steep * steep, clear) for steep in STEEPNESS[::2] for clear in CLEARNESS)
 
     return fit
 
 
-def _folded(sizes: Sequence[float], course: Course, steep: float, clear: float) -> float:
+def _folded(sizes: Sequence[float], course: GapPoints, steep: float, clear: float) -> float:
     """The log-likelihood of absolute values of normal variables whose mean and noise follow a course, best scaled."""
     means, spreads, power = [], [], 0.0
     for size, old in zip(sizes, course, strict=True):

@@ -21,8 +21,8 @@ from rlvitals.importers.pairs import (
     EPOCHS,
     TELLING,
     UNLABELLED,
-    Count,
     LineReading,
+    PrintedCount,
     is_evaluation_name,
     rank_of,
     read_pairs,
@@ -49,7 +49,7 @@ BAR = "a progress bar"
 _SETTING = re.compile(r"(?:num|total|max)\b|(?:num|total|max)_", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
 
-Counts = dict[tuple[str, str], Count]
+Counts = dict[tuple[str, str], PrintedCount]
 """Step counts, by the line that stated them (without its digits) and by their names. A row's own counts have no line.
 """
 
@@ -110,7 +110,7 @@ class LooseRows:
         if self._headers.get(key) != (done, total):
             self._close_grid()
             self._close_block()
-            self._remember({key: Count(done, total)})
+            self._remember({key: PrintedCount(done, total)})
 
     def _settled(self, items: list[Item]) -> LooseReading:
         """The rows among the candidates; cached until a candidate is added."""
@@ -208,7 +208,7 @@ class LooseRows:
     def _add_table(self, rows: Iterable[Fields]) -> None:
         for row in rows:
             counts = {
-                ("", name): Count(number, None)
+                ("", name): PrintedCount(number, None)
                 for name, number in row.items()
                 if isinstance(number, int) and number >= 0 and _rank(("", name)) is not None
             }

@@ -47,7 +47,7 @@ _ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (
 )
 
 
-class Stream(Protocol):
+class PackedStream(Protocol):
     """Unpacked bytes, read in pieces."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -101,7 +101,7 @@ class _Budget:
         self.path = path
         self.left = MOST_BYTES
 
-    def copy(self, source: Stream, target: Path) -> str:
+    def copy(self, source: PackedStream, target: Path) -> str:
         """Write a stream to a file, within the budget. Returns the reason if the stream is damaged, otherwise an empty
         text.
         """
@@ -156,7 +156,7 @@ class _Pieces:
         return self._stream.read1(size)
 
 
-def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
+def _stream(path: Path, file: BinaryIO, packing: Packing) -> PackedStream:
     """A stream over all compressed parts of a file. A logger that appends writes several."""
     if packing is GZIP:
         return _Pieces(gzip.GzipFile(fileobj=file))
@@ -172,9 +172,9 @@ def _stream(path: Path, file: BinaryIO, packing: Packing) -> Stream:
     return _Pieces(BZ2File(file) if packing is BZIP2 else LZMAFile(file))
 
 
-def zstd_stream(file: BinaryIO) -> Stream:
+def zstd_stream(file: BinaryIO) -> PackedStream:
     """A zstd stream, from Python's own module (since 3.14) or an installed package."""
-    stream: Stream
+    stream: PackedStream
     with contextlib.suppress(ImportError):
         stream = importlib.import_module("compression.zstd").ZstdFile(file)
         return stream

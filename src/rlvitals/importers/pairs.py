@@ -132,7 +132,7 @@ class NumberLabel(NamedTuple):
     """The prefix of the names up to a closing bracket: `Adv` in `Adv(mean=0.0, std=1.0)`."""
 
 
-class Count(NamedTuple):
+class PrintedCount(NamedTuple):
     """A count of steps of any kind."""
 
     number: int
@@ -142,7 +142,7 @@ class Count(NamedTuple):
 class LineReading(NamedTuple):
     """The content of one line."""
 
-    counts: dict[str, Count]
+    counts: dict[str, PrintedCount]
     numbers: Fields
     words: int
     """How many words are not part of a name."""
@@ -197,7 +197,7 @@ def read_pairs(text: str) -> LineReading | None:
     """The counts and the named numbers in a line; None if it has none.
 
     >>> read_pairs("Epoch:[1/1](20/4292), loss: 0.66, acc: 43.2%, 1.2k tok/s")[:2]
-    ({'Epoch': Count(number=1, total=1), '': Count(number=20, total=4292)}, {'loss': 0.66, 'acc': 0.432})
+    ({'Epoch': PrintedCount(number=1, total=1), '': PrintedCount(number=20, total=4292)}, {'loss': 0.66, 'acc': 0.432})
     """
     if len(text) > MAX_LINE or _DIGIT.search(text) is None:
         return None
@@ -232,7 +232,7 @@ class _Line:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.counts: dict[str, Count] = {}
+        self.counts: dict[str, PrintedCount] = {}
         self.numbers: Fields = {}
         self.words = self.percents = self.end = 0
         self.is_explicit = True
@@ -262,7 +262,7 @@ class _Line:
             return
         may_count = (is_first or (total is not None and not self.numbers)) if name == UNLABELLED else not unit
         if may_count and isinstance(number, int) and number >= 0 and not found["scale"] and rank_of(name) is not None:
-            self.counts.setdefault(name, Count(number, total))
+            self.counts.setdefault(name, PrintedCount(number, total))
         elif name != UNLABELLED and self.text[found.start() - 1] != "#":  # `Evaluation #3`: an index
             self.begin = found.start() if self.begin is None else self.begin
             self.is_explicit = self.is_explicit and label.has_mark

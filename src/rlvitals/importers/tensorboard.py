@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Fields, Importer, Notes, changed_at, open_foreign
 from rlvitals.importers.points import Point, rows_of_points
-from rlvitals.importers.wire import Message, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
+from rlvitals.importers.wire import WireMessage, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP
 from rlvitals.store.distributions import Logged, Sketch, sketch_of_buckets, sketch_of_histogram
 from rlvitals.store.images import Image, checked_png
@@ -183,7 +183,7 @@ class _Kept:
     other_images: int = 0
     """How many images are not kept."""
 
-    def add(self, values: list[Message], step: int, folder: str) -> None:
+    def add(self, values: list[WireMessage], step: int, folder: str) -> None:
         """Add the histograms and images of one event. Raises ValueError if they are damaged."""
         if abs(step) > MAX_STEP:
             return
@@ -234,7 +234,7 @@ def _records(file: Path, notes: Notes) -> Iterator[bytes]:
             yield data[:length]
 
 
-def _number(value: Message) -> float | None:
+def _number(value: WireMessage) -> float | None:
     if 2 in value:
         return double_of(value[2][-1])
     if 8 not in value or _plugin(value) not in ("", "scalars"):
@@ -242,13 +242,13 @@ def _number(value: Message) -> float | None:
     return _scalar(inner(value, 8)[-1])
 
 
-def _plugin(value: Message) -> str:
+def _plugin(value: WireMessage) -> str:
     """The TensorBoard plugin that a summary is for; empty if it names none."""
     plugins = [text_at(plugin, 1) for metadata in inner(value, 9) for plugin in inner(metadata, 1)]
     return plugins[-1] if plugins else ""
 
 
-def _histograms(value: Message) -> Iterator[Sketch]:
+def _histograms(value: WireMessage) -> Iterator[Sketch]:
     """The histograms of a summary: from PyTorch's `add_histogram`, with upper bounds and counts of buckets, or from a
     TensorFlow 2 tensor.
     """
@@ -263,7 +263,7 @@ def _histograms(value: Message) -> Iterator[Sketch]:
             yield sketch_of_buckets(buckets)
 
 
-def _buckets(tensor: Message) -> list[tuple[float, float, float]]:
+def _buckets(tensor: WireMessage) -> list[tuple[float, float, float]]:
     """The buckets in a tensor of n x 3 numbers: start, end and count of each."""
     sizes = [whole_at(size, 1) for shape in inner(tensor, 2) for size in inner(shape, 2)]
     numbers = _doubles(tensor)
@@ -272,7 +272,7 @@ def _buckets(tensor: Message) -> list[tuple[float, float, float]]:
     return [(low, high, count) for low, high, count in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)]
 
 
-def _doubles(tensor: Message) -> list[float]:
+def _doubles(tensor: WireMessage) -> list[float]:
     """The numbers of a float or double tensor, in any of its encodings."""
     kind = {1: "f", 2: "d"}.get(whole_at(tensor, 1))
     if kind is None:
@@ -284,7 +284,7 @@ def _doubles(tensor: Message) -> list[float]:
     return [float(number) for (number,) in struct.iter_unpack(f"<{kind}", raw)]
 
 
-def _pictures(value: Message) -> list[bytes]:
+def _pictures(value: WireMessage) -> list[bytes]:
     """The encoded images of a summary: PyTorch's image, or those of TensorFlow 2, which follow their width and
     height.
     """
@@ -295,7 +295,7 @@ def _pictures(value: Message) -> list[bytes]:
     return [raw_of(text) for tensor in inner(value, 8) for text in tensor.get(8, ())[2:]]
 
 
-def _scalar(tensor: Message) -> float | None:
+def _scalar(tensor: WireMessage) -> float | None:
     """The number that a tensor without dimensions holds."""
     if any(2 in shape for shape in inner(tensor, 2)):
         return None
@@ -308,7 +308,7 @@ def _scalar(tensor: Message) -> float | None:
     for field in (7, 10, 11):  # int_val, int64_val, bool_val: one alone, or packed as bytes
         if field in tensor:
             packed = tensor[field][0]
-            numbers: Message = message(b"\x08" + packed) if isinstance(packed, bytes) else {1: [packed]}
+            numbers: WireMessage = message(b"\x08" + packed) if isinstance(packed, bytes) else {1: [packed]}
             return float(whole_at(numbers, 1))
     return None
 

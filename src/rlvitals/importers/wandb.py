@@ -28,7 +28,7 @@ from rlvitals.importers.base import (
 )
 from rlvitals.importers.console import ConsoleImporter
 from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, parse_lenient
-from rlvitals.importers.wire import Message, inner, leveldb_records, message, raw_of, text_at, whole_at
+from rlvitals.importers.wire import WireMessage, inner, leveldb_records, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP
 from rlvitals.store.distributions import Logged, sketch_of_buckets
 from rlvitals.store.lines import metric_key
@@ -220,14 +220,14 @@ def _records(path: Path, config: dict[str, Any], notes: Notes) -> Iterator[dict[
         yield from found
 
 
-def _history(history: Message) -> dict[str, Any]:
+def _history(history: WireMessage) -> dict[str, Any]:
     found = _items(inner(history, _ITEM))
     for step in inner(history, _STEP):
         found.setdefault("_step", whole_at(step, 1))
     return found
 
 
-def _items(items: Iterable[Message]) -> dict[str, Any]:
+def _items(items: Iterable[WireMessage]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in items:
         name = b"/".join(map(raw_of, item.get(_KEY) or item.get(_NESTED_KEY) or ())).decode("utf-8", "replace")

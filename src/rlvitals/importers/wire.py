@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rlvitals.importers.base import open_foreign
 
-Value = int | bytes
+WireValue = int | bytes
 """An int for a varint; bytes for length-delimited and fixed 32- and 64-bit values."""
 
-Message = dict[int, list[Value]]
+WireMessage = dict[int, list[WireValue]]
 """The fields of a message by number, each with all its values in order."""
 
 HEADER, BLOCK, CHUNK = 7, 32768, struct.Struct("<IHB")
@@ -26,13 +26,13 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 
 
-def message(data: bytes) -> Message:
+def message(data: bytes) -> WireMessage:
     r"""The fields of one message. Raises ValueError if the bytes are not a message.
 
     >>> message(b"\x08\x96\x01\x12\x02hi")
     {1: [150], 2: [b'hi']}
     """
-    found: Message = {}
+    found: WireMessage = {}
     position, end = 0, len(data)
     while position < end:
         key = data[position]  # most keys and lengths are one byte: reading long logs spends its time in this loop
@@ -40,7 +40,7 @@ def message(data: bytes) -> Message:
         if key >= 0x80:
             key, position = _varint(data, position - 1)
         kind = key & 7
-        value: Value
+        value: WireValue
         if kind == _VARINT:
             value, position = _varint(data, position)
         else:
@@ -78,18 +78,18 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise ValueError("a number has no end")
 
 
-def inner(fields: Message, number: int) -> list[Message]:
+def inner(fields: WireMessage, number: int) -> list[WireMessage]:
     """The messages of a field. Raises ValueError if it holds something else."""
     return [message(raw_of(value)) for value in fields.get(number, ())]
 
 
-def text_at(fields: Message, number: int) -> str:
+def text_at(fields: WireMessage, number: int) -> str:
     """The last text of a field; empty if there is none."""
     values = fields.get(number)
     return raw_of(values[-1]).decode("utf-8", "replace") if values else ""
 
 
-def whole_at(fields: Message, number: int) -> int:
+def whole_at(fields: WireMessage, number: int) -> int:
     """The last signed number of a field; 0, protobuf's default, if there is none."""
     values = fields.get(number)
     value = values[-1] if values else 0
@@ -99,7 +99,7 @@ def whole_at(fields: Message, number: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
-def double_of(value: Value) -> float:
+def double_of(value: WireValue) -> float:
     """The float in 8 or 4 bytes."""
     raw = raw_of(value)
     if len(raw) not in (_DOUBLE.size, _FLOAT.size):
@@ -108,7 +108,7 @@ def double_of(value: Value) -> float:
     return found
 
 
-def doubles_at(fields: Message, number: int) -> list[float]:
+def doubles_at(fields: WireMessage, number: int) -> list[float]:
     """The doubles of a field, packed into one value or stored as one value each."""
     raw = b"".join(raw_of(value) for value in fields.get(number, ()))
     if len(raw) % _DOUBLE.size:
@@ -116,14 +116,14 @@ def doubles_at(fields: Message, number: int) -> list[float]:
     return [found for (found,) in _DOUBLE.iter_unpack(raw)]
 
 
-def raw_of(value: Value) -> bytes:
+def raw_of(value: WireValue) -> bytes:
     """The bytes of a field. Raises ValueError if it is a number."""
     if isinstance(value, int):
         raise ValueError("bytes were expected")
     return value
 
 
-def time_at(fields: Message, number: int) -> float:
+def time_at(fields: WireMessage, number: int) -> float:
     """The last google.protobuf.Timestamp of a field, as Unix seconds; 0 if there is none."""
     values = fields.get(number)
     if not values:

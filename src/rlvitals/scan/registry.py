@@ -26,7 +26,7 @@ from rlvitals.scan import exploits, habits
 from rlvitals.scan.reading import TEXT, Reading, Span, TextPart
 from rlvitals.yaml_reader import read_yaml_with_lines
 
-Scan = Callable[[Reading], Iterable[Span]]
+ScanFunction = Callable[[Reading], Iterable[Span]]
 
 WHERE = ("all", "text", "calls", "answer")
 _KEYS = ("name", "match", "where", "severity", "kind", "share", "title", "advice", "ignore_case")
@@ -44,7 +44,7 @@ class Scanner:
     """A pattern that texts are searched for."""
 
     name: str
-    find: Scan
+    find: ScanFunction
     """Yields the spans of a rollout that show the pattern."""
     rule: Rule | None = None
     """The rule that judges the hits of a user's scanner; None: the rulebook's rule of the same name."""
