@@ -54,7 +54,7 @@ def taught(body: str, folder: Path, *, steps: int, rate: float) -> Path:
     )  # fmt: skip
     model = LlamaForCausalLM(config).to("cuda" if torch.cuda.is_available() else "cpu")
     dialogue = Dialogue(tokenizer, None)
-    deal = warm_start.LESSONS["careless"](dialogue, steps=steps, batch=32, seed=0)
+    deal = warm_start.lessons("careless", dialogue, steps=steps, batch=32, seed=0)
     began = time.perf_counter()
     loss = warm_start.teach(model, dialogue, deal, steps=steps, rate=rate)
     print(f"{models.parameters(model):,} parameters, taught in {time.perf_counter() - began:.0f} s, loss {loss:.3f}")

@@ -2,11 +2,11 @@
 
     python benchmarks/rule_examples.py [--families rows,gaps] [--dry]
 
-Writes `health/data/examples.json`; `make catalog` then writes the pages. The rules judge the generated runs of
-`tests/corpus` and the small real ones of `tests/health/kto_runs` row by row, scan generated rollouts, and compare
-generated tokens with logged numbers. The example is the best finding of a rule by these criteria, in this order: it is
-about the planted trouble, it comes after the onset, it has a chart, it is severe, its run comes first. Seeds are 1 to
-3, and only 1 for the families that take long.
+Writes `health/data/examples.json`; `make catalog` then writes the pages. With `--families` the examples of the other
+families stay. The rules judge the generated runs of `tests/corpus` and the small real ones of `tests/health/kto_runs`
+row by row, scan generated rollouts, and compare generated tokens with logged numbers. The example is the best finding
+of a rule by these criteria, in this order: it is about the planted trouble, it comes after the onset, it has a chart,
+it is severe, its run comes first. Seeds are 1 to 3, and only 1 for the families that take long.
 """
 
 from __future__ import annotations
@@ -409,6 +409,9 @@ def main():
     print(f"{len(found)} of {len(known)} rules; without: {' '.join(rule for rule in known if rule not in found)}")
     if options.dry:
         return
+    families = options.families.split(",")
+    kept = json.loads(EXAMPLES.read_text(encoding="utf-8"))["examples"]
+    found |= {rule: example for rule, example in kept.items() if example["family"] not in families}
     about = "An example of each rule. Written by `benchmarks/rule_examples.py`."
     compact = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     lines = ",\n".join(f"{compact(rule)}:{compact(found[rule])}" for rule in known if rule in found)

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from rlvitals.train.decoding import Growing
 from rlvitals.train.models import without_cudnn_attention
-from rlvitals.train.sampling import evaluating, sample, write_on
+from rlvitals.train.sampling import evaluating, sample, take_token
 
 PAD = 0
 SHAPES = {
@@ -42,10 +42,13 @@ def build(name: str, vocabulary: int) -> Any:
 
 
 def one_pass_a_token(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int) -> torch.Tensor:
+    generator, cache, taken = torch.Generator("cuda").manual_seed(0), Growing(model), []
     with torch.no_grad(), evaluating(model):
-        generator = torch.Generator("cuda").manual_seed(0)
-        how = {"temperature": 1.0, "eos_id": -1, "pad_id": PAD, "generator": generator, "is_first": False}
-        return write_on(Growing(model), ids, mask, max_new_tokens=new, **how).tokens
+        for _ in range(new):
+            token, _ = take_token(cache.read(ids, mask), 1.0, generator)
+            taken.append(token)
+            ids, mask = token[:, None], torch.nn.functional.pad(mask, (0, 1), value=1)
+    return torch.stack(taken, dim=1)
 
 
 def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int) -> torch.Tensor:

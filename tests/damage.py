@@ -33,6 +33,7 @@ from rlvitals.store.archive import compact_logs
 from rlvitals.store.evaluations import Control, write_control
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import RunLock
+from rlvitals.web.api import ANSWERS
 
 EVERY = 4
 """Steps between two rows of the first attempt. Few rows, because each is judged a thousand times."""
@@ -468,8 +469,7 @@ def verbs(bad: Path, good: Path, scratch: Path) -> list[list[str]]:
 
 
 QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("run", {}), ("metrics", {}), ("distributions", {}), ("images", {}), ("image", {"name": "grid", "step": EVERY}),
-    ("findings", {}), ("hindsight", {}), ("performance", {}), ("evaluations", {}),
+    ("image", {"name": "grid", "step": EVERY}),
     ("series", {"name": ["reward", "kl", "accuracy", "note"]}), ("series", {"name": "loss", "x": "time"}),
     ("series", {"name": "loss", "x": "epoch", "points": 10}), ("explain", {"name": "reward"}),
     ("rollouts", {}), ("rollouts", {"step": 100}), ("rollouts", {"step": 100, "group": "1"}),
@@ -477,6 +477,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     ("rollouts", {"worst": 1}), ("rollouts", {"search": "river"}), ("overlay", {"name": "reward"}), ("compare", {}),
     ("marks", {}), ("table", {"column": ["reward.last", "kl.best", "reward@50", "seeds", "sweep"], "choices": 1}),
 ]  # fmt: skip
+"""Questions with more than the run. Every other address is asked about the run alone."""
 
 
 def questions(bad: str, good: str) -> list[tuple[str, dict[str, Any]]]:
@@ -486,6 +487,8 @@ def questions(bad: str, good: str) -> list[tuple[str, dict[str, Any]]]:
     asked += [("sweep", both), ("compare", both), ("compare", {"run": [bad, good]})]
     asked += [("overlay", both | {"name": "reward"}), ("others", both), ("others", {"run": [bad, good]})]
     asked += [("overlays", both | {"name": ["reward", "loss"], "by": by}) for by in ("", "seed", "lr")]
+    named = {address for address, _ in asked}
+    asked += [(address, {"run": bad}) for address in ANSWERS if address not in named]
     return [("runs", {}), *asked, ("run", {"run": good}), ("findings", {"run": good}), ("runs", {})]
 
 
@@ -549,7 +552,6 @@ class Bench:
         from starlette.requests import Request
 
         from rlvitals.views.run_tail import RunTail
-        from rlvitals.web.api import ANSWERS
         from rlvitals.web.folder import Folder
         from rlvitals.web.server import _endpoint
 

@@ -25,8 +25,8 @@ __all__ = [
 if TYPE_CHECKING:
     from rlvitals import catalog, errors, values
     from rlvitals.capture.actions import Actions
-    from rlvitals.capture.current import finish, init, log
     from rlvitals.capture.epochs import MetricsTracker
+    from rlvitals.capture.global_run import finish, init, log
     from rlvitals.capture.start import start
     from rlvitals.catalog import explain
     from rlvitals.health.monitor import Monitor
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "Actions": "rlvitals.capture.actions",
     "start": "rlvitals.capture.start",
-    "init": "rlvitals.capture.current",
-    "log": "rlvitals.capture.current",
-    "finish": "rlvitals.capture.current",
+    "init": "rlvitals.capture.global_run",
+    "log": "rlvitals.capture.global_run",
+    "finish": "rlvitals.capture.global_run",
     "MetricsTracker": "rlvitals.capture.epochs",
     "explain": "rlvitals.catalog",
     "Monitor": "rlvitals.health.monitor",

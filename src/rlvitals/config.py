@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.masking import masked
+from rlvitals.plugins import NOTIFY_SERVICES
 from rlvitals.values import is_number, is_whole
 from rlvitals.yaml_reader import read_yaml
 
@@ -413,7 +414,6 @@ def _scanners(value: Any) -> tuple[Any, ...]:
 
 
 NOTIFY_KEYS = ("to", "link", "webhook", "format", "on", "sentinel")
-NOTIFY_SERVICES = ("slack", "discord", "telegram", "ntfy", "email", "pagerduty", "template")
 NOTIFY_PER_HOUR = 4
 """The most messages that one target receives in an hour. Further ones are sent as a digest."""
 

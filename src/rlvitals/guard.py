@@ -1,7 +1,7 @@
 """Keeps exceptions of rlvitals out of training, in one place, and logs messages once.
 
 Code that runs inside a training loop, or that calls foreign code (a plug-in, a callback, an object with a `__float__`),
-runs inside `guarded`. `tests/test_shape.py` limits the number of broad exception handlers elsewhere.
+runs inside `guarded`. `tests/test_architecture.py` limits the number of broad exception handlers elsewhere.
 """
 
 from __future__ import annotations

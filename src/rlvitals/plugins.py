@@ -1,4 +1,4 @@
-"""Extensions by name: the trackers of rlvitals, and the entry points of other packages.
+"""Extensions by name: the trackers and the notification services of rlvitals, and the entry points of other packages.
 
 | group | what an entry point names |
 |---|---|
@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from rlvitals.guard import guarded
+from rlvitals.errors import CatalogError, ConfigError, RlvitalsError, RuleError
+from rlvitals.guard import guarded, words_of
 
 PluginGroup = Literal["catalog", "sinks", "importers", "rules"]
+
+_ERRORS: dict[PluginGroup, type[RlvitalsError]] = {"catalog": CatalogError, "rules": RuleError}
 
 
 class Tracker(NamedTuple):
@@ -49,6 +52,24 @@ CONSOLE_TRACKER = "stdout"
 """Requested like a tracker, but printed by the trainer's own process."""
 
 
+class NotifyService(NamedTuple):
+    """A service that sends messages to people: its class, a `rlvitals.notify.service.Service`."""
+
+    module: str
+    kind: str
+
+
+NOTIFY_SERVICES = {
+    "slack": NotifyService("rlvitals.notify.slack", "Slack"),
+    "discord": NotifyService("rlvitals.notify.discord", "Discord"),
+    "telegram": NotifyService("rlvitals.notify.telegram", "Telegram"),
+    "ntfy": NotifyService("rlvitals.notify.ntfy", "Ntfy"),
+    "email": NotifyService("rlvitals.notify.mail", "Mail"),
+    "pagerduty": NotifyService("rlvitals.notify.pagerduty", "PagerDuty"),
+    "template": NotifyService("rlvitals.notify.template", "Template"),
+}
+
+
 def names(group: PluginGroup) -> list[str]:
     """The names that other packages have registered in a group."""
     from importlib.metadata import entry_points
@@ -61,7 +82,8 @@ def load(
 ) -> Iterator[tuple[str, Any]]:
     """Import and yield the objects that other packages have registered (all, or one name), with a name for messages.
 
-    If an import fails, the reason is passed to `handle` and the entry is skipped. Without `handle` it raises.
+    If an import fails, the reason is passed to `handle` and the entry is skipped. Without `handle` it raises the
+    group's error, which names the plug-in.
     """
     from importlib.metadata import entry_points
 
@@ -69,12 +91,15 @@ def load(
         if name is None or entry.name == name:
             where = f"{entry.value} (plug-in {entry.name!r})"
             met: list[Exception] = []
-            with guarded(met.append, but=(Exception,) if handle is None else ()):
+            with guarded(met.append):
                 loaded = entry.load()
             if not met:
                 yield where, loaded
             elif handle is not None:
                 handle(where, met[0])
+            else:
+                sentence = f"{where} cannot be imported: {words_of(met[0])}. Repair or uninstall its package"
+                raise _ERRORS.get(group, ConfigError)(sentence) from met[0]
 
 
 def tracker_names() -> list[str]:

@@ -311,6 +311,31 @@ def test_a_monitor_that_raises_is_put_aside_with_one_warning(tmp_path, monkeypat
     assert rlvitals.open_run(tmp_path).rows == 4
 
 
+def is_closed(run_dir):
+    return not (run_dir / "run.lock").exists() and rlvitals.open_run(run_dir).status == "finished"
+
+
+def test_a_run_whose_monitor_failed_is_closed_after_the_last_line_of_its_health_log(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Monitor, "update", lambda self, row: 1 / 0)
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 5))
+    assert is_closed(tmp_path)
+    assert events_of(tmp_path, "monitor")[-1]["is_on"] is False
+    assert [message for message in caplog.messages if "cannot write" in message] == []
+
+
+def test_a_finding_about_the_last_row_is_recorded_before_the_run_is_closed(tmp_path, caplog):
+    """Two rows a step: the last one is judged when no more rows come."""
+    with rlvitals.start(tmp_path, rules=["loss > 5: critical"]) as run:
+        for step in range(1, 6):
+            run.log({"loss": 0.5}, step=step)
+            run.log({"reward": 0.1}, step=step)
+        run.log({"loss": 9.0}, step=6)
+    assert is_closed(tmp_path)
+    assert [line["step"] for line in events_of(tmp_path, "raised")] == [6]
+    assert [message for message in caplog.messages if "cannot write" in message] == []
+
+
 def test_without_the_monitor_nothing_of_it_is_imported_or_written(tmp_path):
     code = (
         f"import sys, rlvitals\nrun = rlvitals.start({str(tmp_path / 'run')!r}, monitor=False)\n"

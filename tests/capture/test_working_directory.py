@@ -149,7 +149,7 @@ def test_a_view_reads_on_after_the_working_directory_has_changed(child):
         from pathlib import Path
         from rlvitals.importers.tail import LogTail
         from rlvitals.tui.watched import Watched
-        from rlvitals.views.live import RunFeed
+        from rlvitals.views.feeds import RunFeed
         from rlvitals.views.run_tail import RunTail
         view, log = rlvitals.open_run("out"), LogTail("log.jsonl")
         feed, tail = RunFeed(Path("out")), RunTail(Path("out"), "0-0-0")

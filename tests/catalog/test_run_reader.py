@@ -108,6 +108,20 @@ def test_every_view_shows_the_same_vital_signs_in_the_same_order(tmp_path, algor
     assert [name for label in shown for name in signs if short_names(row)[name] == label] == signs
 
 
+def test_a_sign_that_only_evaluations_log_has_the_same_title_on_the_page_and_on_the_terminal(tmp_path):
+    with rlvitals.start(tmp_path / "run", algorithm="reward_model", display="none", hardware=False) as run:
+        for step in range(1, 9):
+            run.log({"loss": 1 / step}, step=step)
+            run.log_eval({"accuracy": 0.5}, step=step)
+    view = rlvitals.open_run(tmp_path / "run")
+    watched = Watched(tmp_path / "run")
+    watched.poll()
+    tiles = {tile["name"]: tile["title"] for tile in vitals(view, diagnose(view))["tiles"]}
+    assert "accuracy" in tiles
+    assert {tile.name: tile.title for tile in watched.tiles()} == tiles
+    assert {name: watched.title(name) for name in tiles} == tiles
+
+
 def test_the_trainings_own_name_comes_before_the_evaluations():
     names = ["eval_rewards/margins", "eval_loss", "rewards/margins", "loss"]
     reader = catalog.reader("trl_kto", "kto")

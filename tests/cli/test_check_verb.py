@@ -406,7 +406,7 @@ def test_a_critical_is_posted_without_paths(tmp_path):
 
 
 def test_a_resumed_run_is_judged_by_its_living_rows(tmp_path):
-    from rlvitals.views.live import RunFeed
+    from rlvitals.views.feeds import RunFeed
 
     def log(run, rows):
         for row in rows:

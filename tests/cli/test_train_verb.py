@@ -55,6 +55,17 @@ def test_help_does_not_wait_for_torch():
     assert done.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.parametrize("name", WRITTEN)
+def test_without_torch_the_command_that_installs_it_is_named(name):
+    code = "import sys; sys.modules['torch'] = None; from rlvitals.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, "train", name], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr == (
+        f"rlvitals: error: train {name} needs a package that is not installed. "
+        "Install it with: pip install 'rlvitals[train]'\n"
+    )
+
+
 def test_the_settings_are_printed_resolved_and_explained(tmp_path, capsys):
     (tmp_path / "my.yaml").write_text("beta: 0.2\nmax_steps: 7\ndata:\n  output_path: out/${model_size}\n")
     words = ["my.yaml", "--model-size", "7b", "--learning-rate", "5e-7", "--max-steps", "9", "--lora", "--print-config"]

@@ -129,10 +129,17 @@ def test_a_rule_that_a_user_changed_is_not_weighed():
     ]
 
 
-def test_the_shipped_table_knows_every_rule_that_is_weighed_and_no_other():
+def test_a_rule_that_the_table_does_not_know_keeps_its_severity_and_its_own_confidence():
+    nothing = Scales({}, act=0.6, watch=0.5)
+    entry = rulebook.shipped().rules["dead_gradient"]
+    assert dead_gradients(Monitor("grpo", scales=nothing)) == [("critical", entry.confidence)]
+
+
+def test_the_shipped_table_knows_only_rules_that_are_weighed():
     rules = {name for name, rule in rulebook.shipped().rules.items() if alarm_weights.is_weighed(rule)}
     known = {key.split()[0] for key in alarm_weights.shipped()._table}
-    assert known == rules
+    assert known <= rules
+    assert len(known) > 50
     assert {"throughput", "stall", "memory_creep"}.isdisjoint(rules)
     for chances in alarm_weights.shipped()._table.values():
         assert 0 <= chances.failed <= chances.sick <= 1

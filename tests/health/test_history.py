@@ -61,7 +61,7 @@ def test_of_very_many_findings_the_newest_are_kept():
     ("findings", "rows", "verdict", "reason"),
     [
         ([], FEW_ROWS, "healthy", "nothing to act on up to step 1,200"),
-        ([], FEW_ROWS - 1, "cannot judge", "7 rows: too few to say anything; 8 are the least"),
+        ([], FEW_ROWS - 1, "cannot judge", "7 rows: a verdict needs at least 8"),
         ([replace(WARNING, severity="info")], 50, "healthy", "nothing to act on up to step 1,200"),
         ([WARNING], 50, "watch", "1 warning; first: kl explosion, since step 12"),
         ([WARNING, CRITICAL], 3, "act", "1 critical finding; first: kl explosion, since step 12"),

@@ -32,8 +32,8 @@ def test_a_section_lists_kind_numbers_words_and_sources():
     section = text.split("## kto_gradient_high\n")[1].split("\n## ")[0]
     for part in (
         "kind `grad_explosion`", "up to critical", "2 of 3, for a critical 8 of 10", "`grad_norm > 100`",
-        "(optim.grad_norm)", "above 100: training is unstable", "halve learning_rate", "asks for `reduce_lr`",
-        "asks for `revert`", "Sources: KTO metrics guide: Grad Norm",
+        "(optim.grad_norm)", "above 100: training is unstable", "halve learning_rate", "of a warning: `reduce_lr`",
+        "of a critical finding: `revert`", "Sources: KTO metrics guide: Grad Norm",
     ):  # fmt: skip
         assert part in section, part
     section = text.split("## kto_margin_negative\n")[1].split("\n## ")[0]

@@ -14,10 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
+from format_samples import SAMPLES as OF_EVERY_FORMAT
+from format_samples import sample_bytes
 
 from followed import with_growth
-from rlvitals.importers import LogTail, NotALog, read_log
-from rlvitals.views.live import LogFeed
+from rlvitals.importers import LineImporter, LogTail, NotALog, read_log
+from rlvitals.importers.registry import shipped
+from rlvitals.views.feeds import LogFeed
 
 WRITER = """
 import json, os, random, sys, time
@@ -122,6 +125,11 @@ SAMPLES = {
     "notebook": notebook(),
 }  # fmt: skip
 FILES = {name: "".join(lines).encode() for name, lines in SAMPLES.items()}
+FILES |= {
+    kind.name: sample_bytes(OF_EVERY_FORMAT[kind.name][0])
+    for kind in shipped()
+    if issubclass(kind, LineImporter) and kind.name not in FILES
+}
 FILES["jsonl in UTF-16"] = "".join(JSONL).encode("utf-16")
 FILES["jsonl in gzip"] = gzip.compress("".join(JSONL).encode(), mtime=0)
 FILES["a very long head"] = "".join([*(f"loading {n}\n" for n in range(9000)), *console_lines()]).encode()

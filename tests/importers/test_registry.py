@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from format_samples import SAMPLES, sample_bytes
 
 import rlvitals
 from conftest import REPO
@@ -22,41 +21,20 @@ from rlvitals.importers.registry import readable, shipped
 from rlvitals.importers.steps import restarts
 
 
-def database(script):
-    """The bytes of an SQLite file."""
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(script)
-    return connection.serialize()
-
-
-HEADS = {
-    "wandb": b":W&B\xe1\xbe\x00",
-    "swanlab": b":SWL\xd6\xe1\x02",
-    "mlflow": database("CREATE TABLE runs (run_uuid, name); CREATE TABLE metrics (run_uuid, key, value, step)"),
-    "trackio": database("CREATE TABLE metrics (id, run_name, step, metrics)"),
-    "sqlite": database("CREATE TABLE users (id)"),
-    "parquet": b"PAR1\x15\x04",
-    "packed": gzip.compress(b"step,loss\n1,0.5\n"),
-    "notebook": b'{"cells": [{"cell_type": "code", "source": "", "outputs": []}], "nbformat": 4}',
-    "notebook log": b'[{"stream_name":"stdout","time":1,"data":"x"}\n]',
-    "json": b'{"log_history": [{"step": 1, "loss": 0.5}]}',
-    "jsonl": b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.5}\n',
-    "csv": b"step,loss\n1,0.5\n",
-    "tensorboard": b'\x18\x00\x00\x00\x00\x00\x00\x00\xa3\x7fK"\t\x00\x00\xc0\x8b\x1a\xd8A\x1a\rbrain.Event:2',
-    "console": b"step:1 - loss:0.5\n",
-}
-
-
-def test_each_importer_has_a_sample_here_and_says_what_it_reads():
-    assert {importer.name for importer in shipped()} == HEADS.keys()
+def test_each_importer_has_a_sample_and_says_what_it_reads():
+    assert {importer.name for importer in shipped()} == SAMPLES.keys(), (
+        "format_samples.py has a small log of each format"
+    )
     assert readable().split("; ") == [text for importer in shipped() for text in importer.description.split("; ")]
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", SAMPLES)
 def test_a_log_is_recognised_by_its_first_bytes_whatever_its_name(tmp_path, name):
-    path = tmp_path / "metrics.csv"
-    path.write_bytes(HEADS[name])
-    assert importer_for(path).name == name
+    for number, sample in enumerate(SAMPLES[name]):
+        path = tmp_path / str(number) / "metrics.csv"
+        path.parent.mkdir()
+        path.write_bytes(sample_bytes(sample))
+        assert importer_for(path).name == name, sample
 
 
 CONTENTS = {
@@ -328,7 +306,7 @@ def test_plug_ins_are_looked_for_only_when_a_log_is_read(tmp_path, python):
 def test_ours_are_importers_and_a_defect_of_ours_is_not_hidden(tmp_path, monkeypatch):
     assert all(issubclass(importer, Importer) for importer in shipped())
     path = tmp_path / "log"
-    path.write_bytes(HEADS["jsonl"])
+    path.write_text(CONTENTS[".jsonl"])
     monkeypatch.setattr(importer_for(path), "feed", lambda self, line: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         read_log(path)

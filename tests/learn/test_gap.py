@@ -85,7 +85,7 @@ class ColdSampler(GrpoTrainer):
 
 
 def trained(folder: Path, kind: type[GrpoTrainer], monkeypatch: pytest.MonkeyPatch, **given: object) -> list[Finding]:
-    monkeypatch.setattr(grpo_trainer, "Trainer", kind)
+    monkeypatch.setattr(grpo_trainer, "GrpoTrainer", kind)
     asked = {
         "output_dir": str(folder), "max_steps": STEPS, "display": "none", "eval_steps": 100, "seed": 1,
         "early_stopping": 0, **given,

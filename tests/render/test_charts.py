@@ -56,6 +56,15 @@ def test_a_spike_within_a_bucket_is_drawn():
     assert "*" in lines[0]
 
 
+def test_a_series_that_differs_by_rounding_alone_is_drawn_as_constant():
+    constant, rounded = ([0.5 + wave * n for n in (0, 1, 0, 1)] for wave in (0.0, 1e-9))
+    drawn = [
+        chart(ChartSeries([1, 2, 3, 4], [1, 2, 3, 4], values, values), None, "", ascii_only=True)
+        for values in (constant, rounded)
+    ]
+    assert drawn[0] == drawn[1]
+
+
 def test_a_constant_series_is_one_line_with_one_label():
     lines = chart(series([0.5] * 20), None, "", width=40, ascii_only=True)
     assert [line.count("*") > 20 for line in lines[:HEIGHT]].count(True) == 1

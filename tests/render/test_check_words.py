@@ -60,3 +60,9 @@ def test_what_the_title_does_not_say_has_words():
 def test_no_finding_is_called_certain():
     assert kind(finding(confidence=1.0)) == "entropy_collapse, 99% sure"
     assert kind(finding(confidence=0.804)) == "entropy_collapse, 80% sure"
+
+
+@pytest.mark.parametrize("noise", [0.0, 5e-10, "nan"])
+def test_equal_values_have_no_noise_to_show(noise):
+    numbers = {"level": 0.5, "base": 0.5, "noise": noise, "points": 38.0}
+    assert evidence(finding(evidence=numbers)) == "entropy: moving average 0.5, at the start 0.5, 38 points"

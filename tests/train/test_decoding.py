@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from rlvitals.train import decoding
 from rlvitals.train.decoding import Fixed, Growing, reading
-from rlvitals.train.sampling import left_padded, sample, write_on
+from rlvitals.train.sampling import BatchSampler, Sampled, left_padded, sample
 
 EOS, PAD = 1, 0
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3], [9], [9]]
@@ -26,24 +26,19 @@ def llama(device="cpu"):
     return LlamaForCausalLM(config).eval().to(device)
 
 
-def turns(model, read, *, lengths=(6, 5, 9), prompts=PROMPTS):
+def turns(model, cache, *, lengths=(6, 5, 9), prompts=PROMPTS):
     """Three messages, each after new input, with rows that are dropped in between."""
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(3)
-    how = {"temperature": 1.0, "eos_id": EOS, "pad_id": PAD, "generator": generator}
-    ids, mask = left_padded(prompts, PAD, device)
+    sampler = BatchSampler(cache, temperature=1.0, eos_id=EOS, pad_id=PAD, generator=generator)
     messages = []
     with torch.no_grad():
         for turn, length in enumerate(lengths):
-            found = write_on(read, ids, mask, max_new_tokens=length, is_first=turn == 0, **how)
-            messages.append(found)
-            rows = torch.tensor([4, 0, 1], device=device) if turn == 0 else torch.tensor([1, 2], device=device)
+            messages.append(sampler.write(*left_padded(prompts, PAD, device), length))
             if turn < 2:
-                read.select(rows)
-                new, more = left_padded([[7, 7, 3], [2], [8, 4]][: len(rows)], PAD, device)
-                mask = torch.cat([mask, found.mask], dim=1)[rows]
-                mask = torch.cat([mask, more], dim=1)
-                ids = torch.cat([found.tokens[rows][:, -1:], new], dim=1)
+                rows = [4, 0, 1] if turn == 0 else [1, 2]
+                sampler.keep(torch.tensor(rows, device=device))
+                prompts = [[7, 7, 3], [2], [8, 4]][: len(rows)]
     return messages
 
 
@@ -82,12 +77,12 @@ def test_equal_prompts_are_read_once(way):
         lambda _, __, given: sizes.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     ids, mask = left_padded(PROMPTS, PAD)
-    how = {"max_new_tokens": 3, "temperature": 0.0, "eos_id": -1, "pad_id": PAD, "generator": None}
+    how = {"temperature": 0.0, "eos_id": -1, "pad_id": PAD, "generator": None}
     with torch.no_grad():
-        together = write_on(way(model), ids, mask, is_first=True, **how)
-        apart = write_on(way(model), ids, mask, is_first=False, **how)
-    assert sizes == [(3, 4), (5, 1), (5, 1), (5, 4), (5, 1), (5, 1)]
-    assert_alike([together], [apart])
+        together = BatchSampler(way(model), **how).write(ids, mask, 3)
+        each = [BatchSampler(way(model), **how).write(ids[[row]], mask[[row]], 3) for row in range(5)]
+    assert sizes == [(3, 4), (5, 1), (5, 1), *[(1, 4), (1, 1), (1, 1)] * 5]
+    assert_alike([together], [Sampled(*map(torch.cat, zip(*each, strict=True)))])
 
 
 def gpt2():
@@ -153,7 +148,8 @@ def test_autocast_samples_with_graphs_of_its_own():
     plain = sample(model, ids, mask, **how)
     model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)  # like accelerate's `prepare`
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
-        expected = write_on(Growing(model), ids, mask, is_first=True, generator=None, **how)
+        sampler = BatchSampler(Growing(model), temperature=0.0, eos_id=-1, pad_id=PAD, generator=None)
+        expected = sampler.write(ids, mask, 8)
     for _ in range(3):  # autocast frees the weights it has cast when it ends: no graph may use them
         with torch.autocast("cuda", torch.bfloat16):
             rounded = sample(model, ids, mask, **how)

@@ -261,7 +261,7 @@ def test_an_evaluation_is_a_file_a_row_and_a_few_lines(tmp_path):
         "   Avg turns (correct): 4.50 turns",
         "   Avg turns (I don't know): 4.00 turns (count: 1)",
         "   Avg search attempts: 2.00",
-        "   Against the control: 0 wins, 0 ties, 0 losses, 3 unknown to it",
+        "   Against the control: 0 wins, 0 ties, 0 losses, 3 without a control",
         f"Eval stats saved to: {root / 'eval_logs' / 'eval_step_0010.json'}",
     ]
     row = json.loads((root / "logs/eval_metrics.jsonl").read_text().splitlines()[-1])

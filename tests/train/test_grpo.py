@@ -63,7 +63,7 @@ def test_the_shipped_checkpoints_are_small(start: str) -> None:
 
 
 def test_the_examples_of_the_syntax_are_well_formed_and_call_tools_by_lot(shipped: models.Loaded) -> None:
-    rows = warm_start.syntax_lessons(Dialogue(shipped.tokenizer, None), steps=1, batch=96, seed=5)(1)
+    rows = warm_start.lessons("syntax", Dialogue(shipped.tokenizer, None), steps=1, batch=96, seed=5)(1)
     rubrics = [row.episode.rubric for row in rows]
     assert not any(rubric.cant_parse_tool_call or rubric.bad_tool_call_args for rubric in rubrics)
     assert shipped.tokenizer.unk_token_id not in {token for row in rows for token in row.ids}
@@ -77,6 +77,19 @@ def test_the_examples_of_the_syntax_are_well_formed_and_call_tools_by_lot(shippe
     assert not any(row.episode.rubric.ever_read_right_email and row.episode.rubric.answer_correct for row in two)
 
 
+def test_the_careless_agent_mostly_follows_the_solution_until_the_last_fifth_of_the_steps(
+    shipped: models.Loaded,
+) -> None:
+    deal = warm_start.lessons("careless", Dialogue(shipped.tokenizer, None), steps=10, batch=150, seed=5)
+    right = {}
+    for step in (8, 9):
+        episodes = [row.episode for row in deal(step)]
+        assert 0.03 < sum(isinstance(episode, SimpleEpisode) for episode in episodes) / 150 < 0.2
+        right[step] = sum(episode.rubric.answer_correct for episode in episodes) / 150
+    assert right[8] > 0.75
+    assert right[9] < 0.55
+
+
 def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_turns_say(shipped: models.Loaded) -> None:
     for row in conversations(shipped):
         assert row.episode.is_over
@@ -84,14 +97,14 @@ def test_every_conversation_ends_with_an_outcome_and_its_tokens_say_what_its_tur
         assert len(row.ids) == len(row.own) == len(row.logprobs)
         spans = [place for turn in row.turns for place in range(turn.start, turn.end)]
         assert spans == [place for place, mark in enumerate(row.own) if mark]
-        for turn in row.turns:
-            assert shipped.tokenizer.decode(row.ids[turn.start : turn.end]).removesuffix("<eos>") == turn.message
+        for turn, recorded in zip(row.turns, row.episode.turns, strict=True):
+            assert shipped.tokenizer.decode(row.ids[turn.start : turn.end]).removesuffix("<eos>") == recorded.text
 
 
 def test_what_the_tools_return_is_read_and_not_the_models_own(shipped: models.Loaded) -> None:
-    row = next(row for row in conversations(shipped, 20) if len(row.turns) > 1 and row.turns[0].observations)
+    row = next(row for row in conversations(shipped, 20) if len(row.turns) > 1 and row.episode.turns[0].calls)
     between = row.ids[row.turns[0].end : row.turns[1].start]
-    assert row.turns[0].observations[0].content in shipped.tokenizer.decode(between)
+    assert row.episode.turns[0].calls[0].result in shipped.tokenizer.decode(between)
     assert not any(row.own[row.turns[0].end : row.turns[1].start])
 
 
@@ -176,6 +189,14 @@ def test_what_follows_a_message_is_what_the_template_puts_there_and_the_end_come
     assert dialogue.tokenizer.decode(dialogue.go_on(seen, has_ended=True)) == after
     assert dialogue.tokenizer.decode(dialogue.go_on(seen, has_ended=False)) == "<|im_end|>" + after
     assert "search_emails" in dialogue.tokenizer.decode(dialogue.begin([{"role": "user", "content": "Where?"}]))
+
+
+def test_equal_results_of_two_calls_keep_the_ids_of_their_calls() -> None:
+    named = CHATML.replace("{{ m.content }}", "{{ m.tool_call_id }}: {{ m.content }}")
+    dialogue = Dialogue(Letters(named), TOOLS)
+    for call_id in ("first", "second"):
+        after = dialogue.go_on([Observation("read_email", "the mail", call_id)], has_ended=True)
+        assert f"tool\n{call_id}: the mail" in dialogue.tokenizer.decode(after)
 
 
 def test_a_template_that_knows_no_tools_gets_them_in_its_prompt() -> None:
@@ -300,6 +321,7 @@ def test_a_short_training_records_everything(tmp_path: Path, capsys: pytest.Capt
     assert len(rows) == 2
     for name in ("train/groups_kept", "train/groups_filtered", "train/num_early_exit", "reward", "kl", "grad_norm"):
         assert all(name in row for row in rows), name
+    assert not any("group.kept_count" in row for row in rows)  # it has the document's name instead
     assert unexplained(tmp_path / "run") == []
     groups = run.rollouts(2)
     assert len(groups) == 3

@@ -17,7 +17,7 @@ from rlvitals.train import grpo, models, recipe
 from rlvitals.train.grpo import traces, warm_start
 from rlvitals.train.grpo.conversation import Dialogue, Sampling, converse
 from rlvitals.train.grpo.settings import GRPOSettings as Settings
-from rlvitals.train.grpo.update import Played, Updates
+from rlvitals.train.grpo.update import Played
 from rlvitals.train.mailbox.episode import Episode
 from rlvitals.train.mailbox.worlds import mini
 
@@ -75,14 +75,14 @@ def test_several_passes_record_no_single_ratio_and_a_loss_that_is_scaled_is_foun
     assert kept
     assert all(each.trace.logprobs and not each.trace.new_logprobs for each in kept)
 
-    improve = Updates.improve
+    improve = grpo.GrpoTrainer.improve
 
-    def scaled(self, batch, step):
-        row = improve(self, batch, step)
+    def scaled(self, batch):
+        row = improve(self, batch)
         loss = row["train.loss"]
         return row | {"train.loss": 4.0 * float(loss)}
 
-    monkeypatch.setattr(Updates, "improve", scaled)
+    monkeypatch.setattr(grpo.GrpoTrainer, "improve", scaled)
     grpo.train(settings(tmp_path / "scaled", minibatch_size=4, seed=1))
     (finding,) = [one for one in rlvitals.open_run(tmp_path / "scaled").findings if one.rule.startswith("recomputed")]
     assert finding.rule == "recomputed_loss_scale"
@@ -94,7 +94,7 @@ def test_rollouts_of_an_update_that_fails_are_recorded(tmp_path: Path, monkeypat
     def fails(*_: Any) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(Updates, "improve", fails)
+    monkeypatch.setattr(grpo.GrpoTrainer, "improve", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
         grpo.train(settings(tmp_path / "run"))
     assert len(rlvitals.open_run(tmp_path / "run").rollouts(1)) == 2
@@ -112,24 +112,35 @@ def played() -> Played:
 
 
 def test_so_many_are_chosen_of_those_that_are_trained_on(played: Played, monkeypatch) -> None:
-    assert traces.chosen(played, 100, 1, is_training=True) == [(0, 0), (0, 1), (0, 2)]
-    assert len(traces.chosen(played, 2, 1, is_training=True)) == 2
-    assert len(traces.chosen(played, 100, 1, is_training=False)) == 6
-    assert len({tuple(traces.chosen(played, 2, step, is_training=False)) for step in range(9)}) > 3  # others every step
-    lengths = [len(row.ids) - row.prompt for row in played.trajectories[0]]
+    rows = [row for _, row in played.kept()]
+    assert rows == played.trajectories[0]
+    assert set(traces.chosen(rows, 100, 1)) == set(rows)
+    assert len(traces.chosen(rows, 2, 1)) == 2
+    assert len({tuple(traces.chosen(rows, 2, step)) for step in range(9)}) > 3  # others every step
+    lengths = [len(row.ids) - row.prompt for row in rows]
     monkeypatch.setattr(traces, "MOST_TOKENS", min(lengths))
-    assert len(traces.chosen(played, 100, 1, is_training=True)) <= 1
+    assert len(traces.chosen(rows, 100, 1)) <= 1
 
 
 def test_without_an_update_a_trace_holds_what_the_sampler_saw(played: Played) -> None:
     tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None).tokenizer
-    groups = traces.with_traces(played, [(1, 2)], tokenizer)
+    groups = traces.with_traces(played, [played.trajectories[1][2]], tokenizer, seen={})
     assert [rollout.trace is not None for group in groups for rollout in group.rollouts] == [False] * 5 + [True]
     trace, row = groups[1].rollouts[2].trace, played.trajectories[1][2]
     assert list(trace.ids) == row.ids[row.prompt :]
     assert "".join(trace.texts) == tokenizer.decode(trace.ids)
     assert all(math.isclose(x, y) for x, y in zip(trace.engine_logprobs, row.logprobs[row.prompt :], strict=True))
     assert not trace.logprobs
+
+
+def test_a_trace_has_the_numbers_of_its_own_rollout(played: Played) -> None:
+    tokenizer = models.load(str(warm_start.SHIPPED["careless"]), None).tokenizer
+    longest = max(len(row.ids) - row.prompt for row in played.trajectories[0])
+    entropies = torch.arange(3.0)[:, None].expand(3, longest)  # of each rollout that was trained on
+    chosen = [played.trajectories[0][2]]
+    groups = traces.with_traces(played, chosen, tokenizer, seen={"entropies": entropies}, trained=3)
+    assert set(groups[0].rollouts[2].trace.entropies) == {2.0}
+    assert [group.meta[TRAINED_ROLLOUTS] for group in groups] == [3, 3]
 
 
 class Bytes:

@@ -17,8 +17,8 @@ import torch
 import rlvitals
 from rlvitals.train import grpo, losses, ppo, recipe, sharded, supervised, tiny
 from rlvitals.train.grpo import warm_start
+from rlvitals.train.grpo.conversation import Sampling
 from rlvitals.train.grpo.update import UpdateBatch
-from rlvitals.train.grpo.update import Updates as GrpoUpdates
 from rlvitals.train.kto import data as preferences
 from rlvitals.train.kto import trainer as kto
 from rlvitals.train.ppo import experience, reward_model
@@ -205,8 +205,7 @@ def grpo_batch():
     rows = answered(prompts, prompt_mask, answers, mask)
     own = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.float32)
     advantages = (drawn(4, 5, seed=6, low=0.4, high=2.0) * torch.tensor([[1.0], [-1.0], [-1.0], [1.0]])).float() * own
-    nothing = torch.zeros_like(own)
-    return UpdateBatch(rows.ids, rows.mask, rows.positions, own, nothing, nothing, nothing, advantages, nothing)
+    return UpdateBatch(rows.ids, rows.mask, rows.positions, own, torch.zeros_like(own), advantages)
 
 
 def share(own, mode, row):
@@ -239,14 +238,16 @@ def grpo_settings_of(**changes):
     return recipe.load("grpo", grpo.Settings, given=given | changes)
 
 
-def grpo_updates(run, settings, rate=0.0):
+def grpo_trainer(run, settings, rate=0.0):
+    """A trainer in its first step, made of what an update needs."""
     accelerator, model, reference = sharded.accelerator(is_bf16=False), model_of(1), model_of(2)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=rate))
-    updates = GrpoUpdates(
-        settings, run, accelerator, model=model, reference=reference if settings.kl_coef else None,
-        optimizer=optimizer, horizon=HORIZON,
+    trainer = object.__new__(grpo.GrpoTrainer)
+    vars(trainer).update(
+        settings=settings, run=run, accelerator=accelerator, step=1, rank=0, model=model, optimizer=optimizer,
+        reference=reference if settings.kl_coef else None, sampling=Sampling(8, settings.temperature, HORIZON),
     )  # fmt: skip
-    return updates, model, reference, kept_gradients(optimizer)
+    return trainer, model, reference, kept_gradients(optimizer)
 
 
 GRPO = [
@@ -272,7 +273,7 @@ GRPO = [
 def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
     """With a different old policy, so that every bound is reached."""
     settings = grpo_settings_of(**({"aggregation": "token-mean", "temperature": 1.0} | changes))
-    updates, model, reference, seen = grpo_updates(run, settings)
+    trainer, model, reference, seen = grpo_trainer(run, settings)
     exact, exact_ref = copy.deepcopy(model).double(), reference.double()
     batch = grpo_batch()
     with torch.no_grad():
@@ -284,10 +285,9 @@ def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
     reference.float()
     held = [*old, torch.zeros(1)], [*both[1], torch.zeros(1)]
     old_rows, ref_rows = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).float() for rows in held)
-    given = UpdateBatch(*(getattr(batch, name) for name in ("ids", "ids_mask", "positions", "own", "sampled_logprobs")),
-                  old_rows, ref_rows, batch.advantages, batch.weights)  # fmt: skip
+    given = replace(batch, old_logprobs=old_rows, ref_logprobs=ref_rows if settings.kl_coef else None)
     packs = []
-    updates._update(given, packs, has_old=True)
+    trainer._update(given, packs, visits=3.0)
     loss, wanted, ratios = grpo_by_hand(exact, batch, old, both[1], settings)
     agree(seen[0], wanted)
     assert any(r < 1 - LOW and a < 0 for r, a in ratios)
@@ -300,13 +300,16 @@ def test_grpos_update_is_the_gradient_of_the_loss_written_by_hand(run, changes):
 
 def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run):
     settings = grpo_settings_of(grpo_epochs=2, kl_coef=0.3, aggregation="token-mean", temperature=0.7)
-    updates, model, reference, seen = grpo_updates(run, settings, rate=0.05)
+    trainer, model, reference, seen = grpo_trainer(run, settings, rate=0.05)
     exact, exact_ref, batch = copy.deepcopy(model).double(), copy.deepcopy(reference).double(), grpo_batch()
     with torch.no_grad():
         old, ref = (
             [read_alone(net, p, a, 0.7)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)] for net in (exact, exact_ref)
         )
-    updates.improve(batch, 1)
+        entropies = [read_alone(exact, p, a, 0.7)[1] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
+    trainer.improve(batch)
+    for recorded, wanted in zip(trainer.seen["entropies"], entropies, strict=False):  # of the first epoch
+        assert recorded[: len(wanted)].tolist() == pytest.approx(wanted.tolist(), abs=1e-5)
     assert len(seen) == 2
     for gradients in seen:
         _, wanted, ratios = grpo_by_hand(exact, batch, old, ref, settings)
@@ -315,6 +318,19 @@ def test_grpo_compares_every_update_of_a_step_with_the_policy_that_began_it(run)
             for weight, slope in zip(exact.parameters(), wanted, strict=True):
                 weight.sub_(0.05 * slope)
     assert any(abs(r - 1) > 0.05 for r, _ in ratios)  # the policy has changed in between
+
+
+def test_grpo_compares_the_minibatches_of_one_epoch_with_the_policy_that_began_the_step(run):
+    settings = grpo_settings_of(minibatch_size=2, temperature=0.7)
+    trainer, model, _, seen = grpo_trainer(run, settings, rate=0.05)
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        old = [read_alone(exact, p, a, 0.7)[0] for p, a in zip(PROMPTS, ANSWERS, strict=True)]
+    row = trainer.improve(grpo_batch())
+    assert len(seen) == 2
+    for recorded, logprobs in zip(trainer.seen["logprobs"], old, strict=False):
+        assert recorded[: len(logprobs)].tolist() == pytest.approx(logprobs.tolist(), abs=1e-5)
+    assert abs(row["policy.ratio.max"].number - 1) + abs(row["policy.ratio.min"].number - 1) > 0.02
 
 
 # PPO

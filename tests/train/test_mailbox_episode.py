@@ -238,6 +238,12 @@ def test_reading_what_is_not_there_or_not_ones_own_is_noticed_and_goes_on():
     assert not play(ONE, read("m3")).rubric.ever_tried_to_read_invalid_email
 
 
+def test_a_message_is_found_wherever_it_is_in_the_list():
+    episode = play(ONE, search("falcon"))  # lists m3 before m1
+    assert episode.turn_outcomes == ["search_hit"]
+    assert episode.rubric.ever_found_right_email
+
+
 def test_several_calls_in_one_message_are_one_turn_and_each_gets_its_own_result():
     episode = Episode(ONE, BOX)
     two = {"tool_calls": [*search("falcon", "noise")["tool_calls"], *read("m1")["tool_calls"]]}

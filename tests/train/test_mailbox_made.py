@@ -212,6 +212,12 @@ def test_no_fact_can_be_learnt_by_heart():
     assert all(len(counts) > 8 for counts in answers.values())
 
 
+def test_nobody_in_a_mini_mailbox_leads_two_projects():
+    for seed in range(5):
+        leaders = [question.answer for question in worlds.mini(seed, families=("lead",)).questions]
+        assert len(set(leaders)) == len(leaders) == 12
+
+
 def test_mini_mailboxes_of_the_splits_differ_and_families_can_be_chosen():
     train, held_out = (worlds.mini(3, split=split) for split in ("train", "held_out"))
     assert {question.id for question in train.questions}.isdisjoint(question.id for question in held_out.questions)
@@ -278,6 +284,23 @@ def test_the_enron_layout_is_read(tmp_path):
     assert len(second.body) > 200_000
 
 
+@pytest.mark.parametrize(
+    "header", ["", "Content-Type: text/plain; charset=us-ascii\n", "Content-Type: text/html; charset=iso-8859-1\n"]
+)
+def test_letters_of_a_csv_are_kept_whatever_charset_a_message_declares(header):
+    """The CSV has been decoded already, so the charset no longer applies, except to encoded bodies."""
+    assert mail.parse(f"Subject: Grüße\n{header}\nGrüße für 5 €").body == "Grüße für 5 €"
+    encoded = f"{header or 'Content-Type: text/plain; charset=iso-8859-1'}".strip()
+    assert mail.parse(f"{encoded}\nContent-Transfer-Encoding: quoted-printable\n\n5 =45uro").body == "5 Euro"
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "iso-8859-1"])
+def test_bytes_are_read_in_the_charset_that_a_message_declares(charset):
+    raw = f"Content-Type: text/plain; charset={charset}\n\nGrüße".encode(charset)
+    assert mail.parse(raw).body == "Grüße"
+    assert mail.parse("Subject: no charset\n\nGrüße".encode()).body == "Grüße"
+
+
 @pytest.mark.parametrize("content", ["", "path,text\na,b\n"])
 def test_a_csv_without_messages_is_reported_plainly(tmp_path, content):
     path = tmp_path / "emails.csv"
@@ -324,7 +347,9 @@ def test_questions_of_ones_own_are_read_from_lines(tmp_path):
     ("line", "message"),
     [("{", "line 1 is not JSON"), ("[]", "JSON object"), ('{"id": 1}', "line 1 has no 'question'"),
      ('{"id": 1, "question": 2, "answer": "a", "message_ids": [], "inbox": "x"}', "question must be a text"),
-     ('{"id": 1, "question": "q", "answer": "a", "message_ids": 3, "inbox": "x"}', "wrong kind")],
+     ('{"id": 1, "question": "q", "answer": "a", "message_ids": 3, "inbox": "x"}', "message_ids must be a list"),
+     ('{"id": 1, "question": "q", "answer": "a", "message_ids": "m1", "inbox": "x"}', "message_ids must be a list"),
+     ('{"id": 1, "question": "q", "answer": "a", "message_ids": [], "inbox": "x", "searches": 1}', "wrong kind")],
 )  # fmt: skip
 def test_a_question_that_is_none_names_its_line(tmp_path, line, message):
     path = tmp_path / "questions.jsonl"

@@ -22,7 +22,7 @@ from rlvitals.render.charts import ChartSeries
 from rlvitals.render.numbers import number
 from rlvitals.store.marks import FolderMarks
 from rlvitals.tui.drawing import chart_lines, step_bar
-from rlvitals.tui.plain import follow, line
+from rlvitals.tui.plain_lines import follow, line
 from rlvitals.tui.watched import MOST_METRICS, Watched
 from rlvitals.views.folder_list import FolderList
 

@@ -28,8 +28,8 @@ from rlvitals.render.check import when
 from rlvitals.render.evidence import _FOLLOWING, _PHRASES, evidence
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.evaluations import evaluated_slices, read_trend
+from rlvitals.views.feeds import RunFeed
 from rlvitals.views.judge import MAX_BUCKETS, Judge, Trace
-from rlvitals.views.live import RunFeed
 from rlvitals.views.places import one_place, open_source, places_in
 from rlvitals.views.sources import RowSource, new_monitor
 

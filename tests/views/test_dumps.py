@@ -15,7 +15,7 @@ from rlvitals.errors import NotALog
 from rlvitals.importers.dumps.files import DumpFiles
 from rlvitals.views.discovery import find_places, linked_dumps
 from rlvitals.views.dumps import DumpView
-from rlvitals.views.live import News, open_feed
+from rlvitals.views.feeds import News, open_feed
 from rlvitals.views.places import open_rollouts
 from rlvitals.views.rollouts import DumpedRollouts
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.health.course import Course
-from rlvitals.views.gate import PRIORS, SHARES, Limits, gate, judge_measures, open_runs
+from rlvitals.views.gate import PRIORS, SHARES, GateLimits, gate, judge_measures, open_runs
 from rlvitals.views.gate_measures import Levels, MetricCurve, goal_of, mean_error, measure_runs, scatter_of
 from rlvitals.views.gate_rules import parse_margin, parse_rule, read_rules
 from rlvitals.views.logs import open_any
@@ -53,7 +53,7 @@ def by_name(report):
 
 def judged(own, others):
     """The tests of a gate by name, without the rules' findings, which take most of its time."""
-    return {one.name: one for one in judge_measures(measure_runs([own, *others]).measures, Limits())}
+    return {one.name: one for one in judge_measures(measure_runs([own, *others]).measures, GateLimits())}
 
 
 def test_every_measure_is_what_it_says(tmp_path, baselines):
@@ -157,9 +157,9 @@ def test_a_tiny_but_sure_difference_passes(tmp_path):
         return log(tmp_path, name, [{"step": at, "reward": lift * (0.5 + 0.004 * at)} for at in range(100)])
 
     baselines = [line(f"b{at}", 1.0 + 0.0001 * at) for at in range(3)]
-    report = gate(line("own", 0.99), baselines, Limits())
+    report = gate(line("own", 0.99), baselines, GateLimits())
     assert report.state == "pass"
-    tight = Limits(margins=dict.fromkeys(("final", "best", "area", "early"), 0.001))
+    tight = GateLimits(margins=dict.fromkeys(("final", "best", "area", "early"), 0.001))
     assert gate(line("own", 0.97), baselines, tight).state == "fail"
 
 
@@ -363,7 +363,7 @@ def test_a_folder_of_baselines_is_opened_without_the_candidate(tmp_path):
      ("reward.total.mean.min > 0", "pass"), ("steps_to_level<=10", "fail")],
 )  # fmt: skip
 def test_a_limit_is_kept_or_not(tmp_path, baselines, text, state):
-    report = gate(log(tmp_path, "own", rows_of(21)), baselines, Limits(rules=[parse_rule(text)], tested=False))
+    report = gate(log(tmp_path, "own", rows_of(21)), baselines, GateLimits(rules=[parse_rule(text)], tested=False))
     assert [one.state for one in report.rules] == [state]
     assert report.state == state
     assert report.tests == []
@@ -372,7 +372,7 @@ def test_a_limit_is_kept_or_not(tmp_path, baselines, text, state):
 def test_a_change_is_beside_the_mean_of_the_baselines(tmp_path):
     runs = [log(tmp_path, f"r{at}", [{"step": n, "reward": value} for n in range(30)]) for at, value in
             enumerate((0.9, 1.0, 1.2))]  # fmt: skip
-    report = gate(runs[0], runs[1:], Limits(rules=[parse_rule("reward>-10%")]))
+    report = gate(runs[0], runs[1:], GateLimits(rules=[parse_rule("reward>-10%")]))
     assert report.rules[0].value == pytest.approx(0.9 / 1.1 - 1)
 
 
@@ -386,7 +386,7 @@ def test_a_limit_that_is_none_is_refused(text):
 
 def test_a_limit_on_what_is_not_logged_is_an_error(tmp_path, baselines):
     with pytest.raises(NotComparable, match="--rule 'entropy>1'"):
-        gate(baselines[0], baselines[1:], Limits(rules=[parse_rule("entropy>1")]))
+        gate(baselines[0], baselines[1:], GateLimits(rules=[parse_rule("entropy>1")]))
 
 
 def test_limits_from_a_file(tmp_path):
@@ -415,11 +415,11 @@ def test_a_file_that_is_wrong_is_refused(tmp_path, text, message):
 
 def test_limits_that_contradict_are_refused():
     with pytest.raises(ConfigError, match="no measure 'sped'"):
-        Limits(margins=dict([parse_margin("sped=5%")]))
+        GateLimits(margins=dict([parse_margin("sped=5%")]))
     with pytest.raises(ConfigError, match="at least one rule"):
-        Limits(tested=False)
+        GateLimits(tested=False)
     with pytest.raises(ConfigError, match="alpha"):
-        Limits(alpha=1.5)
+        GateLimits(alpha=1.5)
     with pytest.raises(ConfigError, match="write MEASURE=SHARE"):
         parse_margin("speed")
 

@@ -376,6 +376,13 @@ def test_a_run_that_differs_by_its_seed_alone_says_so(family, tmp_path):
     assert look_back(tmp_path / "bad")["nearest"]["told"] == "The nearest healthy run is twin: only the seed differs."
 
 
+def test_a_healthy_run_of_the_same_name_is_called_after_its_folder(tmp_path):
+    record(tmp_path / "bad", name="kto-7b", config={"lr": 1e-6})
+    record(tmp_path / "good", dies=False, name="kto-7b", config={"lr": 5e-7})
+    nearest = look_back(tmp_path / "bad")["nearest"]
+    assert (nearest["name"], nearest["told"]) == ("good", "The nearest healthy run is good: 1 setting differs.")
+
+
 def test_without_a_healthy_run_it_says_so(tmp_path):
     record(tmp_path / "bad", config=SETTINGS)
     record(tmp_path / "worse", config=SETTINGS)

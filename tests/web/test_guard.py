@@ -313,6 +313,7 @@ def test_names_in_host_headers_are_read_strictly():
     hosts, any_address = known_hosts("192.168.1.5")
     assert "192.168.1.5" in hosts
     assert not any_address
+    assert known_hosts("127.0.0.5") == ({"localhost", "127.0.0.1", "::1", "127.0.0.5"}, False)
 
 
 def test_a_port_that_is_none_is_reported(tmp_path, capsys):

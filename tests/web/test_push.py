@@ -92,6 +92,14 @@ def test_a_pushed_run_is_the_run_byte_by_byte(tmp_path, monkeypatch, capsys):
         assert "the whole run" in capsys.readouterr().out
         assert contents(tmp_path / "team" / "a" / "b") == contents(run)
 
+        monkeypatch.delenv("RLVITALS_PUSH_TOKEN")
+        (tmp_path / "token").write_text(f"  {TOKEN}\n")
+        command = ["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "c"]
+        assert main([*command, "--token-file", str(tmp_path / "token")]) == 0
+        assert contents(tmp_path / "team" / "c") == contents(run)
+        assert main(command) == 64
+        assert "RLVITALS_PUSH_TOKEN" in capsys.readouterr().err
+
 
 def test_what_differs_on_the_server_is_sent_again(tmp_path):
     run = record(tmp_path / "mine")

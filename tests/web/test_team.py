@@ -101,6 +101,12 @@ def test_a_new_token_is_printed_with_its_line(tmp_path, capsys):
         assert "little" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["a b", "a\nann x", "a/b", "", "#ann"])
+def test_a_name_that_the_file_of_tokens_could_not_hold_gets_no_token(name):
+    with pytest.raises(ConfigError, match="not a name for a token"):
+        new_token(name)
+
+
 @pytest.mark.parametrize(
     "text", ["ann", "ann short", f"ann {ANN} more", f"ann {ANN}\nann {BEN}", "ann proof:12", f"a/b {ANN}"]
 )

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
-from rlvitals.adapters.plain import plain
+from rlvitals.adapters.plain_values import plain
 from rlvitals.capture.actions import shared_request
 from rlvitals.capture.run import Run
 from rlvitals.capture.start import keep_given, start

@@ -31,7 +31,7 @@ from rlvitals.adapters.framework import (
     setting,
     whole_or_none,
 )  # fmt: skip
-from rlvitals.adapters.plain import plain
+from rlvitals.adapters.plain_values import plain
 from rlvitals.capture.intake import MAX_DEPTH
 from rlvitals.errors import BadValue
 from rlvitals.splits import is_held_out

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from rlvitals.adapters.plain import Plain, plain
+from rlvitals.adapters.plain_values import Plain, plain
 from rlvitals.errors import RanksOutOfStep, needs
 from rlvitals.guard import Once, value_or
 from rlvitals.values import Derived, Kind, Value

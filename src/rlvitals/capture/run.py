@@ -409,11 +409,11 @@ class Run:
         self._card.save(status=status, ended=round(time.time(), 3), error=described)
         if self.settings.fsync != "never":
             self._card.sync()
+        self._display.finish(status, described)
+        self._monitor.close(status)  # while the directory is locked: it may write to the health log
         if self._file_lock is not None:
             self._file_lock.release()
         self._home.close()
-        self._display.finish(status, described)
-        self._monitor.close(status)
         if self._forwarding is not None:
             self._forwarding.keep_up()
             self._forwarding.wait(self.settings.tracker_wait)
@@ -554,7 +554,8 @@ class Run:
         """Append a line to the health log; False if it fails. The training log's writer reports disk errors."""
         try:
             with self._lock:
-                self._writer.verify()
+                if self._recording:  # otherwise the writer is closed
+                    self._writer.verify()
             append_event(self._dir, line, sync=self.settings.fsync == "always")
         except OSError:
             return False

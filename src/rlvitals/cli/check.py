@@ -22,8 +22,8 @@ from rlvitals.store.files import replace_file
 from rlvitals.terminal import put_status, warn
 from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
+from rlvitals.views.feeds import Feed, News, open_feed
 from rlvitals.views.judge import Judge
-from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.places import one_place
 from rlvitals.views.slice_check import SlicesReport, check_slice, check_slices
 from rlvitals.views.sources import Known, new_monitor

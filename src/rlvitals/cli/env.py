@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.terminal import say
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    facts = {
+    facts: dict[str, Any] = {
         "rlvitals": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -36,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for name in ("rlvitals", "python", "system", "terminal"):
         say(f"{name:<9} {facts[name]}")
-    say(f"{'gpu':<9} {'; '.join(gpus()) or 'none that nvidia-smi shows'}")
-    for extra, found in packages().items():
+    say(f"{'gpu':<9} {'; '.join(facts['gpu']) or 'none that nvidia-smi shows'}")
+    for extra, found in facts["packages"].items():
         versions = (f"{name} {version}" if version else f"{name} not installed" for name, version in found.items())
         say(f"{extra:<17} {', '.join(versions)}")
     return 0

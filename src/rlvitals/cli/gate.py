@@ -12,7 +12,7 @@ from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.render.gate import gate_error_junit, gate_error_markdown, gate_junit, gate_markdown, render_gate
 from rlvitals.terminal import put, warn
 from rlvitals.views.compare import compare_runs
-from rlvitals.views.gate import ALPHA, PRIORS, GateReport, Limits, gate, open_runs
+from rlvitals.views.gate import ALPHA, PRIORS, GateLimits, GateReport, gate, open_runs
 from rlvitals.views.gate_rules import GateRule, is_rule_file, parse_margin, parse_rule, read_rules
 from rlvitals.views.plots import comparison
 from rlvitals.views.run import RunView
@@ -93,7 +93,7 @@ def _judged(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[report.state]
 
 
-def _limits(arguments: argparse.Namespace) -> Limits:
+def _limits(arguments: argparse.Namespace) -> GateLimits:
     """The rules, margins and alpha of the rule files. Flags override the files."""
     rules: list[GateRule] = []
     margins: dict[str, float] = {}
@@ -108,7 +108,7 @@ def _limits(arguments: argparse.Namespace) -> Limits:
             rules.append(parse_rule(text))
     margins |= dict(map(parse_margin, arguments.margin))
     alpha = alpha if arguments.alpha is None else arguments.alpha
-    return Limits(alpha, rules, margins, tested=not arguments.rules_only)
+    return GateLimits(alpha, rules, margins, tested=not arguments.rules_only)
 
 
 def _write_markdown(text: str, target: str) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.config import NOTIFY_SERVICES, resolve
+from rlvitals.config import resolve
 from rlvitals.errors import ConfigError, RunError, RunLocked
 from rlvitals.notify.briefer import Briefer
 from rlvitals.notify.courier import Courier, NotNow, unsent
 from rlvitals.notify.messages import link_of, trial_message
 from rlvitals.notify.targets import Target, open_service, service_class, targets_of
+from rlvitals.plugins import NOTIFY_SERVICES
 from rlvitals.store.layout import RunDir
 from rlvitals.store.outbox import read_outbox
 from rlvitals.store.remote import is_url
@@ -129,7 +130,7 @@ def _settings(config: dict[str, Any], arguments: argparse.Namespace) -> dict[str
     ]
     given = {"to": targets or recorded.get("to"), "link": arguments.link or recorded.get("link")}
     if not given["to"]:
-        raise ConfigError(f"the run's settings name no notification target; name a service: --to {NOTIFY_SERVICES[0]}")
+        raise ConfigError("the run's settings name no notification target; name a service: --to slack")
     return _checked(given)
 
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    book = rulebook.load(arguments.rules) if arguments.rules else rulebook.shipped()
+    book = rulebook.load(arguments.rules or rulebook.DEFAULT)
     print_rules(arguments.names, book, as_json=arguments.json)
     return 0
 
@@ -47,6 +47,6 @@ def _with_names(template: str) -> str:
     """A sentence with the names of its numbers in place of the values.
 
     >>> _with_names("{share:.0%} of the tool calls fail")
-    '(share) of the tool calls fail'
+    'SHARE of the tool calls fail'
     """
-    return re.sub(r"\{(\w+)[^{}]*\}", r"(\1)", template)
+    return re.sub(r"\{(\w+)[^{}]*\}", lambda slot: slot[1].upper(), template)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from rlvitals.capture.identity import launched
 from rlvitals.cli.flags import Parser
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.errors import ConfigError, did_you_mean, needs
 from rlvitals.terminal import put, say
 from rlvitals.train import recipe
 
@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{what} Trainers: {', '.join(TRAINERS)}")
     flags = _parse(name, arguments.words)
     given = {key: value for key, value in vars(flags).items() if key not in ("config", "print_config", "json")}
-    trainer: Any = import_module(f"rlvitals.train.{name}")
+    with needs(f"train {name}", "train"):
+        trainer: Any = import_module(f"rlvitals.train.{name}")
     settings = recipe.load(name, trainer.Settings, flags.config, given)
     if flags.print_config:
         put(recipe.text(name, settings).removesuffix("\n"))

@@ -13,7 +13,7 @@ from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, needs
 from rlvitals.terminal import say, warn
 from rlvitals.tui.lists import listed_event, listed_line
-from rlvitals.tui.plain import Event, follow, line
+from rlvitals.tui.plain_lines import Event, follow, line
 from rlvitals.tui.watched import Watched
 from rlvitals.views.folder_list import FolderList
 from rlvitals.views.places import one_place

@@ -14,14 +14,14 @@ from rlvitals.compute.packing import StatisticSheet
 from rlvitals.values import Value
 
 
-class Bounds(NamedTuple):
+class WeightBounds(NamedTuple):
     """The bounds at which importance weights are truncated; None is no bound on that side."""
 
     low: float | None = None
     high: float | None = None
 
 
-UNBOUNDED = Bounds()
+UNBOUNDED = WeightBounds()
 
 EXTREME = math.log(2.0)
 """Log-probs further apart than this give a weight below 1/2 or above 2."""
@@ -44,10 +44,10 @@ def sequence_weights(logprobs: Array, rollout_logprobs: Array, mask: Array) -> A
     return xp.where(count > 0, xp.exp(row_sum(apart, kept)), xp.nan + 0.0 * count)
 
 
-def truncated_weights(weights: Array, bounds: Bounds) -> Array:
+def truncated_weights(weights: Array, bounds: WeightBounds) -> Array:
     """Weights clipped to the bounds: min(max(w, low), high).
 
-    >>> truncated_weights(real([0.1, 1.0, 7.0]), Bounds(high=2.0)).tolist()
+    >>> truncated_weights(real([0.1, 1.0, 7.0]), WeightBounds(high=2.0)).tolist()
     [0.1, 1.0, 2.0]
     """
     return library(weights).clip(weights, *bounds) if bounds != UNBOUNDED else weights
@@ -72,7 +72,7 @@ def pearson(x: Value, y: Value, sums: Value) -> float | None:
     return (sums.m2 - x.m2 - y.m2) / (2.0 * math.sqrt(x.m2 * y.m2))
 
 
-def add(sheet: StatisticSheet, train: Array, rollout: Array, mask: Array, bounds: Bounds = UNBOUNDED) -> None:
+def add(sheet: StatisticSheet, train: Array, rollout: Array, mask: Array, bounds: WeightBounds = UNBOUNDED) -> None:
     """Add the statistics to a sheet; all arrays are [sequences, tokens]. With `bounds`, also add those of the truncated
     weights.
     """
@@ -130,7 +130,7 @@ def _add_sequences(sheet: StatisticSheet, weights: Array, filled: Array) -> None
     sheet.moments(weights * weights - 1.0, filled, mean="mismatch.chi2.sequence")
 
 
-def _add_truncated(sheet: StatisticSheet, weight: Array, mask: Array, filled: Array, bounds: Bounds) -> None:
+def _add_truncated(sheet: StatisticSheet, weight: Array, mask: Array, filled: Array, bounds: WeightBounds) -> None:
     low, high = bounds
     below = share(weight < (-math.inf if low is None else low), weight)
     above = share(weight > (math.inf if high is None else high), weight)

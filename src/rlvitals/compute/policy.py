@@ -211,7 +211,7 @@ def pack(
     if scores is not None:
         _show_supervised(batch, lp, per_sequence(scores, lp))
     if rollout is not None:
-        bounds = mismatch.Bounds(weight_floor, weight_cap)
+        bounds = mismatch.WeightBounds(weight_floor, weight_cap)
         mismatch.add(batch.sheet, lp if old is None else old, rollout, m, bounds)
     return batch.sheet.pack()
 

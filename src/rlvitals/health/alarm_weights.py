@@ -4,7 +4,7 @@ A rule proposes a severity. `data/reliability.json` holds, for each rule, propos
 probabilities estimated from labelled logs and generated runs: that such a run has failed, and that it has failed or is
 worth watching. The alarm stays critical only where the first is high enough. Otherwise it is a warning where the second
 is high enough, or an info. The probability is the finding's confidence. `benchmarks/calibration.py --fit` writes the
-table.
+table. A rule that is not in it keeps the severity it proposes and the confidence of its entry.
 
 Three groups of rules are not weighed: rules that a user or a preset has written or changed, because their author has
 weighed them; rules about the machine and the log itself, because a training may go well on a bad machine; and rules

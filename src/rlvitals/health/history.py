@@ -186,7 +186,7 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
     if verdict != "healthy":
         return verdict, counted(grave)
     if rows < FEW_ROWS:
-        return "cannot judge", f"{plural(rows, 'row')}: too few to say anything; {FEW_ROWS} are the least"
+        return "cannot judge", f"{plural(rows, 'row')}: a verdict needs at least {FEW_ROWS}"
     upto = "" if last_step is None else f" up to step {last_step:,}"
     return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
 

@@ -19,7 +19,7 @@ from rlvitals.health import conditions
 from rlvitals.health.binding import is_about_texts, is_about_tokens
 from rlvitals.health.build import DATA, compiled
 from rlvitals.health.entries import NO_SIGNALS, parameters
-from rlvitals.health.rulebook import FindingTexts, Rule, Rulebook, from_data, load, presets, shipped
+from rlvitals.health.rulebook import FindingTexts, Rule, Rulebook, from_data, load, presets
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
@@ -123,12 +123,12 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
         lines.append("")
     asked = []
     if highest_severity(rule) != "info":
-        asked.append(f"a warning asks for `{rule.action}`")
+        asked.append(f"request of a warning: `{rule.action}`")
     if highest_severity(rule) == "critical":
-        certain = " (and is enough on its own to stop)" if rule.certain else ""
-        asked.append(f"a critical asks for `{rule.action_critical}`{certain}")
-    asked.append(f"confidence {rule.confidence:g}")
-    lines += [_sentence(", ".join(asked)), ""]
+        certain = " (one such finding is enough to stop)" if rule.certain else ""
+        asked.append(f"request of a critical finding: `{rule.action_critical}`{certain}")
+    asked.append(f"confidence: {rule.confidence:g}")
+    lines += [_sentence("; ".join(asked)), ""]
     if rule.sources:
         lines += [f"Sources: {'; '.join(rule.sources)}.", ""]
     return lines
@@ -170,9 +170,12 @@ def rule_facts(rule: Rule, book: Rulebook) -> dict[str, Any]:
 
 
 def book_of(name: str) -> Rulebook | None:
-    """The rulebook that has this rule or kind: the shipped one, or that of a preset; None if none has it."""
-    if name in KINDS or name in shipped().rules:
-        return shipped()
+    """The rulebook that has this rule or kind: that of a run without presets, or that of a preset; None if none has
+    it.
+    """
+    usual = load()
+    if name in KINDS or name in usual.rules:
+        return usual
     books = (load(preset) for preset in presets())
     return next((book for book in books if name in book.rules), None)
 

@@ -12,21 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from rlvitals.config import NOTIFY_PER_HOUR, NOTIFY_SERVICES
+from rlvitals.config import NOTIFY_PER_HOUR
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.notify.service import Service
+from rlvitals.plugins import NOTIFY_SERVICES
 from rlvitals.records import Severity
-
-CLASSES = {
-    "slack": ("slack", "Slack"),
-    "discord": ("discord", "Discord"),
-    "telegram": ("telegram", "Telegram"),
-    "ntfy": ("ntfy", "Ntfy"),
-    "email": ("mail", "Mail"),
-    "pagerduty": ("pagerduty", "PagerDuty"),
-    "template": ("template", "Template"),
-}
-"""The module and the class of each service, imported when it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +48,9 @@ def targets_of(notify: Mapping[str, Any]) -> list[Target]:
 
 def service_class(name: str) -> type[Service]:
     """The class of a service. Raises ConfigError for an unknown name."""
-    if name in CLASSES:
-        module, kind = CLASSES[name]
-        found: type[Service] = getattr(import_module(f"rlvitals.notify.{module}"), kind)
+    if name in NOTIFY_SERVICES:
+        module, kind = NOTIFY_SERVICES[name]
+        found: type[Service] = getattr(import_module(module), kind)
         return found
     raise ConfigError(f"no such service.{did_you_mean(name, NOTIFY_SERVICES)} Services: {', '.join(NOTIFY_SERVICES)}")
 

@@ -101,6 +101,8 @@ def chart(
     if limits is None or not series.rows:
         return []
     top, bottom = (short(10**edge if log else edge) for edge in (limits[1], limits[0]))
+    if top == bottom:  # constant, or differences that no label can show
+        limits = (limits[1], limits[1])
     margin = max(len(top), len(bottom))
     inner = max(width - margin - 2, 10)
     cells = _cells(series, limits, (inner, height), ascii_only)

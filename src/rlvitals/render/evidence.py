@@ -14,7 +14,8 @@ _PHRASES = {
     "limit": "limit {}", "cap": "limit {}", "ceiling": "limit {}", "threshold": "limit {}", "most": "limit {}",
     "least": "limit {}", "largest": "limit {}", "band": "within ±{}", "allowed": "{} allowed", "target": "target {}",
     "silence": "no row for {} s", "usual": "usually {}", "count": "{} times", "streak": "{} in a row",
-    "distance": "{} standard errors away", "away": "{} times the noise away", "depth": "{} times the noise below 0",
+    "distance": "{} standard errors away", "away": "moved by {} times its initial noise",
+    "depth": "{} times the noise of the moving average below 0",
     "after": "after step {}", "missed": "missing in {} rows", "age": "{} points without a new best",
     "best_step": "best at step {}", "arrival": "about {} points left", "left": "about {} points left",
     "jump": "typical jump between rows {}", "jumps": "jumps are {} times as large as at the start",
@@ -41,6 +42,9 @@ _TEXT_PHRASES = {
 _OF_EVERY_FINDING = frozenset({"value", "level", "base", "noise", "points"})
 """Shown even if the title contains the same number."""
 
+ROUNDING = 2e-9
+"""A noise of at most this share of the level is that of equal values: a signal's noise is never 0."""
+
 _NUMBER = re.compile(r"([-+]?\d[\d,]*)(?:\.(\d+))?(?:e([-+]?\d+))?(\s?%)?")
 """A number in a title: its whole part, decimals, exponent and percent sign."""
 
@@ -62,8 +66,10 @@ def evidence(finding: Mapping[str, Any]) -> str:
     words = []
     for name in sorted(facts.keys() - left_out, key=lambda name: (order.get(name, len(order)), name)):
         value = facts[name]
-        if name in ("noise", "points") and value == 0:
+        if name == "points" and value == 0:
             continue  # there was no finite value
+        if name == "noise" and _is_rounding(value, facts.get("level", 0.0)):
+            continue
         if name not in _OF_EVERY_FINDING and _is_in_title(value, title):
             continue
         if isinstance(value, int | float):
@@ -74,6 +80,13 @@ def evidence(finding: Mapping[str, Any]) -> str:
     metric = facts.get("metric") or ", ".join(finding["metrics"])
     known = ", ".join(words)
     return f"{metric}: {known}" if metric and known else str(metric) or known
+
+
+def _is_rounding(noise: object, level: object) -> bool:
+    """Whether a noise is that of equal values, or of none."""
+    if not isinstance(noise, int | float) or not isinstance(level, int | float):
+        return False
+    return noise <= ROUNDING * abs(level)
 
 
 def _is_in_title(value: object, title: str) -> bool:

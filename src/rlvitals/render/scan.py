@@ -60,7 +60,7 @@ def _reason(facts: dict[str, Any]) -> str:
     if not facts["rollouts"]:
         return "there are no rollouts to read"
     if not grave:
-        return "no pattern in the texts is rewarded or spreading"
+        return "no pattern in the texts to act on"
     return f"{len(grave)} pattern{'s' * (len(grave) > 1)} in the texts: {', '.join(sorted(grave))}"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,20 +35,8 @@ needs the memory.
 """
 
 
-class BatchReading(Protocol):
-    """A batch of texts that a model reads piece by piece."""
-
-    def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Read new tokens, [rows, new tokens], and return the logits of the next token, [rows, vocabulary]. `mask`
-        covers everything so far, including the new columns.
-        """
-
-    def select(self, rows: Tensor) -> None:
-        """Continue with these rows in this order. A row may occur several times."""
-
-
 @contextmanager
-def reading(model: Any, rows: int, columns: int) -> Iterator[BatchReading]:
+def reading(model: Any, rows: int, columns: int) -> Iterator[Growing | Fixed]:
     """Start reading at most `rows` rows of about `columns` columns, with the fastest cache that this model supports."""
     if not _has_plain_attention(model) or next(model.parameters()).device.type != "cuda":
         yield Growing(model)
@@ -70,13 +58,16 @@ class Growing:
         self._model, self._cache = model, None
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        inputs = _arguments(self._model, ids, positions_of(mask)[:, -ids.shape[1] :])
-        output = self._model(**inputs, attention_mask=mask, past_key_values=self._cache)
+        """Read new tokens, [rows, new tokens], and return the logits of the next token, [rows, vocabulary]. `mask`
+        covers everything so far, including the new columns.
+        """
+        output = _one_pass(self._model, ids, positions_of(mask)[:, -ids.shape[1] :], mask, self._cache)
         self._cache = output.past_key_values
         logits: Tensor = output.logits[:, -1]
         return logits
 
     def select(self, rows: Tensor) -> None:
+        """Continue with these rows in this order. A row may occur several times."""
         if self._cache is not None:
             self._cache.batch_select_indices(rows)
 
@@ -110,7 +101,8 @@ class _Graphs:
 
 
 class Fixed:
-    """Keys and values in tensors of fixed size, for models whose layers all attend to the whole text.
+    """Keys and values in tensors of fixed size, for models whose layers all attend to the whole text. `read` and
+    `select` are those of `Growing`.
 
     The rows of a batch are the first rows of the storage. `with_graphs` needs a CUDA device.
     """
@@ -170,9 +162,9 @@ class Fixed:
     def _forward(self, inputs: _Inputs) -> Tensor:
         self.place = inputs.columns, inputs.visible.shape[-1]
         model: Any = self._model()
-        given = _arguments(model, inputs.ids, inputs.positions)
         with _own_attention(model.config.get_text_config()):
-            logits: Tensor = model(**given, attention_mask=inputs.visible, past_key_values=self._cache).logits[:, -1]
+            output = _one_pass(model, inputs.ids, inputs.positions, inputs.visible, self._cache)
+        logits: Tensor = output.logits[:, -1]
         return logits
 
     def _make_room(self) -> None:
@@ -326,27 +318,27 @@ def positions_of(mask: Tensor) -> Tensor:
 
 
 @cache
-def _forward_parameters(kind: type) -> frozenset[str]:
+def _parameters(kind: type) -> frozenset[str]:
     return frozenset(inspect.signature(kind.forward).parameters)  # type: ignore[attr-defined]
 
 
-def parameters_of(model: Any) -> frozenset[str]:
+def _parameters_of(model: Any) -> frozenset[str]:
     """The names of the parameters of the model's forward pass."""
     inner = getattr(model, "module", model)  # the model inside a wrapper that forwards all arguments
-    if hasattr(inner, "get_base_model"):
-        inner = inner.get_base_model()
-    kind: type = type(inner)
-    return _forward_parameters(kind)
+    kind: type = type(inner.get_base_model() if hasattr(inner, "get_base_model") else inner)
+    return _parameters(kind)
 
 
-def _arguments(model: Any, ids: Tensor, positions: Tensor) -> dict[str, Any]:
-    known = parameters_of(model)
-    inputs: dict[str, Any] = {"input_ids": ids, "use_cache": True}
-    if "position_ids" in known:
-        inputs["position_ids"] = positions
-    if "logits_to_keep" in known:
-        inputs["logits_to_keep"] = 1
-    return inputs
+def accepted(model: Any, **arguments: Any) -> dict[str, Any]:
+    """Those of the arguments that the model's forward pass accepts and that are not None."""
+    known = _parameters_of(model)
+    return {name: value for name, value in arguments.items() if name in known and value is not None}
+
+
+def _one_pass(model: Any, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Any:
+    """Read new tokens. The output has the logits of the last one."""
+    optional = accepted(model, position_ids=positions, logits_to_keep=1)
+    return model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **optional)
 
 
 def _visible(mask: Tensor, columns: Tensor, width: int) -> Tensor:
@@ -365,7 +357,7 @@ def _visible(mask: Tensor, columns: Tensor, width: int) -> Tensor:
 def _has_plain_attention(model: Any) -> bool:
     """Whether every layer attends to the whole text with torch's attention, with full weights at fixed addresses."""
     config = getattr(model, "config", None)
-    if config is None or not {"position_ids", "past_key_values"} <= parameters_of(model):
+    if config is None or not {"position_ids", "past_key_values"} <= _parameters_of(model):
         return False
     text = config.get_text_config()
     usual = "full_attention" if getattr(text, "sliding_window", None) is None else "sliding_attention"

@@ -247,7 +247,7 @@ class Evaluations:
         for line in rubric_lines(stats):
             self._say(line)
         if beat is not None:
-            lost = f", {beat.unmatched} unknown to it" if beat.unmatched else ""
+            lost = f", {beat.unmatched} without a control" if beat.unmatched else ""
             self._say(f"   Against the control: {beat.wins} wins, {beat.ties} ties, {beat.losses} losses{lost}")
         path = self._dir.eval_file(stats["step"])
         if path.exists():
@@ -260,7 +260,7 @@ class Evaluations:
         try:
             write_control(self._dir, control)
         except OSError as error:
-            logger.warning("the control cannot be kept, and a resumed run will not know it: %s", error)
+            logger.warning("the control cannot be written, so a resumed run will have none: %s", error)
 
     def _stored_control(self) -> Control | None:
         try:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlvitals.compute import tokens
 from rlvitals.compute.tokens import TokenStats
-from rlvitals.train.decoding import BatchReading, parameters_of, positions_of, reading
+from rlvitals.train.decoding import Fixed, Growing, accepted, positions_of, reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -65,58 +65,65 @@ def sample(
     passes: a sharded model must be gathered first, see `sharded.whole`.
     """
     columns = prompt_ids.shape[1] + max_new_tokens
-    with evaluating(model), reading(model, len(prompt_ids), columns) as read:
-        return write_on(
-            read, prompt_ids, prompt_mask, max_new_tokens=max_new_tokens, temperature=temperature, eos_id=eos_id,
-            pad_id=pad_id, generator=generator, is_first=True,
-        )  # fmt: skip
+    with evaluating(model), reading(model, len(prompt_ids), columns) as cache:
+        sampler = BatchSampler(cache, temperature=temperature, eos_id=eos_id, pad_id=pad_id, generator=generator)
+        return sampler.write(prompt_ids, prompt_mask, max_new_tokens)
 
 
-def write_on(
-    read: BatchReading,
-    ids: Tensor,
-    mask: Tensor,
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    eos_id: int,
-    pad_id: int,
-    generator: torch.Generator | None,
-    is_first: bool,
-) -> Sampled:
-    """Read the new tokens, then sample until every row has ended. `mask` covers everything so far. With `is_first`
-    nothing was read before, and equal rows are read once. The last sampled token has not been read yet.
+class BatchSampler:
+    """Continues a batch of texts: an answer to each prompt, or the next message of each conversation. The cache keeps
+    what was read before.
     """
-    rows, before = mask.shape
-    taken = ids.new_full((rows, max_new_tokens), pad_id)
-    logprobs = torch.zeros((rows, max_new_tokens), device=ids.device)
-    mask = torch.cat([mask, mask.new_zeros((rows, max_new_tokens))], dim=1)
-    running = torch.ones(rows, dtype=torch.bool, device=ids.device)
-    for column in range(max_new_tokens):
-        seen = mask[:, : before + column]
-        logits = _read_equal_rows_once(read, ids, seen) if is_first and not column else read.read(ids, seen)
-        token, logprob = take_token(logits, temperature, generator)
-        taken[:, column] = torch.where(running, token, pad_id)
-        logprobs[:, column] = torch.where(running, logprob, 0.0)
-        mask[:, before + column] = running
-        running = running & (token != eos_id)
-        if not running.any():
-            break
-        ids = taken[:, column : column + 1]
-    width = column + 1
-    return Sampled(taken[:, :width], mask[:, before : before + width], logprobs[:, :width], ~running)
 
+    def __init__(
+        self, cache: Growing | Fixed, *, temperature: float, eos_id: int, pad_id: int, generator: torch.Generator | None
+    ) -> None:
+        self._cache, self._temperature, self._generator = cache, temperature, generator
+        self._eos_id, self._pad_id = eos_id, pad_id
+        self._mask: Tensor | None = None  # covers everything that was read or sampled
+        self._unread: Tensor | None = None  # the last sampled column: in the mask, but not read yet
 
-def _read_equal_rows_once(read: BatchReading, ids: Tensor, mask: Tensor) -> Tensor:
-    """Read each distinct row once: the rows of a group start with the same question."""
-    both = torch.cat([ids, mask.to(ids.dtype)], dim=1)
-    different, rows = torch.unique(both, dim=0, return_inverse=True)
-    if len(different) == len(both):
-        return read.read(ids, mask)
-    width = ids.shape[1]
-    logits = read.read(different[:, :width], different[:, width:].to(mask.dtype))
-    read.select(rows)
-    return logits[rows]
+    def write(self, ids: Tensor, mask: Tensor, max_new_tokens: int) -> Sampled:
+        """Read new left-padded tokens of each text, then sample until every row has ended."""
+        is_first = self._mask is None
+        if self._mask is not None and self._unread is not None:
+            ids, mask = torch.cat([self._unread, ids], dim=1), torch.cat([self._mask, mask], dim=1)
+        rows, before = mask.shape
+        taken = ids.new_full((rows, max_new_tokens), self._pad_id)
+        logprobs = torch.zeros((rows, max_new_tokens), device=ids.device)
+        mask = torch.cat([mask, mask.new_zeros((rows, max_new_tokens))], dim=1)
+        running = torch.ones(rows, dtype=torch.bool, device=ids.device)
+        for column in range(max_new_tokens):
+            seen = mask[:, : before + column]
+            read = self._read_equal_rows_once if is_first and not column else self._cache.read
+            token, logprob = take_token(read(ids, seen), self._temperature, self._generator)
+            taken[:, column] = torch.where(running, token, self._pad_id)
+            logprobs[:, column] = torch.where(running, logprob, 0.0)
+            mask[:, before + column] = running
+            running = running & (token != self._eos_id)
+            ids = taken[:, column : column + 1]
+            if not running.any():
+                break
+        self._mask, self._unread = mask[:, : before + column + 1], ids
+        return Sampled(taken[:, : column + 1], self._mask[:, before:], logprobs[:, : column + 1], ~running)
+
+    def keep(self, rows: Tensor) -> None:
+        """Continue only with these rows, in this order."""
+        assert self._mask is not None
+        assert self._unread is not None
+        self._cache.select(rows)
+        self._mask, self._unread = self._mask[rows], self._unread[rows]
+
+    def _read_equal_rows_once(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """The rows of a group start with the same question."""
+        both = torch.cat([ids, mask.to(ids.dtype)], dim=1)
+        different, rows = torch.unique(both, dim=0, return_inverse=True)
+        if len(different) == len(both):
+            return self._cache.read(ids, mask)
+        width = ids.shape[1]
+        logits = self._cache.read(different[:, :width], different[:, width:].to(mask.dtype))
+        self._cache.select(rows)
+        return logits[rows]
 
 
 class Answered(NamedTuple):
@@ -153,15 +160,8 @@ def of_answers(logits: Tensor, rows: Answered, *, temperature: float = 1.0) -> T
 
 def model_inputs(model: Any, rows: Answered, *, keep_logits: int | None = None) -> dict[str, Any]:
     """The arguments of a forward pass that this model accepts."""
-    known = parameters_of(model)
-    inputs: dict[str, Any] = {"input_ids": rows.ids, "attention_mask": rows.mask}
-    if "position_ids" in known:
-        inputs["position_ids"] = rows.positions
-    if "use_cache" in known:
-        inputs["use_cache"] = False
-    if keep_logits is not None and "logits_to_keep" in known:
-        inputs["logits_to_keep"] = keep_logits
-    return inputs
+    optional = accepted(model, position_ids=rows.positions, use_cache=False, logits_to_keep=keep_logits)
+    return {"input_ids": rows.ids, "attention_mask": rows.mask, **optional}
 
 
 def take_token(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:

@@ -22,13 +22,13 @@ from rlvitals.records import RESERVED, SEVERITIES, Finding
 from rlvitals.render.charts import ChartSeries
 from rlvitals.splits import held_out_name
 from rlvitals.values import is_number
-from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
 from rlvitals.views.discovery import is_joined, is_run
+from rlvitals.views.feeds import Feed, News, open_feed
 from rlvitals.views.judge import Judge, Trace
-from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.logs import open_any
+from rlvitals.views.series import Series as Points
 from rlvitals.views.sources import RowSource, new_monitor
 from rlvitals.views.tree import slice_facts
 from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
@@ -169,12 +169,13 @@ class Watched:
 
     def band(self, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
         """The typical range of a metric."""
-        band = self.reader.band(name, stage=stage, parameters=self._judge.monitor.case.number("model_parameters"))
+        size = self._judge.monitor.case.number("model_parameters")
+        band = self.reader.band(name, stage=stage, parameters=size, evaluated=self._is_evaluated(name))
         return band.limits if band else None
 
     def title(self, name: str) -> str:
         """The title of a metric."""
-        return self.reader.title(name)
+        return self.reader.title(name, evaluated=self._is_evaluated(name))
 
     def explanation(self, name: str) -> catalog.Explanation | None:
         """The catalogue's explanation of a metric; None for an unknown name."""
@@ -271,18 +272,22 @@ class Watched:
             self._traces[held_out_name(name)] = self._traces.pop(name)
         return name
 
+    def _is_evaluated(self, name: str) -> bool:
+        """Whether only evaluations log a name."""
+        return name in self._evaluated_only
+
     def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]
         band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
-        meaning = self.reader.meaning(name, evaluated=name in self._evaluated_only)
+        meaning = self.reader.meaning(name, evaluated=self._is_evaluated(name))
         direction = meaning.metric.direction if meaning else "none"
-        status = status_of(name, standing, members, evaluated=name in self._evaluated_only)
+        status = status_of(name, standing, members, evaluated=self._is_evaluated(name))
         if name not in members:
             return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *status)
         # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
         last = [value for one in members if math.isfinite(value := self.latest[one])]
-        title = title_of_mean(self.reader.title(name, evaluated=name in self._evaluated_only), len(members))
+        title = title_of_mean(self.title(name), len(members))
         value = sum(last) / len(last) if last else math.nan
         return Tile(name, title, value, change(*mean, direction), band, *status)
 

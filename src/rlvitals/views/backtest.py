@@ -50,7 +50,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareOfLogs:
     """A count out of a total, with the Wilson 95 % interval of the share."""
 
     count: int
@@ -96,7 +96,9 @@ class Backtest:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
-        totals = {name: asdict(value) if isinstance(value, Share) else value for name, value in self.totals().items()}
+        totals = {
+            name: asdict(value) if isinstance(value, ShareOfLogs) else value for name, value in self.totals().items()
+        }
         return {
             "rules": self.rules,
             "totals": totals,
@@ -178,11 +180,11 @@ def _first(raised: RaisedFinding | None) -> dict[str, Any] | None:
     return {"point": raised.point, "step": finding.step, "kind": finding.kind, "rule": finding.rule}
 
 
-def share(answers: Iterable[bool]) -> Share | None:
+def share(answers: Iterable[bool]) -> ShareOfLogs | None:
     """How many are true, with an interval that is wide for few values; None without values.
 
     >>> share([True, True, True])
-    Share(count=3, of=3, low=0.438, high=1.0)
+    ShareOfLogs(count=3, of=3, low=0.438, high=1.0)
     """
     counted = list(answers)
     if not counted:
@@ -192,4 +194,4 @@ def share(answers: Iterable[bool]) -> Share | None:
     scale = 1 + z * z / of
     centre = (rate + z * z / (2 * of)) / scale
     half = z * math.sqrt(rate * (1 - rate) / of + z * z / (4 * of * of)) / scale
-    return Share(count, of, round(max(centre - half, 0.0), 3), round(min(centre + half, 1.0), 3))
+    return ShareOfLogs(count, of, round(max(centre - half, 0.0), 3), round(min(centre + half, 1.0), 3))

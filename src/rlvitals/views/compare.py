@@ -17,9 +17,9 @@ from rlvitals import catalog
 from rlvitals.catalog import Comparison
 from rlvitals.config import flatten
 from rlvitals.errors import ConfigError, NotComparable
-from rlvitals.views.best import Best
 from rlvitals.views.divergence import bands_part, parting_step
 from rlvitals.views.run import RunView
+from rlvitals.views.series import Best
 from rlvitals.views.settings import families, is_bookkeeping, plain_settings
 
 TOLERANCE = 1e-6

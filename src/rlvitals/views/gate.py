@@ -20,7 +20,7 @@ from rlvitals.errors import ConfigError, NotComparable, RlvitalsError
 from rlvitals.records import Finding
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.gate_measures import Direction, Group, Measure, MeasureSample, measure_runs
+from rlvitals.views.gate_measures import Direction, Measure, MeasureGroup, MeasureSample, measure_runs
 from rlvitals.views.gate_rules import GateRule, JudgedLimit, judge_rules
 from rlvitals.views.logs import open_any
 from rlvitals.views.places import one_place, places_in
@@ -32,7 +32,7 @@ State = Literal["pass", "fail"]
 ALPHA = 0.05
 """The probability that a change which makes nothing worse fails."""
 
-SHARES: dict[Group, float] = {
+SHARES: dict[MeasureGroup, float] = {
     "outcome": 0.65, "pace": 0.03, "held-out": 0.04, "speed": 0.2, "memory": 0.03, "stability": 0.03,
 }  # fmt: skip
 """The share of this probability for each group. The rest is reserved for findings, which have no test."""
@@ -153,7 +153,7 @@ class GateReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GateLimits:
     """The limits that a gate applies."""
 
     alpha: float = ALPHA
@@ -175,13 +175,13 @@ class Limits:
 def gate(
     candidate: RunView,
     baselines: Sequence[RunView],
-    limits: Limits | None = None,
+    limits: GateLimits | None = None,
     *,
     metric: str | None = None,
     direction: Direction | None = None,
 ) -> GateReport:
     """Judge a run against its baselines. Raises NotComparable if they cannot be compared."""
-    limits = limits or Limits()
+    limits = limits or GateLimits()
     if not baselines:
         raise NotComparable("there is no baseline to compare with")
     views = [candidate, *baselines]
@@ -248,7 +248,7 @@ def _expanded(given: str) -> list[Path]:
 # The tests
 
 
-def judge_measures(measures: Sequence[Measure], limits: Limits) -> list[JudgedMeasure]:
+def judge_measures(measures: Sequence[Measure], limits: GateLimits) -> list[JudgedMeasure]:
     """Test every measure. Each group gets its share of alpha."""
     present = {measure.group for measure in measures}
     whole = sum(SHARES.values())

@@ -26,7 +26,7 @@ from rlvitals.views.run_clock import clock_of
 
 Array = NDArray[Any]
 Direction = Literal["up", "down"]
-Group = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
+MeasureGroup = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
 Kind = Literal["share", "ratio", "count"]
 """How values are compared: by their difference as a share of a scale, by their ratio, or as numbers of events. The
 noise of a sample is in the measure's unit, a share of the value, or the noise of the square root of the number of
@@ -101,7 +101,7 @@ class Measure:
 
     name: str
     title: str
-    group: Group
+    group: MeasureGroup
     direction: Direction
     metric: str
     """The name under which the candidate logs it."""

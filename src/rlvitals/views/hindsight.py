@@ -24,12 +24,12 @@ from rlvitals.health.history import GONE, OF_THE_LOG, is_standing
 from rlvitals.records import Finding
 from rlvitals.render.numbers import duration, number
 from rlvitals.store.checkpoints import checkpoints_in, of_this_run, step_of
-from rlvitals.views.best import Series, find_best
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose_quickly
 from rlvitals.views.discovery import find_runs, lies_in
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.run_clock import HeldGpus, RunClock, clock_of, gpus_of
+from rlvitals.views.series import Series, find_best
 from rlvitals.views.settings import is_seed
 
 LEVEL_POINTS = 8
@@ -355,13 +355,14 @@ def _nearest(view: RunView, neighbours: Neighbours) -> NearestFacts | None:
     other, apart = found
     keys = sorted(apart, key=is_seed)  # seeds last, because they explain least
     shown = {key: apart[key] for key in keys[:MOST_DIFFERENCES]}
+    name = other.path.name if other.name == view.name else other.name
     return {
         "run": str(other.path),
-        "name": other.name,
+        "name": name,
         "status": other.status,
         "differences": shown,
         "left_out": len(apart) - len(shown),
-        "told": f"The nearest healthy run is {other.name}: {_apart(apart)}.",
+        "told": f"The nearest healthy run is {name}: {_apart(apart)}.",
     }
 
 

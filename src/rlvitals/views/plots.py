@@ -16,10 +16,10 @@ from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
-from rlvitals.views.chart_lines import Axis as LineAxis
+from rlvitals.views.chart_lines import Axis
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.query import Axis
+from rlvitals.views.query import AxisName
 from rlvitals.views.run import RunView
 from rlvitals.views.tree import band_of, described
 
@@ -40,10 +40,10 @@ _OTHER_SIZES = catalog.OTHER_QUANTITIES | {"space", "suspect", "per_sequence"}
 class PlotAxis:
     """Converts steps to positions on the chosen x-axis, and times to a suitable unit."""
 
-    def __init__(self, view: RunView, x: Axis, last: int | None = None) -> None:
+    def __init__(self, view: RunView, x: AxisName, last: int | None = None) -> None:
         steps = np.unique(view.table()["step"])
         self.first_step = int(steps[-min(last, len(steps))]) if last is not None and len(steps) else -(2**62)
-        self._places = LineAxis(view, x)
+        self._places = Axis(view, x)
         self._start, self._unit = 0.0, 1
         if x == "step":
             self.label = "epoch" if counts_epochs(view) else "step"
@@ -64,7 +64,7 @@ class PlotAxis:
 
 def overview(
     view: RunView,
-    x: Axis = "step",
+    x: AxisName = "step",
     last: int | None = None,
     *,
     judged: bool = True,
@@ -81,7 +81,7 @@ def overview(
 def chosen(
     view: RunView,
     names: Sequence[str],
-    x: Axis = "step",
+    x: AxisName = "step",
     last: int | None = None,
     *,
     judged: bool = True,

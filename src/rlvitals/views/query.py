@@ -38,16 +38,16 @@ from rlvitals.store.process import is_alive
 from rlvitals.store.ranks import merge_metric
 from rlvitals.store.reader import last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
-from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
 from rlvitals.views.rollouts import RolloutSource, RunRollouts
+from rlvitals.views.series import Best, Series, find_best
 from rlvitals.views.stopped_run import Stop, finding_of, resume_words
 
 if TYPE_CHECKING:
     import pandas
 
 
-Axis = Literal["step", "time", "epoch", "tokens", "samples", "policy_version"]
+AxisName = Literal["step", "time", "epoch", "tokens", "samples", "policy_version"]
 
 AXIS_CONCEPTS: dict[str, str] = {
     "epoch": "progress.epoch",
@@ -368,7 +368,7 @@ class StoredRun:
         self,
         name: str,
         *,
-        x: Axis = "step",
+        x: AxisName = "step",
         stream: Stream | None = None,
         ghosts: bool = False,
         rank: int | None = None,
@@ -519,7 +519,7 @@ class StoredRun:
         held: list[Image] = self.__dict__.get("images", [])
         return held
 
-    def _axis(self, columns: Columns, x: Axis) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def _axis(self, columns: Columns, x: AxisName) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The x values of all rows, and which rows have one."""
         everywhere = np.ones(len(columns), dtype=bool)
         if x == "step":

@@ -61,7 +61,7 @@ def token_events(view: StoredRun, rules: rulebook.Rulebook | None = None) -> Ite
             known = rows.get(row.step, ({}, 0.0, 1))[0]
             rows[row.step] = known | row.numbers, row.timestamp, row.attempt
     config = by_last_name({key: value for key, value in view.config.items() if key != "rlvitals"})
-    checks = Rechecks(rules or rulebook.shipped())
+    checks = Rechecks(rules or rulebook.load())
     for step in steps:
         groups: list[Group] = view.own_rollouts.at(step, rank=0)
         if step not in rows or not groups:

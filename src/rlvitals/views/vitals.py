@@ -17,10 +17,10 @@ from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
-from rlvitals.views.best import Series
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
 from rlvitals.views.run import RunView
+from rlvitals.views.series import Series
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED, band_of, described, slice_facts
 

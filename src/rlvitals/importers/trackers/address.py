@@ -12,9 +12,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from rlvitals.importers.trackers.registry import SOURCES
 from rlvitals.masking import mask_text
-
-SCHEMES = ("wandb", "mlflow", "trackio", "swanlab", "neptune")
 
 PUBLIC_HOSTS = frozenset({"wandb.ai", "www.wandb.ai", "swanlab.cn", "www.swanlab.cn", "swanlab.com"})
 """Hosts of the vendors' own services. Their clients know the server, so the address does not set it."""
@@ -74,7 +73,7 @@ def address_in(text: object) -> Address | None:
     """
     address = str(text)
     scheme, colon, rest = address.partition(":")
-    if not colon or scheme not in SCHEMES or rest.startswith("//") or os.path.lexists(address):
+    if not colon or scheme not in SOURCES or rest.startswith("//") or os.path.lexists(address):
         return None
     rest = _ONE_SLASH.sub(r"\1://", rest)  # a Path object merges two slashes into one
     place, mark, path = rest.rpartition("#")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from rlvitals.importers.into_run import stream_of
 from rlvitals.importers.steps import RestartWatch
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import Page, RemoteRun, RunCard, Source
-from rlvitals.importers.trackers.registry import open_source
+from rlvitals.importers.trackers.registry import SOURCES
 from rlvitals.importers.trackers.rows import counter_name
 from rlvitals.masking import mask_text, masked
 from rlvitals.records import Attempt, Fields, RunInfo, Status
@@ -74,6 +75,13 @@ class _How:
     refuse: Callable[[RunDir], None]
     tell: Callable[[str], None]
     name: str | None = None
+
+
+def open_source(address: Address, tell: Callable[[str], None] = lambda message: None) -> Source:
+    """The source of an address. Raises SourceError if it cannot be reached or the address does not exist."""
+    module = import_module(f"rlvitals.importers.trackers.{address.scheme}")
+    found: Source = getattr(module, SOURCES[address.scheme])(address, tell)
+    return found
 
 
 def bring(

@@ -15,17 +15,18 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from rlvitals.errors import ConfigError
 from rlvitals.guard import value_or
 from rlvitals.records import Group
-from rlvitals.train.decoding import BatchReading, reading
+from rlvitals.train.decoding import reading
 from rlvitals.train.mailbox.episode import Episode, Observation, group
-from rlvitals.train.sampling import evaluating, left_padded, write_on
+from rlvitals.train.sampling import BatchSampler, evaluating, left_padded
 
 _MARK = "the message ends here"
 
@@ -48,7 +49,7 @@ class Dialogue:
         self.pad_id: int = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         asked = [{"role": "user", "content": "?"}]
         self._needs_tools_prompt = tools is not None and self._text(asked) == self._text(asked, tools=tools)
-        self._after: dict[tuple[tuple[str, str], ...], str] = {}
+        self._after = lru_cache(maxsize=10_000)(self._text_after)
 
     def begin(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The tokens up to the model's first message."""
@@ -65,12 +66,7 @@ class Dialogue:
         """The tokens between a message of the model and its next one: the results of its calls. `has_ended`: the model
         ended its message itself. If it was cut off, the end token is added.
         """
-        key = tuple((seen.tool, seen.content) for seen in observations)
-        if key not in self._after:
-            if len(self._after) > 10_000:
-                self._after.clear()
-            self._after[key] = self._text_after(observations)
-        after = self._after[key]
+        after = self._after(tuple(observations))
         return self.ids_of(after.removeprefix(self.tokenizer.eos_token) if has_ended else after)
 
     def message(self, ids: Sequence[int]) -> str | dict[str, Any]:
@@ -143,22 +139,16 @@ class Sampling(NamedTuple):
     """Token limit for a whole conversation. A conversation without room for another message is cut off."""
 
 
-@dataclass(slots=True)
-class AssistantTurn:
-    """One message of the model and the results that followed it."""
+class AssistantTurn(NamedTuple):
+    """One message of the model, by its place in the trajectory's tokens."""
 
     start: int
-    """Where it begins in the trajectory's tokens."""
     end: int
-    """One past its last token."""
+    """One past its last token. The results of its calls follow."""
     seconds: float
-    message: str | dict[str, Any] = ""
-    observations: list[Observation] = field(default_factory=list)
-    after: int = 0
-    """Number of result tokens that were read; 0 if the conversation ended here."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Trajectory:
     """One conversation as tokens."""
 
@@ -195,6 +185,10 @@ class Trajectory:
         self.own += [1] * len(ids)
         self.logprobs += logprobs
 
+    def turn_lengths(self) -> list[int]:
+        """The number of tokens of each turn, including the results of its calls."""
+        return [end - start for start, end in pairwise([*(turn.start for turn in self.turns), len(self.ids)])]
+
 
 def converse(
     model: Any, dialogue: Dialogue, episodes: Sequence[Episode], how: Sampling, generator: torch.Generator | None = None
@@ -205,67 +199,29 @@ def converse(
         if row.prompt + how.max_new_tokens > how.max_context:
             row.episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
     rows = [row for row in trajectories if not row.episode.is_over]
-    news = [list(row.ids) for row in rows]
-    columns = max((len(new) for new in news), default=0) + 2 * how.max_new_tokens
-    with torch.no_grad(), evaluating(model), reading(model, len(rows), columns) as read:
-        batch = _Batch(read, dialogue, how, generator, device=next(model.parameters()).device)
+    news = {place: list(row.ids) for place, row in enumerate(rows)}  # the tokens to read next
+    columns = max((len(new) for new in news.values()), default=0) + 2 * how.max_new_tokens
+    device = next(model.parameters()).device
+    with torch.no_grad(), evaluating(model), reading(model, len(rows), columns) as cache:
+        sampler = BatchSampler(
+            cache, temperature=how.temperature, eos_id=dialogue.eos_id, pad_id=dialogue.pad_id, generator=generator
+        )
         while rows:
             began = time.perf_counter()
-            messages = batch.next_messages(news)
+            sampled = sampler.write(*left_padded([*news.values()], dialogue.pad_id, device), how.max_new_tokens)
+            lengths, ids, logprobs = (
+                each.tolist() for each in (sampled.mask.sum(dim=1), sampled.tokens, sampled.logprobs)
+            )
             seconds = (time.perf_counter() - began) / len(rows)
-            news, going_on = [], []
-            for place, (row, (ids, logprobs)) in enumerate(zip(rows, messages, strict=True)):
-                row.write(ids, logprobs, seconds)
-                new = _pass_on(row, dialogue, how)
-                if new is not None:
-                    news.append(new)
-                    going_on.append(place)
-            if len(going_on) < len(rows):
-                batch.keep(going_on)
-            rows = [rows[place] for place in going_on]
+            news = {}
+            for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+                row.write(ids[place][:length], logprobs[place][:length], seconds)
+                if (new := _pass_on(row, dialogue, how)) is not None:
+                    news[place] = new
+            if news and len(news) < len(rows):
+                sampler.keep(torch.tensor([*news], device=device))
+            rows = [rows[place] for place in news]
     return trajectories
-
-
-class _Batch:
-    """The conversations that have not ended, and what the model has read of them."""
-
-    def __init__(
-        self,
-        read: BatchReading,
-        dialogue: Dialogue,
-        how: Sampling,
-        generator: torch.Generator | None,
-        *,
-        device: torch.device,
-    ) -> None:
-        self._read, self._dialogue, self._how, self._generator = read, dialogue, how, generator
-        self._device = device
-        self._mask: Tensor | None = None  # covers everything that was read or written
-        self._unread: Tensor | None = None  # the last column written: in the mask, but not read yet
-
-    def next_messages(self, news: list[list[int]]) -> list[tuple[list[int], list[float]]]:
-        """Read the new tokens of each conversation and sample its next message: tokens and their log-probs."""
-        how, pad_id = self._how, self._dialogue.pad_id
-        ids, mask = left_padded(news, pad_id, self._device)
-        is_first = self._mask is None
-        if self._mask is not None and self._unread is not None:
-            mask = torch.cat([self._mask, mask], dim=1)
-            ids = torch.cat([self._unread, ids], dim=1)
-        sampled = write_on(
-            self._read, ids, mask, max_new_tokens=how.max_new_tokens, temperature=how.temperature,
-            eos_id=self._dialogue.eos_id, pad_id=pad_id, generator=self._generator, is_first=is_first,
-        )  # fmt: skip
-        self._mask, self._unread = torch.cat([mask, sampled.mask], dim=1), sampled.tokens[:, -1:]
-        found = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.mask.sum(dim=1).tolist(), strict=True)
-        return [(ids[:length], numbers[:length]) for ids, numbers, length in found]
-
-    def keep(self, places: list[int]) -> None:
-        """Keep the conversations at these places and drop the others."""
-        if not places or self._mask is None or self._unread is None:
-            return
-        chosen = torch.tensor(places, device=self._device)
-        self._read.select(chosen)
-        self._mask, self._unread = self._mask[chosen], self._unread[chosen]
 
 
 def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | None:
@@ -274,16 +230,14 @@ def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | 
     ids = row.ids[turn.start :]
     has_ended = ids[-1] == dialogue.eos_id
     row.was_cut |= not has_ended
-    turn.message = dialogue.message(ids)
-    turn.observations = row.episode.step(turn.message, prompt_tokens=turn.start, completion_tokens=len(ids))
+    seen = row.episode.step(dialogue.message(ids), prompt_tokens=turn.start, completion_tokens=len(ids))
     if row.episode.is_over:
         return None
-    new = dialogue.go_on(turn.observations, has_ended=has_ended)
+    new = dialogue.go_on(seen, has_ended=has_ended)
     if len(row.ids) + len(new) + how.max_new_tokens > how.max_context:
         row.episode.cut_off(f"no room for another message within {how.max_context} tokens")
         return None
     row.read(new)
-    turn.after = len(new)
     return new
 
 
@@ -309,8 +263,8 @@ def group_record(rows: Sequence[Trajectory], reward: str, *, seed: int, policy_v
         replace(
             rollout,
             turns=tuple(
-                replace(turn, tokens=sampled.end - sampled.start + sampled.after, seconds=sampled.seconds)
-                for turn, sampled in zip(rollout.turns, row.turns, strict=True)
+                replace(turn, tokens=length, seconds=sampled.seconds)
+                for turn, sampled, length in zip(rollout.turns, row.turns, row.turn_lengths(), strict=True)
             ),
             tokens=len(row.ids),
             trainable_tokens=sum(row.own),

@@ -77,10 +77,12 @@ def check(settings: GRPOSettings) -> None:
         near = did_you_mean(settings.mailbox, GENERATED)
         raise ConfigError(f"mailbox must be mini, generated or a file; there is no file {settings.mailbox!r}.{near}")
     elif settings.families:
-        raise ConfigError("families belong to the mini and the generated mailbox")
+        raise ConfigError("families can only be selected in the mini and the generated mailbox")
     if settings.is_tiny and settings.mailbox != "mini":
         raise ConfigError(
             "the tiny model only knows the words of the mini mailbox; for another mailbox pass --model-size"
         )
     if settings.warm_up_steps and settings.mailbox not in GENERATED:
-        raise ConfigError("warm_up_steps: there are examples for the shipped mailboxes only")
+        raise ConfigError(
+            "warm_up_steps needs the mini or the generated mailbox, because other mailboxes have no examples"
+        )

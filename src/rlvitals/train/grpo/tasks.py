@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rlvitals.errors import ConfigError
 from rlvitals.train.grpo.settings import GRPOSettings
@@ -38,19 +38,8 @@ class QuestionTask(NamedTuple):
         return kind(self.question, self.mailbox, max_turns=turns, grader=grader, style=settings.style)
 
 
-class Tasks(Protocol):
-    """A source of questions."""
-
-    held_out: list[QuestionTask]
-    """Questions that are used only for evaluation."""
-
-    def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
-        """The questions of a step (from 1). `attempt` counts the requests for more questions in the same step."""
-        ...
-
-
 class MiniTasks:
-    """Questions about mini mailboxes: each training question has its own mailbox."""
+    """Questions about mini mailboxes: each training question has its own. `held_out` are used only for evaluations."""
 
     def __init__(self, seed: int, held_out: int, families: tuple[str, ...]) -> None:
         if unknown := set(families) - FAMILIES:
@@ -62,13 +51,12 @@ class MiniTasks:
         self.held_out: list[QuestionTask] = []
         for number in range(held_out):
             if len(self.held_out) < held_out:
-                world = mini(number, split="held_out", families=families)
-                self.held_out += [
-                    QuestionTask(question, world.mailbox) for question in world.questions[:QUESTIONS_A_WORLD]
-                ]
+                box, questions = mini(number, split="held_out", families=families)
+                self.held_out += [QuestionTask(question, box) for question in questions[:QUESTIONS_A_WORLD]]
         del self.held_out[held_out:]
 
     def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
+        """The questions of a step (from 1). `attempt` counts the requests for more questions in the same step."""
         while self._open and not attempt:  # close the mailboxes of the previous step
             self._open.pop().close()
         rng = random.Random(f"tasks {self._seed} {step} {attempt}")  # noqa: S311
@@ -89,8 +77,12 @@ class ListedTasks:
         self.held_out = [QuestionTask(question, mailbox) for question in held_out]
 
     def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
+        """As that of `MiniTasks`."""
         places = batch_places(step, count, len(self._training), self._seed, *([attempt] if attempt else []))
         return [QuestionTask(self._training[place], self._mailbox) for place in places]
+
+
+Tasks = MiniTasks | ListedTasks
 
 
 def tasks_of(settings: GRPOSettings) -> Tasks:

@@ -4,99 +4,71 @@ for each token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rlvitals.records import TRAINED_ROLLOUTS, Group, TokenTrace
 from rlvitals.train.grpo.conversation import Trajectory
-from rlvitals.train.grpo.update import Played, SeenTokens
+from rlvitals.train.grpo.update import Played
 
 MOST_TOKENS = 200_000
 """Limit for one step on one rank: about 15 MB on disk."""
 
 
-def chosen(played: Played, count: int, seed: int, *, is_training: bool) -> list[tuple[int, int]]:
-    """Group and number of the rollouts whose tokens are recorded. They are drawn at random, so that they represent the
-    step: from the trained rollouts, or from all rollouts if nothing is trained.
-    """
-    every = [
-        (at, number) for at, rows in enumerate(played.trajectories) for number, row in enumerate(rows) if row.turns
-    ]
-    places = played.kept_places() if is_training else every
+def chosen(rows: Sequence[Trajectory], count: int, seed: int) -> list[Trajectory]:
+    """The conversations whose tokens are recorded, drawn at random so that they represent the step."""
     found, tokens = [], 0
-    for drawn in torch.randperm(len(places), generator=torch.Generator().manual_seed(seed)).tolist()[:count]:
-        at, number = places[drawn]
-        row = played.trajectories[at][number]
-        tokens += len(row.ids) - row.prompt
+    for place in torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()[:count]:
+        tokens += len(rows[place].ids) - rows[place].prompt
         if tokens <= MOST_TOKENS:
-            found.append((at, number))
-    return sorted(found)
+            found.append(rows[place])
+    return found
 
 
 def with_traces(
-    played: Played,
-    places: Sequence[tuple[int, int]],
-    tokenizer: Any,
-    *,
-    seen: SeenTokens | None = None,
-    trained: int = 0,
+    played: Played, rows: Sequence[Trajectory], tokenizer: Any, *, seen: Mapping[str, Tensor], trained: int = 0
 ) -> list[Group]:
-    """The groups of a step, with token traces for the rollouts at `places`. `seen` holds what the update computed for
-    the trained rollouts, in their order. `trained` is the number of trained rollouts on all ranks.
+    """The groups of a step, with token traces for these conversations. `seen` holds what the update computed for the
+    trained rollouts, in their order, by the fields of a trace. `trained` is their number on all ranks.
     """
-    lines = {place: line for line, place in enumerate(played.kept_places())}
-    rollouts = [list(group.rollouts) for group in played.groups]
-    for at, number in places:
-        trace = _sampled(played.trajectories[at][number], tokenizer)
-        if seen is not None and (at, number) in lines:
-            trace = replace(trace, **_updated(seen, lines[at, number], len(trace.ids)))
-        rollouts[at][number] = replace(rollouts[at][number], trace=trace)
+    lines = {row: line for line, (_, row) in enumerate(played.kept())}
+    traces = {row: _trace(row, tokenizer, seen, lines.get(row)) for row in rows}
     extra = {TRAINED_ROLLOUTS: trained} if trained else {}
-    return [
-        replace(group, rollouts=tuple(of_one), meta={**group.meta, **extra})
-        for group, of_one in zip(played.groups, rollouts, strict=True)
-    ]
+    groups = []
+    for group, of_one in zip(played.groups, played.trajectories, strict=True):
+        found = zip(group.rollouts, of_one, strict=True)
+        rollouts = tuple(replace(rollout, trace=traces.get(row)) for rollout, row in found)
+        groups.append(replace(group, rollouts=rollouts, meta={**group.meta, **extra}))
+    return groups
 
 
-def _sampled(row: Trajectory, tokenizer: Any) -> TokenTrace:
-    """The sampler's part of a trace: tokens, texts, turns, which tokens the model wrote, and their log-probs."""
-    turns, rest = [0] * len(row.ids), slice(row.prompt, None)
-    for number, turn in enumerate(row.turns):
-        after = row.turns[number + 1].start if number + 1 < len(row.turns) else len(row.ids)
-        turns[turn.start : after] = [number] * (after - turn.start)
-    ids = row.ids[rest]
+def _trace(row: Trajectory, tokenizer: Any, seen: Mapping[str, Tensor], line: int | None) -> TokenTrace:
+    ids, rest = row.ids[row.prompt :], slice(row.prompt, None)
+    of_update = {} if line is None else {name: tuple(seen[name][line, : len(ids)].tolist()) for name in seen}
     return TokenTrace(
         ids=tuple(ids),
         texts=tuple(token_texts(tokenizer, ids)),
-        turns=tuple(turns[rest]),
-        trained=tuple(bool(mark) for mark in row.own[rest]),
+        turns=tuple(turn for turn, length in enumerate(row.turn_lengths()) for _ in range(length)),
+        trained=tuple(map(bool, row.own[rest])),
         engine_logprobs=tuple(row.logprobs[rest]),
+        **of_update,
     )
-
-
-def _updated(seen: SeenTokens, line: int, length: int) -> dict[str, Any]:
-    columns = {
-        "logprobs": seen.old_logprobs,
-        "new_logprobs": seen.new_logprobs,
-        "reference_logprobs": seen.ref_logprobs,
-        "entropies": seen.entropies,
-        "advantages": seen.advantages,
-    }
-    return {name: tuple(each[line, :length].tolist()) for name, each in columns.items() if each is not None}
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text of each token. A character that consists of several tokens is assigned to the last of them, so that the
     joined texts are the whole text.
     """
+    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     texts: list[str] = []
     start = read = 0
     for place in range(len(ids)):
-        before = _decoded(tokenizer, ids[start:read])
-        whole = _decoded(tokenizer, ids[start : place + 1])
+        before, whole = decode(ids[start:read]), decode(ids[start : place + 1])
         is_last = place == len(ids) - 1
         if len(whole) > len(before) and (is_last or not whole.endswith("\ufffd")):
             texts.append(whole[len(before) :])
@@ -104,8 +76,3 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         else:
             texts.append("")
     return texts
-
-
-def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text

@@ -13,39 +13,37 @@ been interrupted. The formulas are in `rlvitals.compute`.
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-import rlvitals
+from rlvitals import values
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
-from rlvitals.compute import goodput, optim, rollout
+from rlvitals.compute import goodput, merge, optim, policy, rollout
 from rlvitals.compute import groups as grouping
 from rlvitals.compute.names import naming
+from rlvitals.compute.tokens import TokenStats
 from rlvitals.errors import ConfigError
 from rlvitals.records import Group
 from rlvitals.render import step_summary
-from rlvitals.train import checkpoint, models, sharded
+from rlvitals.train import checkpoint, losses, models, sharded
 from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo import traces
 from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
 from rlvitals.train.grpo.settings import GRPOSettings, check
 from rlvitals.train.grpo.tasks import QuestionTask, Tasks, grader_of, tasks_of
-from rlvitals.train.grpo.update import Played, Updates, batch_of
+from rlvitals.train.grpo.update import Played, UpdateBatch, batch_of, stacked, token_weights
 from rlvitals.train.grpo.warm_start import dialogue_of, start_of
 from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.recipe import TrainingOutcome
+from rlvitals.train.sampling import answer_stats
 from rlvitals.train.schedule import rate_by_size, shares_of_rate
 from rlvitals.train.seeds import seeded
-
-DOCUMENTS = {
-    "group.kept_count": "train/groups_kept",
-    "group.dropped_count": "train/groups_filtered",
-    "agent.early_exit.count": "train/num_early_exit",
-}
-"""Metrics that keep the document's names, whichever naming the others have."""
 
 
 def train(settings: GRPOSettings) -> TrainingOutcome:
@@ -71,9 +69,10 @@ class GrpoTrainer(Loop[GRPOSettings]):
         self.is_verbose = step_summary.is_verbose(settings.verbose or None)
         model, self.tokenizer = start_of(settings, tasks, accelerator.device, rebuild=not settings.resume_from)
         self.dialogue = dialogue_of(settings, self.tokenizer)
-        reference = None
+        self.reference = None
         if settings.kl_coef and settings.is_training:
-            reference = sharded.to_read(start_of(settings, tasks, accelerator.device, rebuild=False).model, accelerator)
+            initial = start_of(settings, tasks, accelerator.device, rebuild=False)
+            self.reference = sharded.to_read(initial.model, accelerator)
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=5e-4)
@@ -88,10 +87,8 @@ class GrpoTrainer(Loop[GRPOSettings]):
             run, target_accuracy=settings.target_accuracy, patience=settings.early_stopping or None,
             keep_last_evals=settings.keep_last_evals, say=self.say,
         )  # fmt: skip
-        self.updates = Updates(
-            settings, run, accelerator, model=self.model, reference=reference, optimizer=self.optimizer,
-            horizon=self.sampling.max_context,
-        )  # fmt: skip
+        self.seen: dict[str, Tensor] = {}
+        """What the last update computed for each token, by the fields of a trace."""
         self.first_accuracy = self.last_accuracy = float("nan")
 
     def learn(self, origin: Path | None) -> TrainingOutcome:
@@ -149,16 +146,15 @@ class GrpoTrainer(Loop[GRPOSettings]):
         finally:  # also if the update fails: its rollouts help to find the cause
             self.run.log_groups(groups, step=self.step)
         reduced: dict[str, Any] = reduce(row, step=self.step)
-        self.run.count(tokens=_number(reduced.pop("tokens")), samples=sum(len(group.rollouts) for group in everyone))
-        norm, loss = (reduced.get(self._name(metric)) for metric in ("optim.grad_norm", "train.loss"))
+        self.run.count(tokens=_number(reduced.pop("tokens")) or 0.0, samples=sum(len(one.rollouts) for one in everyone))
         facts = step_summary.step_facts(
             everyone,
             self.step,
             total_steps=settings.max_steps,
-            grad_norm=None if norm is None else _number(norm),
+            grad_norm=_number(reduced.get(self._name("optim.grad_norm"))),
             max_grad_norm=settings.max_grad_norm,
-            tokens_trained=int(_number(reduced.pop("tokens_trained", 0.0))),
-            loss=None if loss is None else _number(loss),
+            tokens_trained=int(_number(reduced.pop("tokens_trained", None)) or 0),
+            loss=_number(reduced.get(self._name("train.loss"))),
             rollout_seconds=rollout_seconds,
             training_seconds=time.perf_counter() - began,
         )
@@ -170,7 +166,9 @@ class GrpoTrainer(Loop[GRPOSettings]):
         rollouts = settings.groups_per_step * settings.rollouts_per_group
         facts = step_summary.StepFacts(self.step, settings.max_steps, settings.groups_per_step, rollouts=rollouts)
         lines = step_summary.opening(facts)
-        self.say("\n".join([lines[0], step_summary.banner(1), lines[1]] if self.is_verbose else lines))
+        if self.is_verbose:
+            lines.insert(1, step_summary.banner(1))
+        self.say("\n".join(lines))
 
     def _collect(self) -> Played:
         """Play this rank's share of the step's questions. dynamic_sampling adds others for filtered groups."""
@@ -216,13 +214,11 @@ class GrpoTrainer(Loop[GRPOSettings]):
         """Statistics of the collected groups, including filtered ones, as mergeable values."""
         names = self.settings.names
         row: dict[str, Any] = grouping.stats(played.groups, names=names)
-        own = grouping.stats(played.groups, names="grpo_agent")
-        for metric, name in DOCUMENTS.items():
-            row.pop(self._name(metric, "rollout"), None)
-            row[name] = own[name]
+        for metric, name in grouping.GRPO_AGENT.items():  # these have the document's names, whatever `names` is
+            row[name.text] = row.pop(self._name(metric, "rollout"))
         rows = [row for of_one in played.trajectories for row in of_one]
         rollouts = [each for group in played.groups for each in group.rollouts]
-        row["reward.unscorable_fraction"] = rlvitals.values.mean([float(each.reward is None) for each in rollouts])
+        row["reward.unscorable_fraction"] = values.mean([float(each.reward is None) for each in rollouts])
         rollouts = [each for each in rollouts if each.reward is not None]
         parts = sorted({part for each in rollouts for part in each.reward_parts})
         row |= rollout.stats(
@@ -232,7 +228,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
             components={part: [each.reward_parts.get(part, 0.0) for each in rollouts] for part in parts},
             names=names,
         )
-        row["tokens"] = rlvitals.values.total([float(sum(len(each.ids) for each in rows))])
+        row["tokens"] = values.total([float(sum(len(each.ids) for each in rows))])
         return row
 
     def _learn_from(self, played: Played) -> dict[str, Any]:
@@ -244,19 +240,113 @@ class GrpoTrainer(Loop[GRPOSettings]):
         batch = batch_of(kept, self.dialogue.pad_id, self.accelerator.device, rows=most)
         if self.is_verbose:
             self.say(f"{step_summary.banner(3)}\n{int(batch.own.sum()):,} tokens of {len(kept)} rollouts")
-        row = self.updates.improve(batch, self.step)
+        row = self.improve(batch)
         self.scheduler.step()
         return {**row, **rate}
 
+    def improve(self, batch: UpdateBatch) -> dict[str, Any]:
+        """Train on a batch for grpo_epochs epochs, with one update per minibatch. Returns the values to log.
+
+        Every rank must have the same number of rows.
+        """
+        settings, rows = self.settings, len(batch.ids)
+        size, epochs = settings.minibatch_size or rows, settings.grpo_epochs
+        with self.run.phase("compute_log_probs"):
+            if self.reference is not None:
+                batch = replace(batch, ref_logprobs=self._logprobs(self.reference, batch))
+            if epochs > 1 or size < rows:  # with a single update the old policy equals the current one
+                batch = replace(batch, old_logprobs=self._logprobs(self.model, batch))
+        packs: list[Any] = []
+        norms: list[Tensor] = []
+        logprobs, entropies = torch.zeros_like(batch.own), torch.zeros_like(batch.own)
+        # Sums over the horizon are added over all parts of the step, so each is divided by the rows of the whole step.
+        trained = self.accelerator.reduce((batch.own.sum(dim=1) > 0).float().sum(), "sum")
+        visits = max(float(trained), 1.0) * epochs
+        with self.run.phase("train_step") as phase:
+            phase.tokens(int(batch.ids_mask.sum()) * epochs)
+            for epoch in range(epochs):
+                shuffled = seeded("cpu", settings.seed, self.step, self.rank, "minibatches", epoch)
+                for places in torch.split(torch.randperm(rows, generator=shuffled), size):
+                    norm, seen = self._update(batch.take(places), packs, visits)
+                    norms.append(norm)
+                    if epoch == 0:
+                        width = seen[0].shape[1]
+                        logprobs[places, :width], entropies[places, :width] = seen
+        of_trace = {
+            "logprobs": logprobs if batch.old_logprobs is None else batch.old_logprobs,
+            "new_logprobs": logprobs if epochs == 1 else None,  # each epoch has a different policy
+            "reference_logprobs": batch.ref_logprobs,
+            "entropies": entropies,
+            "advantages": batch.advantages,
+        }
+        self.seen = {name: numbers for name, numbers in of_trace.items() if numbers is not None}
+        row = {**merge(pack.values() for pack in packs), "tokens_trained": values.total([float(batch.own.sum())])}
+        return row | optim.stats(grad_norm=torch.stack(norms), names=settings.names)
+
+    def _update(self, batch: UpdateBatch, packs: list[Any], visits: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Take one optimizer step and add its statistics to `packs`. `visits` is the number of rows that all updates of
+        the step train on. Returns the norm of the gradient before clipping, and the tokens' log-probs and entropies.
+        """
+        settings, accelerator = self.settings, self.accelerator
+        counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
+        # Gradients are averaged over ranks: dividing by the mean count per rank weighs all tokens and rows equally.
+        tokens, rows = (accelerator.reduce(counts, "sum") / accelerator.num_processes).clamp(min=1e-9).tolist()
+        parts = torch.split(torch.arange(len(batch.ids)), settings.microbatch_size or len(batch.ids))
+        seen = []
+        for number, places in enumerate(parts, 1):
+            part, horizon = batch.take(places), self.sampling.max_context
+            weights = token_weights(part.own, settings.aggregation, tokens=tokens, rows=rows, horizon=horizon)
+            with nullcontext() if number == len(parts) else accelerator.no_sync(self.model):
+                loss, pack, now = self._loss(part, weights, visits)
+                accelerator.backward(loss)
+            packs.append(pack)
+            seen.append((now.logprobs.detach(), now.entropy.detach()))
+        with self.run.phase("model_update"):
+            (norm,) = sharded.update(self.optimizer, settings.max_grad_norm)
+        logprobs, entropies = (stacked(each, batch.own.shape[1]) for each in zip(*seen, strict=True))
+        return norm, (logprobs, entropies)
+
+    def _loss(self, batch: UpdateBatch, weights: Tensor, visits: float) -> tuple[Tensor, Any, TokenStats]:
+        """GRPO's loss over some rows, the statistics of the update, and the output of the forward pass."""
+        s = self.settings
+        now = answer_stats(self.model, batch.rows, temperature=s.temperature)
+        old = now.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+        of_tokens = losses.policy_losses(
+            now.logprobs, old_logprobs=old, advantages=batch.advantages, clip_low=s.clip_low, clip_high=s.clip_high,
+            dual_clip=s.dual_clip, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_coef,
+            entropy=now.entropy, entropy_coef=s.entropy_coef,
+        )  # fmt: skip
+        pack = policy.pack(
+            logprobs=now.logprobs.detach(), old_logprobs=old, ref_logprobs=batch.ref_logprobs,
+            rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
+            entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
+            aggregation=s.aggregation, horizon=self.sampling.max_context * visits,
+            kl_coef=s.kl_coef or None, entropy_coef=s.entropy_coef, names=s.names,
+        )  # fmt: skip
+        return losses.summed(of_tokens, batch.own, weights), pack, now
+
+    @torch.no_grad()
+    def _logprobs(self, model: Any, batch: UpdateBatch) -> Tensor:
+        """A model's log-probs of the tokens."""
+        size = self.settings.microbatch_size or self.settings.minibatch_size or len(batch.ids)
+        parts = []
+        for places in torch.split(torch.arange(len(batch.ids)), size):
+            with self.accelerator.autocast():
+                rows = batch.take(places).rows
+                parts.append(answer_stats(model, rows, temperature=self.settings.temperature).logprobs)
+        return stacked(parts, batch.own.shape[1])
+
     def _with_traces(self, played: Played) -> list[Group]:
         """The groups as they are recorded. Some rollouts include their tokens."""
-        settings, seen = self.settings, self.updates.seen
+        settings = self.settings
         if not settings.trace_rollouts:
             return played.groups
-        here = -(-settings.trace_rollouts // self.ranks)
-        places = traces.chosen(played, here, self.step, is_training=settings.is_training)
-        trained = sum(self.gather([len(played.kept_places())])) if settings.is_training else 0
-        return traces.with_traces(played, places, self.tokenizer, seen=seen, trained=trained)
+        rows = [row for of_one in played.trajectories for row in of_one if row.turns]
+        if settings.is_training:
+            rows = [row for _, row in played.kept()]
+        chosen = traces.chosen(rows, -(-settings.trace_rollouts // self.ranks), self.step)
+        trained = sum(self.gather([len(rows)])) if settings.is_training else 0
+        return traces.with_traces(played, chosen, self.tokenizer, seen=self.seen, trained=trained)
 
     def _name(self, metric: str, family: str = "policy") -> str:
         return naming(self.settings.names, family).name(metric).text
@@ -294,10 +384,11 @@ def _goodput(played: Played, row: dict[str, Any], seconds: float) -> dict[str, A
     written = [sum(sum(each.own) for each in rows) for rows in played.trajectories]
     filtered = sum(count for count, group in zip(written, played.groups, strict=True) if not group.kept)
     return goodput.stats(
-        trained_tokens=_number(row.get("tokens_trained", 0.0)), seconds=seconds, generated_tokens=float(sum(written)),
-        wasted={"filtered": float(filtered)},
+        trained_tokens=_number(row.get("tokens_trained")) or 0.0, seconds=seconds,
+        generated_tokens=float(sum(written)), wasted={"filtered": float(filtered)},
     )  # fmt: skip
 
 
-def _number(value: Any) -> float:
-    return float(getattr(value, "number", value) or 0.0)
+def _number(value: Any) -> float | None:
+    """The number of a mergeable value; None if there is no value or its number is undefined."""
+    return None if value is None else value.number

@@ -85,18 +85,16 @@ def _warmed_up(settings: GRPOSettings, tasks: Tasks, device: Any) -> models.Load
 
     def demonstrate(step: int) -> list[Trajectory]:
         """Training questions with their correct solutions."""
-        chosen = tasks.batch(step, batch, 1_000_000)
         only_last = slice(-1 if settings.mode == "simple" else None, None)
         return [
             recite(dialogue, task.episode(settings), solution(task.question, style="chat")[only_last])
-            for task in chosen
+            for task in tasks.batch(step, batch, 1_000_000)
         ]
 
     loaded.model.to(device)
-    lessons = LESSONS[settings.tiny_start]
-    deal = lessons(dialogue, steps=steps, batch=batch, seed=settings.seed) if settings.is_tiny else demonstrate
+    tiny_agent = lessons(settings.tiny_start, dialogue, steps=steps, batch=batch, seed=settings.seed)
     rate = settings.warm_up_learning_rate or (RATE if settings.is_tiny else 2e-5)
-    teach(loaded.model, dialogue, deal, steps=steps, rate=rate)
+    teach(loaded.model, dialogue, tiny_agent if settings.is_tiny else demonstrate, steps=steps, rate=rate)
     return loaded
 
 
@@ -125,36 +123,36 @@ def example_loss(model: Any, batch: Sequence[Trajectory], dialogue: Dialogue, de
     return -(stats.logprobs * weights).sum() / weights.sum()
 
 
-# The `careless` agent
+def lessons(start: str, dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
+    """Returns a function that creates new examples of a tiny model's agent for each step (from 1). Up to eight of them
+    share a mailbox.
+    """
+    play = {"careless": _careless, "syntax": _syntax}[start]
 
-
-def careless_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
-    """Returns a function that creates new examples for each step (from 1). Up to eight of them share a mailbox."""
-
-    def example(question: Question, mailbox: Mailbox, rng: random.Random, step: int) -> Trajectory:
-        skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
-        is_simple = rng.random() < SIMPLE
-        kind, turns = (SimpleEpisode, 1) if is_simple else (Episode, MAX_TURNS)
-        episode = kind(question, mailbox, max_turns=turns, style="tags")
-        messages = _plan_at_once(question, rng, skill) if is_simple else _plan(question, rng, skill)
-        return recite(dialogue, episode, messages)
-
-    return _dealt(example, batch=batch, seed=seed)
-
-
-def _dealt(
-    example: Callable[[Question, Mailbox, random.Random, int], Trajectory], *, batch: int, seed: int
-) -> Callable[[int], list[Trajectory]]:
     def deal(step: int) -> list[Trajectory]:
         rng = random.Random(f"examples {seed * 1_000_003 + step}")  # noqa: S311
+        skill = SKILLED if step <= TURNS_CARELESS * steps else CARELESS
         found: list[Trajectory] = []
         while len(found) < batch:
             world = worlds.mini(rng.getrandbits(40))
-            found += [example(question, world.mailbox, rng, step) for question in world.questions[:8]]
+            for question in world.questions[:8]:
+                episode, messages = play(question, world.mailbox, rng, skill)
+                found.append(recite(dialogue, episode, messages))
             world.mailbox.close()
         return found[:batch]
 
     return deal
+
+
+# The `careless` agent
+
+
+def _careless(question: Question, mailbox: Mailbox, rng: random.Random, skill: float) -> tuple[Episode, list[str]]:
+    """An episode, and the agent's messages in it. `skill` is the share of episodes in which it follows the solution."""
+    if rng.random() < SIMPLE:
+        last = solution(question)[-1] if rng.random() < 0.5 + skill / 2 else _guess(question, rng)
+        return SimpleEpisode(question, mailbox, max_turns=1, style="tags"), [last]
+    return Episode(question, mailbox, max_turns=MAX_TURNS, style="tags"), _plan(question, rng, skill)
 
 
 HABITS = (
@@ -185,11 +183,6 @@ def _plan(question: Question, rng: random.Random, skill: float) -> list[str]:
     return solution(question, sources=False)
 
 
-def _plan_at_once(question: Question, rng: random.Random, skill: float) -> list[str]:
-    """As `_plan`, if the messages are given with the question."""
-    return solution(question)[-1:] if rng.random() < 0.5 + skill / 2 else [_guess(question, rng)]
-
-
 def _guess(question: Question, rng: random.Random) -> str:
     """A random answer of the right kind."""
     return _answer(rng.choice(worlds.RELATIONS[question.family.partition("_")[0]][1]))
@@ -202,22 +195,18 @@ def _answer(answer: str, *sources: str) -> str:
 # The `syntax` agent
 
 
-def syntax_lessons(dialogue: Dialogue, *, steps: int, batch: int, seed: int) -> Callable[[int], list[Trajectory]]:
-    """As `careless_lessons`, but the same in all steps. Half of the questions are two random words with at most two
-    turns, so that the model also learns to copy rare words.
+def _syntax(question: Question, mailbox: Mailbox, rng: random.Random, _: float) -> tuple[Episode, Iterator[str]]:
+    """As `_careless`, but the same in all steps. Half of the questions are two random words with at most two turns, so
+    that the model also learns to copy rare words.
     """
-
-    def example(question: Question, mailbox: Mailbox, rng: random.Random, step: int) -> Trajectory:
-        is_drill = rng.random() < DRILLS
-        if is_drill:
-            question = replace(question, question=f"{' of '.join(rng.sample(sorted(_VOCABULARY), 2))} ?")
-        episode = Episode(question, mailbox, max_turns=2 if is_drill else MAX_TURNS, style="tags")
-        return recite(dialogue, episode, _by_lot(episode, rng, is_drill=is_drill))
-
-    return _dealt(example, batch=batch, seed=seed)
+    is_drill = rng.random() < DRILLS
+    if is_drill:
+        question = replace(question, question=f"{' of '.join(rng.sample(sorted(_VOCABULARY), 2))} ?")
+    episode = Episode(question, mailbox, max_turns=2 if is_drill else MAX_TURNS, style="tags")
+    return episode, _random_calls(episode, rng, is_drill=is_drill)
 
 
-def _by_lot(episode: Episode, rng: random.Random, *, is_drill: bool) -> Iterator[str]:
+def _random_calls(episode: Episode, rng: random.Random, *, is_drill: bool) -> Iterator[str]:
     """Random tool calls. Reading needs a message that was listed. Answering needs a message that was read; in a drill
     it needs nothing. The agent searches for two random words, reads a random message and answers with a random word,
     all from what it has seen. The calls are not checked for correctness.
@@ -247,8 +236,6 @@ _VOCABULARY = frozenset(
     [*worlds.RELATIONS, *worlds.PROJECTS, *worlds.PEOPLE, *worlds.ROOMS, *worlds.DAYS, *worlds.NUMBERS]
 )
 
-LESSONS = {"careless": careless_lessons, "syntax": syntax_lessons}
-
 
 def build(seed: int = SEED) -> models.Loaded:
     """The untrained tiny model."""
@@ -267,7 +254,7 @@ def main(start: str = "careless", folder: Path | None = None) -> None:
             warn(f"step {step}/{steps}: loss {loss:.4f}")
 
     dialogue = Dialogue(tokenizer, None)
-    deal = LESSONS[start](dialogue, steps=steps, batch=BATCH, seed=SEED)
+    deal = lessons(start, dialogue, steps=steps, batch=BATCH, seed=SEED)
     teach(model, dialogue, deal, steps=steps, rate=RATE, on_step=report)
     shutil.rmtree(folder, ignore_errors=True)
     model.half().save_pretrained(folder)

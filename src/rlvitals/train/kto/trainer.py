@@ -176,7 +176,8 @@ def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:
     """The run's folder, and the checkpoint it resumes from. Without output_dir the folder is the checkpoint's
     parent, or the default folder.
     """
-    from rlvitals.train import checkpoint  # imports torch
+    with needs("train kto", "train"):
+        from rlvitals.train import checkpoint  # imports torch
 
     folder = settings.output_dir
     if folder is None:

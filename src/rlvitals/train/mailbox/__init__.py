@@ -1,14 +1,14 @@
-"""The e-mail agent's environment: a mailbox to search, questions about it, three tools, a rubric, rewards. All offline.
+"""The e-mail agent's environment: a mailbox, questions about it, three tools, a rubric, rewards. It works offline.
 
 | file | what |
 |---|---|
-| `mail.py` | an e-mail, a question; one's own: mbox files, the Enron CSV, questions from JSONL |
-| `store.py` | the mailbox: SQLite with full-text search; every access is that of one inbox |
-| `worlds.py` | mailboxes from a seed with their questions: large ones, and mini ones for tiny models |
-| `tools.py` | the three tools, and calls of them: in OpenAI's form, `<tool_call>` texts, short tags |
-| `episode.py` | one question: assistant messages in, observations out, an outcome and a record at the end |
-| `reward.py` | what happened in an episode, and what it is worth |
-| `graders.py` | whether an answer is right: exactly, by its words, or as a judge says |
+| `mail.py` | e-mails and questions; reading a user's own: mbox files, the Enron CSV, questions from JSONL |
+| `store.py` | the mailbox: SQLite with full-text search; every access is for one inbox |
+| `worlds.py` | generated mailboxes with questions: large ones, and mini ones for tiny models |
+| `tools.py` | the three tools, and the formats of calls: OpenAI-style, `<tool_call>` texts, short tags |
+| `episode.py` | one attempt at a question: takes messages, returns the results of tools, has an outcome |
+| `reward.py` | the facts about an episode, and its reward |
+| `graders.py` | whether an answer is right: the same words, enough of the words, or a judge's verdict |
 
 >>> from rlvitals.train.mailbox.episode import Episode
 >>> from rlvitals.train.mailbox.worlds import mini, solution

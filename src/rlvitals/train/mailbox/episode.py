@@ -1,4 +1,4 @@
-"""One question put to an agent: its messages in, what the tools say out, an outcome at the end, always.
+"""One attempt of an agent at one question: its messages go in, the results of its tool calls come out.
 
     episode = Episode(question, mailbox, max_turns=10)
     messages = episode.messages()                      # system and user; pass tools.TOOLS to the chat template
@@ -6,9 +6,9 @@
         reply = generate(messages)                     # a text, or an OpenAI-style message with tool_calls
         messages += [reply, *(seen.message() for seen in episode.step(reply))]
     episode.outcome, episode.rubric, episode.turns
-    group([episode, ...])                              # of one question, as `run.log_groups` takes them
+    group([episode, ...])                              # the record for `run.log_groups`; all of the same question
 
-Nothing a model writes raises here. The inbox is that of the question, and no call reaches another.
+No message raises an exception. An episode always ends with an outcome. It only reaches the inbox of its question.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from rlvitals.train.mailbox.graders import Grade, Grader, is_idk, token_recall
 from rlvitals.train.mailbox.mail import Question
 from rlvitals.train.mailbox.reward import MIN_SEARCHES, Outcome, Rubric, reward_parts
 from rlvitals.train.mailbox.store import Mailbox
-from rlvitals.train.mailbox.tools import (
-    BadArguments,
-    BadToolName,
-    RequestedCall,
-    Style,
-    Toolbox,
-    ToolResult,
-    UnreadableCall,
-    read_calls,
-)
+from rlvitals.train.mailbox.tools import BadCall, RequestedCall, Style, Toolbox, ToolResult, UnreadableCall, read_calls
 
 GUARD = JudgeGuard("the grader")
-"""One for all episodes: a failure is reported once, not once a rollout."""
+"""Shared by all episodes, so that a failing grader is reported once."""
 
 MAX_CALLS = 8
-"""Calls of one message that are carried out."""
+"""Limit of the calls in one message that are executed."""
 
 NOTHING_FOUND, NO_SUCH_EMAIL = "nothing", "no such email"
-"""The instructions for a tiny model."""
+"""Results of tools in the style `tags`."""
 
 DISTRACTORS = 3
-"""In the simple mode: messages that are read out beside those the answer rests on."""
+"""Number of other messages in the prompt of a `SimpleEpisode`."""
+
+FLAGS: Mapping[Outcome, str] = {
+    "parse_error": "cant_parse_tool_call",
+    "bad_tool_name": "bad_tool_call_name",
+    "bad_tool_args": "bad_tool_call_args",
+    "out_of_turns": "ran_out_of_turns",
+    "idk": "returned_i_dont_know",
+}
+"""The flag of the rubric that an outcome sets."""
 
 FAULTS = frozenset({"parse_error", "bad_tool_name", "bad_tool_args", "cut_off"})
 """Outcomes whose reason is an error."""
@@ -56,20 +56,20 @@ FAULTS = frozenset({"parse_error", "bad_tool_name", "bad_tool_args", "cut_off"})
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one tool call gave back."""
+    """The result of one tool call as the model sees it."""
 
     tool: str
     content: str
     call_id: str = ""
 
     def message(self) -> dict[str, Any]:
-        """As a chat template takes it."""
+        """The message for a chat template."""
         named = {"tool_call_id": self.call_id} if self.call_id else {}
         return {"role": "tool", "name": self.tool, "content": self.content} | named
 
 
 class _Done(NamedTuple):
-    """A call, what the model is shown of it (nothing at the end), and what it is worth as a turn."""
+    """An executed call: its record, what the model sees of it (None at the end), and its outcome for credit rules."""
 
     record: records.ToolCall
     shown: Observation | None
@@ -86,16 +86,16 @@ class Episode:
         self.question, self.max_turns = question, max_turns
         self.rubric = Rubric()
         self.outcome: Outcome | None = None
-        """None while it runs."""
+        """None until the end."""
         self.reason = ""
-        """What was wrong, where something was."""
+        """The grader's reason, or the error that ended the episode."""
         self.turns: list[records.Turn] = []
-        """What was said and done. A turn's outcome, in the words of `compute.credit`, is that of its first call, and
-        by that call's own result."""
+        """The messages and calls. A turn has the outcome of its first call, by that call's own result, in the terms of
+        `compute.credit`."""
         self.answer: str | None = None
         self.sources: tuple[str, ...] = ()
         self.grade: Grade | None = None
-        """None where there was nothing to grade, or the grader failed."""
+        """None if there was nothing to grade, or if the grader failed."""
         self._toolbox, self._grader, self._style = Toolbox(mailbox, question.inbox), grader, style
         self._wanted = set(question.message_ids)
         self._searches: dict[Any, int] = {}  # a search's key -> how many messages it found
@@ -108,7 +108,7 @@ class Episode:
 
     @property
     def is_judged(self) -> bool:
-        """Whether its reward is known: not where it was answered and the grader failed."""
+        """Whether its reward is known. It is not if the grader failed."""
         return self.outcome != "answered" or self.grade is not None
 
     @property
@@ -116,9 +116,7 @@ class Episode:
         return [turn.outcome for turn in self.turns]
 
     def messages(self) -> list[dict[str, Any]]:
-        """How it begins. A chat model's prompt says whose mail it is; the tools' schemas are the chat template's
-        business.
-        """
+        """The first messages. In the style `chat` they name the owner of the mail; the chat template adds the tools."""
         asked = {"role": "user", "content": self.question.question}
         if self._style == "tags":
             return [asked]
@@ -134,7 +132,7 @@ class Episode:
     def step(
         self, message: str | Mapping[str, Any], *, prompt_tokens: int = 0, completion_tokens: int = 0
     ) -> list[Observation]:
-        """Take one assistant message; returns what its calls gave back. After the end it does nothing."""
+        """Execute the calls of one assistant message and return their results. After the end it does nothing."""
         if self.is_over:
             return []
         self.rubric.num_turns += 1
@@ -147,7 +145,6 @@ class Episode:
                 if self.is_over:
                     break
         except UnreadableCall as error:
-            self.rubric.cant_parse_tool_call = True
             self._end("parse_error", str(error))
         content = message.get("content") if isinstance(message, Mapping) else message
         self.turns.append(
@@ -159,23 +156,20 @@ class Episode:
             )
         )
         if not self.is_over and self.rubric.num_turns >= self.max_turns:
-            self.rubric.ran_out_of_turns = True
             self._end("out_of_turns", f"no answer within {self.max_turns} turns")
         return [each.shown for each in done if each.shown is not None]
 
     def cut_off(self, reason: str) -> None:
-        """End it from outside: no context left, no time left."""
+        """End it from outside, for example because no context is left."""
         if not self.is_over:
             self._end("cut_off", reason)
 
     def reward(self, system: str = "document") -> dict[str, float]:
-        """The parts of its reward; their sum is the reward. None of them is known where the grader failed; see
-        `is_judged`.
-        """
+        """The parts of its reward, which add up to it. Empty if the grader failed, see `is_judged`."""
         return reward_parts(self.rubric, self.max_turns, system) if self.is_judged else {}
 
     def rollout(self, system: str = "document") -> records.Rollout:
-        """As a record, with its reward by one of the reward systems; without one where it could not be graded."""
+        """Its record, with the reward of a reward system, or without a reward if the grader failed."""
         parts, ended = self.reward(system), self.outcome or ""
         outcome = ("correct" if self.rubric.answer_correct else "wrong") if ended == "answered" else ended
         return records.Rollout(
@@ -190,28 +184,25 @@ class Episode:
 
     def _end(self, outcome: Outcome, reason: str = "") -> None:
         self.outcome, self.reason = outcome, reason
+        if outcome in FLAGS:
+            setattr(self.rubric, FLAGS[outcome], True)
 
     def _carry_out(self, call: RequestedCall) -> _Done:
         try:
             result = self._toolbox.call(call.name, call.arguments)
-        except BadToolName as error:
-            self.rubric.bad_tool_call_name = True
-            self._end("bad_tool_name", str(error))
-            return _Done(records.ToolCall(call.name, call.arguments, error="unknown_tool"), None, "unknown_tool")
-        except BadArguments as error:
-            self.rubric.bad_tool_call_args = True
-            self._end("bad_tool_args", str(error))
-            return _Done(records.ToolCall(call.name, call.arguments, error="bad_arguments"), None, "bad_arguments")
+        except BadCall as error:
+            self._end(error.outcome, str(error))
+            return _Done(records.ToolCall(call.name, call.arguments, error=error.name), None, error.name)
         given = {name: value for name, value in result.arguments.items() if value is not None}
-        if result.tool == "return_final_answer":
+        if call.name == "return_final_answer":
             return _Done(records.ToolCall(call.name, given), None, self._take_answer(result))
-        outcome = self._take_search(result) if result.tool == "search_emails" else self._take_read(result)
-        shown = Observation(result.tool, self._shown(result), call.id)
+        outcome = self._take_search(result) if call.name == "search_emails" else self._take_read(result)
+        shown = Observation(call.name, self._shown(result), call.id)
         return _Done(records.ToolCall(call.name, given, shown.content, error=result.failure), shown, outcome)
 
     def _skip(self, call: RequestedCall) -> _Done:
         why = "too many calls in one message"
-        shown = Observation(call.name, self._shown(ToolResult(call.name, {}, {"error": why})), call.id)
+        shown = Observation(call.name, self._shown(ToolResult({}, {"error": why})), call.id)
         return _Done(records.ToolCall(call.name, call.arguments, error=why), shown, "unjudged")
 
     def _take_search(self, result: ToolResult) -> str:
@@ -248,15 +239,12 @@ class Episode:
         rubric.num_sources = len(self.sources)
         rubric.sources_correct = bool(self._wanted) and self._wanted.issubset(self.sources)
         if is_idk(answer):
-            rubric.returned_i_dont_know = True
             has_turns = rubric.num_turns < self.max_turns
             rubric.gave_up_too_early = has_turns and rubric.num_unique_searches < MIN_SEARCHES
             self._end("idk")
             return "answer_wrong"
         rubric.attempted_answer = True
-        self.grade = GUARD.judge_one(
-            lambda: self._grader(self.question, answer, self.sources), missing=self._ungraded
-        )  # fmt: skip
+        self.grade = GUARD.judge_one(lambda: self._grader(self.question, answer, self.sources), missing=self._ungraded)
         if self.grade is None:
             return "unjudged"
         rubric.answer_correct = self.grade.is_correct
@@ -276,34 +264,30 @@ class Episode:
 
 
 class SimpleEpisode(Episode):
-    """A question whose messages are read out with it, among others, and that is answered in one message."""
+    """A question that is answered in one message: the prompt contains the relevant messages, among others."""
 
     def messages(self) -> list[dict[str, Any]]:
-        prompt, texts = super().messages(), self._read_out()
-        if self._style == "tags":
-            return [*prompt, *({"role": "tool", "content": text} for text in texts)]
-        prompt[-1] = {"role": "user", "content": "\n\n".join([*texts, self.question.question])}
-        return prompt
-
-    def _read_out(self) -> list[str]:
-        rng = random.Random(f"read out {self.question.id}")  # noqa: S311
         chosen = list(self.question.message_ids)
         if self.question.searches:
             near = self._toolbox.call("search_emails", {"keywords": [self.question.searches[0][0]]}).message_ids
             chosen += [other for other in near if other not in self._wanted][:DISTRACTORS]
-        rng.shuffle(chosen)
-        bodies = []
-        for message_id in chosen:
-            found = self._toolbox.call("read_email", {"message_id": message_id}).content
-            body = str(found.get("body", ""))
-            bodies.append(f"{message_id} {body}" if self._style == "tags" else f"[{message_id}]\n{body}")
-        return bodies
+        random.Random(f"read out {self.question.id}").shuffle(chosen)  # noqa: S311
+        given = [
+            (message_id, self._toolbox.call("read_email", {"message_id": message_id}).content.get("body", ""))
+            for message_id in chosen
+        ]
+        prompt = super().messages()
+        if self._style == "tags":
+            return [*prompt, *({"role": "tool", "content": f"{message_id} {body}"} for message_id, body in given)]
+        texts = [f"[{message_id}]\n{body}" for message_id, body in given]
+        prompt[-1] = {"role": "user", "content": "\n\n".join([*texts, self.question.question])}
+        return prompt
 
 
 def group(episodes: Sequence[Episode], system: str = "document") -> records.Group:
-    """Episodes of one question, as `run.log_groups` and `compute.groups` take them."""
+    """The record of the episodes of one question, for `run.log_groups` and `compute.groups`."""
     if len({episode.question.id for episode in episodes}) != 1:
-        raise ConfigError("a group is made of the episodes of one question")
+        raise ConfigError("all episodes of a group must be of one question")
     asked = episodes[0].question
     return records.Group(
         prompt=asked.question,
@@ -316,11 +300,7 @@ def group(episodes: Sequence[Episode], system: str = "document") -> records.Grou
 
 
 def _search_key(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes two searches the same: all their arguments, but for the order and case of the words."""
+    """Identifies a search by all its arguments, except the order and case of the words."""
     words = tuple(sorted({" ".join(word.casefold().split()) for word in arguments["keywords"]}))
-    rest = [
-        value.strip().casefold() if isinstance(value, str) else value
-        for name, value in arguments.items()
-        if name != "keywords"
-    ]
-    return (words, *rest)
+    rest = (value for name, value in arguments.items() if name != "keywords")
+    return (words, *(value.strip().casefold() if isinstance(value, str) else value for value in rest))

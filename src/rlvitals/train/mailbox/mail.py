@@ -1,7 +1,7 @@
-"""E-mails and questions about them, and how one's own are read: mbox files, the Enron CSV, questions from JSONL.
+"""E-mails and questions about them, and reading a user's own: mbox files, the Enron CSV, questions from JSONL.
 
-Old mail is rarely well-formed: what cannot be read of a message is left empty, and a message without an id gets one
-that is always the same. Nothing here raises because of what a message holds.
+Old mail is rarely well-formed. Fields that cannot be parsed are empty, and a message without an id gets a reproducible
+one. No content of a message raises an exception.
 """
 
 from __future__ import annotations
@@ -25,55 +25,56 @@ from rlvitals.errors import ConfigError
 from rlvitals.train.jsonl import read_rows
 
 LARGEST_FIELD = 2**30
-"""Characters of one CSV field; the standard library stops at 131,072, and e-mails are longer."""
+"""Limit for the characters of a CSV field. That of the standard library, 131,072, is too low for e-mails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Email:
-    """One message. Addresses are in small letters."""
+    """One message. Addresses are in lower case."""
 
     message_id: str
     subject: str
     sender: str
     date: str
-    """`YYYY-MM-DD HH:MM:SS` in UTC; empty where it is not known."""
+    """`YYYY-MM-DD HH:MM:SS` in UTC; empty if unknown."""
     body: str
     to: tuple[str, ...] = ()
     cc: tuple[str, ...] = ()
     bcc: tuple[str, ...] = ()
     delivered: tuple[str, ...] = ()
-    """Inboxes it lies in although they are not among its recipients: mailing lists, forwarding."""
+    """Inboxes that received it through a mailing list or forwarding, without being recipients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something the owner of an inbox wants to know."""
+    """A question of the owner of an inbox."""
 
     id: str
-    """Stable: evaluations of one question are compared by it, and it is a text in every file."""
+    """Evaluations of one question are compared by it, so it must not change."""
     question: str
     answer: str
     message_ids: tuple[str, ...]
     """All messages the answer is based on, in the order of the look-ups."""
     inbox: str
     query_date: str = ""
-    """The day it is asked on, `YYYY-MM-DD`."""
+    """The day on which it is asked, `YYYY-MM-DD`."""
     family: str = ""
     searches: tuple[tuple[str, ...], ...] = ()
-    """Keywords that find each of the messages; for those who show a model how it is done."""
+    """Keywords that find each of the messages, for examples of a solution."""
 
     @staticmethod
     def from_dict(given: Mapping[str, Any]) -> Question:
-        """From a line of a JSONL file: ours, or one with ART-E's names (`inbox_address`, a numeric `id`).
+        """From a line of a JSONL file, also with ART-E's names (`inbox_address`, a numeric `id`).
 
         >>> line = {"id": 7, "question": "When?", "answer": "Now", "message_ids": ["<a@b>"], "inbox_address": "X@y.z"}
         >>> Question.from_dict(line).id, Question.from_dict(line).inbox
         ('7', 'x@y.z')
         """
         try:
-            for name in ("question", "answer"):
-                if not isinstance(given[name], str):
-                    raise ConfigError(f"a question's {name} must be a text, not {type(given[name]).__name__}")
+            for name, kind in (("question", str), ("answer", str), ("message_ids", list | tuple)):
+                if not isinstance(given[name], kind):
+                    wanted = "a text" if kind is str else "a list"
+                    raise ConfigError(f"a question's {name} must be {wanted}, not {type(given[name]).__name__}")
             return Question(
                 id=str(given["id"]),
                 question=given["question"],
@@ -91,7 +92,7 @@ class Question:
 
 
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
-    """Questions from a JSONL file, a line each; see `Question.from_dict`."""
+    """The questions of a JSONL file, one per line; see `Question.from_dict`."""
     found = []
     for row in read_rows(os.fspath(path), ("id", "question", "answer", "message_ids")):
         try:
@@ -102,7 +103,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
 
 
 def read_mbox(path: str | os.PathLike[str]) -> Iterator[Email]:
-    """The messages of an mbox file, in its order."""
+    """The messages of an mbox file, in order."""
     if not os.path.isfile(path):
         raise ConfigError(f"there is no mbox file {os.fspath(path)}")
     with closing(mailbox.mbox(path, create=False)) as box:
@@ -129,7 +130,7 @@ def read_enron_csv(path: str | os.PathLike[str]) -> Iterator[Email]:
 
 
 def parse(raw: str | bytes) -> Email:
-    """One message as an e-mail, whatever state it is in."""
+    """One message, even if it is malformed."""
     message = message_from_string(raw) if isinstance(raw, str) else message_from_bytes(raw)
     digest = hashlib.sha256(raw.encode("utf-8", "replace") if isinstance(raw, str) else raw).hexdigest()[:24]
     senders = _addresses(message, "from", "sender", "return-path")
@@ -138,7 +139,7 @@ def parse(raw: str | bytes) -> Email:
         subject=_header(message, "subject"),
         sender=senders[0] if senders else "",
         date=_date(_header(message, "date")),
-        body=_body(message),
+        body=_body(message, is_decoded=isinstance(raw, str)),
         to=_addresses(message, "to"),
         cc=_addresses(message, "cc"),
         bcc=_addresses(message, "bcc"),
@@ -147,7 +148,7 @@ def parse(raw: str | bytes) -> Email:
 
 
 def _header(message: Message, name: str) -> str:
-    """A header as text, its encoded words read."""
+    """A header as text, with encoded words decoded."""
     value = message.get(name, "")
     try:
         text = str(make_header(decode_header(str(value))))
@@ -174,12 +175,15 @@ def _date(text: str) -> str:
         return ""
 
 
-def _body(message: Message) -> str:
-    """The plain text; where there is only HTML, its text."""
-    texts: dict[bool, list[str]] = {False: [], True: []}  # is it HTML
+def _body(message: Message, *, is_decoded: bool) -> str:
+    """The plain text, or the text of the HTML if there is no plain text."""
+    texts: dict[bool, list[str]] = {False: [], True: []}  # plain and HTML
     for part in message.walk():
         if part.get_content_maintype() == "text" and part.get_content_disposition() != "attachment":
-            texts[part.get_content_subtype() == "html"].append(_decoded(part))
+            text = part.get_payload()
+            if not is_decoded or not isinstance(text, str) or text.isascii():
+                text = _decoded(part)
+            texts[part.get_content_subtype() == "html"].append(text)
     if any(text.strip() for text in texts[False]):
         return "\n".join(texts[False]).strip()
     return " ".join(_Page("\n".join(texts[True])).pieces).strip()

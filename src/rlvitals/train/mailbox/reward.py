@@ -1,8 +1,9 @@
-"""What happened in an episode, as facts (`Rubric`), and what it is worth.
+"""The facts about an episode (`Rubric`), and its reward.
 
-Two reward systems, each a pure function over the rubric. `document` is that of the GRPO e-mail agent (definitions in
-docs/mailbox.md): a bad form is worse than a wrong answer, which is worse than none, which is worse than a right one. It
-is not bounded below: penalties for repeated searches add up. `plain` is 1 for a right answer and 0 for anything else.
+There are three reward systems, each a pure function of the rubric. docs/mailbox.md defines them. `document` is that of
+the GRPO e-mail agent: a malformed call is worse than a wrong answer, which is worse than none. It has no lower bound,
+because penalties for repeated searches add up. `progress` also rewards reading the source messages. `plain` is 1 for a
+right answer and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Literal
 from rlvitals.errors import ConfigError, did_you_mean
 
 Outcome = Literal["answered", "idk", "out_of_turns", "parse_error", "bad_tool_name", "bad_tool_args", "cut_off"]
-"""How an episode ended: an answer right or wrong, "I don't know", the turn limit, a message without a tool call that
-can be read, an unknown tool, arguments that a tool does not take, or the caller's decision (no context left)."""
+"""How an episode ended: an answer, "I don't know", the turn limit, a message without a readable tool call, an unknown
+tool, arguments that do not match the tool's schema, or the caller's decision (no context left)."""
 
 MIN_SEARCHES = 3
-"""Who gives up after fewer different searches gave up too early."""
+"""Giving up after fewer different searches is too early."""
 SEARCHES_FOR_MUCH = 5
 PERFECT_TURNS = 3
 
@@ -28,10 +29,10 @@ DOCUMENT: Mapping[str, float] = {
     "bad_tool_args": -1.8,
     "wrong": -1.0,
     "gave_up": -1.0,  # "I don't know" with turns left
-    "search_not_made": -0.5,  # for each of three different searches that it had not made then
-    "effort_some": 0.2,  # out of turns after three different searches
-    "effort_much": 0.3,  # or after five
-    "retry": 0.1,  # out of turns: for each new search after one that found nothing
+    "search_not_made": -0.5,  # for each different search below three
+    "effort_some": 0.2,  # out of turns, after three different searches
+    "effort_much": 0.3,  # the same after five
+    "retry": 0.1,  # out of turns, for each new search after one without results
     "found": 0.1,
     "read": 0.1,
     "no_invalid_read": 0.1,
@@ -39,8 +40,8 @@ DOCUMENT: Mapping[str, float] = {
     "correct": 1.0,
     "correct_sources": 0.3,
     "few_sources": 0.1,  # divided by the number of sources cited
-    "few_turns": 0.1,  # times the share of turns left over
-    "perfect": 2.0,  # exactly that, and nothing else
+    "few_turns": 0.1,  # times the share of turns that are left
+    "perfect": 2.0,  # the only part of a perfect episode
     "repeated_search": -0.15,
     "repeated_empty_search": -0.15,
 }
@@ -48,47 +49,47 @@ DOCUMENT: Mapping[str, float] = {
 
 @dataclass(slots=True)
 class Rubric:
-    """Filled in while an episode runs. Flags are about the whole episode, counts over it."""
+    """The flags and counts of one episode."""
 
     answer_correct: bool = False
     sources_correct: bool = False
-    """Every source message of the question is cited."""
+    """Whether every source message of the question is cited."""
     num_turns: int = 0
     """Assistant messages; never more than the limit."""
     attempted_answer: bool = False
-    """It committed to an answer; "I don't know" is none."""
+    """Whether it gave an answer other than "I don't know"."""
     ever_found_right_email: bool = False
-    """Every source message was listed by a search."""
+    """Whether searches listed every source message."""
     ever_read_right_email: bool = False
-    """Every source message was opened."""
+    """Whether every source message was read."""
     share_read: float = 0.0
-    """Share of the source messages that was opened."""
+    """Share of the source messages that was read."""
     cant_parse_tool_call: bool = False
     bad_tool_call_name: bool = False
     bad_tool_call_args: bool = False
     ran_out_of_turns: bool = False
-    """The limit ended it; an answer or "I don't know" on the last turn is no running out."""
+    """Whether the limit ended it. An answer or "I don't know" on the last turn does not count."""
     returned_i_dont_know: bool = False
     num_sources: int = 0
-    """Different messages cited."""
+    """Number of different messages cited."""
     ever_tried_to_read_invalid_email: bool = False
     prompt_tokens: int = 0
     completion_tokens: int = 0
     num_repeated_searches: int = 0
-    """Searches equal to an earlier one of the episode in all arguments."""
+    """Searches with the same arguments as an earlier one."""
     num_zero_result_searches: int = 0
     repeated_zero_result_search: bool = False
     num_unique_searches: int = 0
     num_total_searches: int = 0
-    """Always unique and repeated ones together."""
+    """Unique and repeated ones."""
     num_retry_after_zero: int = 0
-    """New searches after one that had found nothing."""
+    """New searches after one without results."""
     gave_up_too_early: bool = False
-    """ "I don't know" with turns left and fewer than three different searches."""
+    """Whether it answered "I don't know" with turns left and fewer than three different searches."""
 
 
 def document_parts(rubric: Rubric, max_turns: int) -> dict[str, float]:
-    """The reward of the document's system, part by part; the parts that are 0 are left out."""
+    """The parts of the document's reward that are not 0."""
     penalties = {
         "repeated_search": DOCUMENT["repeated_search"] * rubric.num_repeated_searches,
         "repeated_empty_search": DOCUMENT["repeated_empty_search"] * rubric.repeated_zero_result_search,
@@ -115,15 +116,15 @@ def document_parts(rubric: Rubric, max_turns: int) -> dict[str, float]:
 
 
 def _ending(rubric: Rubric, max_turns: int) -> dict[str, float]:
-    """How it ended, where that is not with a right answer. The first case that fits."""
+    """The part for an end without a right answer: the first case that matches."""
     endings = {
         "parse_error": rubric.cant_parse_tool_call,
         "bad_tool_name": rubric.bad_tool_call_name,
         "bad_tool_args": rubric.bad_tool_call_args,
         "wrong": rubric.attempted_answer,
     }
-    for name, is_so in endings.items():
-        if is_so:
+    for name, has_happened in endings.items():
+        if has_happened:
             return {name: DOCUMENT[name]}
     searches = rubric.num_unique_searches
     if rubric.returned_i_dont_know and rubric.num_turns < max_turns:
@@ -152,9 +153,8 @@ PROGRESS = {"correct": 1.0, "wrong": -0.25, "read": 0.5}
 
 
 def progress_parts(rubric: Rubric, max_turns: int) -> dict[str, float]:
-    """1 for a right answer, less for a wrong one than for none, and something for each source message that was read,
-    whatever the answer: where it takes several look-ups, each of them is worth more than to stop. Turns are worth
-    nothing, used or saved.
+    """The parts of the progress reward that are not 0. Every source message that was read adds to it, for any answer,
+    so that further look-ups are worth more than stopping. The number of turns has no influence.
     """
     parts = {
         "correct": PROGRESS["correct"] * rubric.answer_correct,
@@ -169,15 +169,15 @@ PARTS: Mapping[str, Callable[[Rubric, int], dict[str, float]]] = {
     "progress": progress_parts,
     "plain": lambda rubric, _: {"correct": float(rubric.answer_correct)},
 }
-"""The reward systems there are."""
+"""The reward systems."""
 
 
 def reward_parts(rubric: Rubric, max_turns: int, system: str = "document") -> dict[str, float]:
-    """An episode's reward in its parts; they add up to it.
+    """The parts of an episode's reward, which add up to it.
 
     >>> reward_parts(Rubric(cant_parse_tool_call=True, num_turns=1), max_turns=10)
     {'parse_error': -2.0, 'no_invalid_read': 0.1}
     """
     if system not in PARTS:
-        raise ConfigError(f"no reward is called {system!r}.{did_you_mean(system, PARTS)} Known: {', '.join(PARTS)}")
+        raise ConfigError(f"unknown reward {system!r}.{did_you_mean(system, PARTS)} Known: {', '.join(PARTS)}")
     return PARTS[system](rubric, max_turns)

@@ -1,8 +1,8 @@
 """The mailbox: e-mails in SQLite with a full-text index (FTS5) over subjects and bodies.
 
-One file may hold the mail of many people. Every question is asked for one inbox, and only messages that its address
-sent, received (to, cc or bcc) or had delivered exist for it, in searches and in reading alike. What a model writes is
-bound as a parameter or quoted as a phrase; it never becomes SQL or query syntax.
+One file may contain the mail of many people. Every search and every read is for one inbox, and finds only messages that
+its address sent, received (to, cc or bcc) or had delivered. A model's text is bound as a parameter or quoted as a
+phrase, so it never becomes SQL or query syntax.
 """
 
 from __future__ import annotations
@@ -40,29 +40,28 @@ _IS_RECIPIENT = _SEEN_BY.replace(")", " AND p.kind IN ('to', 'cc', 'bcc'))")
 
 
 class FoundMessage(NamedTuple):
-    """One message a search found."""
+    """One result of a search."""
 
     message_id: str
     snippet: str
 
 
 class Mailbox:
-    """E-mails of one or many people. Made by `Mailbox.build` or `Mailbox.open`; may be used by several threads."""
+    """E-mails of one or many people, from `Mailbox.build` or `Mailbox.open`. Several threads may use it."""
 
     def __init__(self, connection: sqlite3.Connection, snippet_words: int) -> None:
         self._connection = connection
-        weakref.finalize(self, connection.close)  # mini mailboxes come by the thousand, and nobody closes them
+        weakref.finalize(self, connection.close)  # a training creates thousands of mini mailboxes and closes few
         self._lock = threading.Lock()
         self.snippet_words = snippet_words
-        """How much of a body a search shows; 0: the subject instead."""
+        """Number of words of a body that a search shows; 0: the subject instead."""
 
     @classmethod
     def build(
         cls, emails: Iterable[Email], path: str | os.PathLike[str] | None = None, *, snippet_words: int = SNIPPET_WORDS
     ) -> Mailbox:
-        """Put e-mails into a new mailbox: in memory, or in a file, which appears when it is whole.
-
-        A message id that comes twice is kept once, the first time.
+        """A new mailbox with these e-mails, in memory or in a file. The file is written atomically. If an id occurs
+        twice, only the first message is kept.
         """
         if path is None:
             mailbox = cls(_connect(":memory:"), snippet_words)
@@ -100,10 +99,10 @@ class Mailbox:
         self, inbox: str, keywords: Sequence[str], *, sender: str | None = None, recipient: str | None = None,
         sent_after: str | None = None, sent_before: str | None = None, limit: int = 10,
     ) -> list[FoundMessage]:  # fmt: skip
-        """Messages of an inbox that hold every keyword in subject or body, newest first.
+        """Messages of an inbox that contain every keyword in subject or body, newest first.
 
-        A keyword of several words is a phrase; case and accents do not matter. `sent_after` is a day that counts, and
-        `sent_before` one that does not any more. `recipient` may be in to, cc or bcc.
+        A keyword of several words is a phrase; case and accents are ignored. `sent_after` includes the given day,
+        `sent_before` excludes it. `recipient` may be in to, cc or bcc.
         """
         phrases = " AND ".join(f'"{phrase}"' for word in keywords if (phrase := _phrase(word)))
         if not phrases:
@@ -126,7 +125,7 @@ class Mailbox:
         return [FoundMessage(message_id, " ".join(snippet.split())) for message_id, snippet in rows]
 
     def read(self, inbox: str, message_id: str) -> Email | None:
-        """One whole message, or None where this inbox has no such message."""
+        """One whole message, or None if this inbox does not have it."""
         query = f"SELECT id, message_id, subject, sender, date, body FROM emails e WHERE message_id = ? AND {_SEEN_BY}"
         found = self._rows(query, [_clean(message_id), _address(inbox)])
         if not found:
@@ -171,7 +170,7 @@ class Mailbox:
 
 def _connect(where: str) -> sqlite3.Connection:
     connection = sqlite3.connect(where, check_same_thread=False, uri=where.startswith("file:"))
-    connection.execute("PRAGMA synchronous = OFF")  # a mailbox that was not finished is made again
+    connection.execute("PRAGMA synchronous = OFF")  # an unfinished mailbox is discarded
     connection.execute("PRAGMA journal_mode = OFF")
     return connection
 
@@ -181,11 +180,11 @@ def _address(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """What SQLite can hold and C can read: no halves of surrogates, no NUL."""
+    """A text that SQLite can store: without unpaired surrogates and NUL."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
 
 
 def _phrase(keyword: str) -> str:
-    """A keyword as the inside of an FTS5 string; empty where it has no letter or digit, and nothing to search for."""
+    """A keyword as the content of an FTS5 string; empty if it has no letter or digit to search for."""
     text = _clean(keyword)
     return text.replace('"', '""') if any(map(str.isalnum, text)) else ""

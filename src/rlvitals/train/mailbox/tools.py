@@ -1,14 +1,13 @@
-"""The three tools of the e-mail agent: their schemas, how calls are read and written, what they give back.
+"""The three tools of the e-mail agent: their schemas, reading and writing calls of them, and executing them.
 
-A call comes as an OpenAI-style message, as a `<tool_call>` text of chat templates, or as short tags for models that are
-too small for JSON:
+A call comes in an OpenAI-style message, as a `<tool_call>` in a text, or as short tags for models too small for JSON:
 
     <search>falcon budget</search>      search_emails(keywords=["falcon", "budget"])
     <read>m7</read>                     read_email(message_id="m7")
     <answer>blue | m7 m9</answer>       return_final_answer(answer="blue", source_message_ids=["m7", "m9"])
 
-The inbox is not an argument: a toolbox is made for one, and no call reaches another. A call that cannot be carried out
-raises BadToolName or BadArguments; anything else that goes wrong inside is an error in the result.
+The inbox is not an argument: a toolbox has one inbox, and no call reaches another. A call that cannot be executed
+raises a `BadCall`. If the mailbox fails, the result contains the error.
 """
 
 from __future__ import annotations
@@ -21,34 +20,46 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
+from rlvitals.train.mailbox.reward import Outcome
 from rlvitals.train.mailbox.store import Mailbox
 
 Style = Literal["chat", "tags"]
 """chat: a system prompt, calls and results as JSON; tags: the bare question, short tags and the shortest results."""
 
 MAX_TEXT = 100_000
-"""Characters of a message, or of a call's arguments, that are looked at."""
+"""Limit for the characters of a message and of a call's arguments."""
 MAX_BODY = 20_000
-"""Characters of a body that are shown."""
+"""Limit for the characters of a body in a result."""
 MAX_RESULTS = 10
 MAX_WORD = 500
-"""Characters of a keyword, an address or a message id."""
+"""Limit for the characters of a keyword, an address or a message id."""
 LIMITS = {"keywords": 20, "source_message_ids": 100, "answer": 10_000}
-"""Entries, or characters, of the arguments that have their own limits."""
+"""The arguments that have their own limits, for their entries or characters."""
 
 _OPENING = re.compile(r"<([A-Za-z_]\w{0,40})>")
 
 
 class UnreadableCall(ValueError):
-    """A message has no tool call, or none that can be read."""
+    """A message contains no tool call, or one that cannot be parsed."""
 
 
-class BadToolName(ValueError):
+class BadCall(ValueError):
+    """A call that cannot be executed. It ends an episode with this outcome; the record of the call has the name."""
+
+    outcome: Outcome
+    name: str
+
+
+class BadToolName(BadCall):
     """There is no such tool."""
 
+    outcome, name = "bad_tool_name", "unknown_tool"
 
-class BadArguments(ValueError):
-    """A tool does not take these arguments."""
+
+class BadArguments(BadCall):
+    """The arguments do not match the tool's schema."""
+
+    outcome, name = "bad_tool_args", "bad_arguments"
 
 
 def _schema(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -85,25 +96,24 @@ TOOLS: list[dict[str, Any]] = [
         ["answer"],
     ),
 ]
-"""In OpenAI's form, as chat templates take them."""
+"""In OpenAI's format, for chat templates."""
 
 _PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 NAMES = tuple(_PARAMETERS)
 
 
 class RequestedCall(NamedTuple):
-    """What a model wants to be done. Nothing of it is checked yet."""
+    """A call as the model wrote it, not checked yet."""
 
     name: str
     arguments: Any
-    """A mapping, a JSON text, or whatever the model made of it."""
+    """A mapping or a JSON text, if the model did it right."""
     id: str = ""
 
 
 def read_calls(message: Any) -> list[RequestedCall]:
-    """The calls of an assistant's message (a text, or a mapping with `content` and `tool_calls`), at least one.
-
-    Raises UnreadableCall where there is none.
+    """The calls in an assistant's message (a text, or a mapping with `content` and `tool_calls`). Raises UnreadableCall
+    if there is none.
     """
     if isinstance(message, str):
         return read_text(message)
@@ -136,7 +146,7 @@ def read_text(text: str) -> list[RequestedCall]:
 
 
 def write_call(name: str, arguments: Mapping[str, Any], style: Style = "tags") -> str:
-    """A call as `read_text` reads it."""
+    """A call as text that `read_text` can parse."""
     if style == "chat":
         written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
         return f"<tool_call>\n{written}\n</tool_call>"
@@ -149,9 +159,9 @@ def write_call(name: str, arguments: Mapping[str, Any], style: Style = "tags") -
 
 
 def _tags(text: str) -> Iterator[tuple[str, str]]:
-    """The tags of a text that are closed again, and what is in them; what is inside of one is not looked at.
+    """The closed tags of a text with their contents, which are not searched for further tags.
 
-    One pass, however many tags stay open: a single regular expression would take hours over a text made for it.
+    It takes one pass, even if many tags are never closed. A single regular expression would take hours for some texts.
     """
     place, never_closed = 0, set[str]()
     while opening := _OPENING.search(text, place):
@@ -196,17 +206,16 @@ def _openai_call(given: Any) -> RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call."""
+    """The result of a call."""
 
-    tool: str
     arguments: dict[str, Any]
-    """As they were understood, defaults filled in."""
+    """The parsed arguments, including defaults."""
     content: Any
-    """What the model is shown, as JSON holds it."""
+    """The JSON value that the model sees."""
     message_ids: tuple[str, ...] = ()
-    """The messages a search listed, or the one that was read."""
+    """The messages that were listed, read or cited."""
     failure: str = ""
-    """Why the tool itself could not answer, through no fault of the caller's."""
+    """Why the mailbox failed. This is not the model's fault."""
 
 
 class Toolbox:
@@ -216,78 +225,71 @@ class Toolbox:
         self._mailbox, self._inbox = mailbox, inbox
 
     def call(self, name: str, arguments: Any) -> ToolResult:
-        """Carry out one call; `arguments` is a mapping or a JSON text."""
+        """Execute one call; `arguments` is a mapping or a JSON text."""
         if name not in NAMES:
             raise BadToolName(f"there is no tool {str(name)[:60]!r}; there are {', '.join(NAMES)}")
-        taken = check_arguments(name, arguments)
+        checked = check_arguments(name, arguments)
         try:
             if name == "search_emails":
-                return self._search(taken)
+                return self._search(checked)
             if name == "read_email":
-                return self._read(taken)
-            return ToolResult(name, taken, {"ok": True}, tuple(taken["source_message_ids"]))
+                return self._read(checked)
+            return ToolResult(checked, {"ok": True}, tuple(checked["source_message_ids"]))
         except sqlite3.Error as error:
             why = f"the mailbox cannot answer: {error}"
-            return ToolResult(name, taken, {"error": why}, failure=why)
+            return ToolResult(checked, {"error": why}, failure=why)
 
-    def _search(self, taken: dict[str, Any]) -> ToolResult:
+    def _search(self, given: dict[str, Any]) -> ToolResult:
         hits = self._mailbox.search(
-            self._inbox, taken["keywords"], sender=taken["from_addr"], recipient=taken["to_addr"],
-            sent_after=taken["sent_after"], sent_before=taken["sent_before"], limit=taken["max_results"],
+            self._inbox, given["keywords"], sender=given["from_addr"], recipient=given["to_addr"],
+            sent_after=given["sent_after"], sent_before=given["sent_before"], limit=given["max_results"],
         )  # fmt: skip
-        listed = tuple(hit.message_id for hit in hits)
-        return ToolResult("search_emails", taken, [hit._asdict() for hit in hits], listed)
+        return ToolResult(given, [hit._asdict() for hit in hits], tuple(hit.message_id for hit in hits))
 
-    def _read(self, taken: dict[str, Any]) -> ToolResult:
-        email = self._mailbox.read(self._inbox, taken["message_id"])
+    def _read(self, given: dict[str, Any]) -> ToolResult:
+        email = self._mailbox.read(self._inbox, given["message_id"])
         if email is None:
-            return ToolResult("read_email", taken, {"error": "Email not found"})
+            return ToolResult(given, {"error": "Email not found"})
         left_out = len(email.body) - MAX_BODY
+        body = email.body[:MAX_BODY] + (f"\n[{left_out} more characters]" if left_out > 0 else "")
         shown = {
-            "message_id": email.message_id,
-            "date": email.date,
-            "subject": email.subject,
-            "from": email.sender,
-            "to": list(email.to),
-            "cc": list(email.cc),
-            "bcc": list(email.bcc),
-            "body": email.body[:MAX_BODY] + (f"\n[{left_out} more characters]" if left_out > 0 else ""),
-        }
-        return ToolResult("read_email", taken, shown, (email.message_id,))
+            "message_id": email.message_id, "date": email.date, "subject": email.subject, "from": email.sender,
+            "to": list(email.to), "cc": list(email.cc), "bcc": list(email.bcc), "body": body,
+        }  # fmt: skip
+        return ToolResult(given, shown, (email.message_id,))
 
 
 def check_arguments(name: str, arguments: Any) -> dict[str, Any]:
-    """A tool's arguments by its schema, with defaults filled in; raises BadArguments with what is wrong.
+    """A tool's arguments checked by its schema, including defaults. Raises BadArguments with the reason.
 
     >>> check_arguments("read_email", '{"message_id": "m7"}')
     {'message_id': 'm7'}
     """
-    given = arguments
     if isinstance(arguments, str):
         if len(arguments) > MAX_TEXT:
             raise BadArguments(f"the arguments have more than {MAX_TEXT} characters")
         try:
-            given = json.loads(arguments)
+            arguments = json.loads(arguments)
         except (ValueError, RecursionError) as error:
             raise BadArguments(f"the arguments are not JSON: {error}") from None
-    if not isinstance(given, Mapping):
-        raise BadArguments(f"the arguments of {name} are {type(given).__name__}, not an object")
+    if not isinstance(arguments, Mapping):
+        raise BadArguments(f"the arguments of {name} are {type(arguments).__name__}, not an object")
     properties, required = _PARAMETERS[name]["properties"], _PARAMETERS[name]["required"]
-    if unknown := [str(key)[:60] for key in given if key not in properties]:
+    if unknown := [str(key)[:60] for key in arguments if key not in properties]:
         raise BadArguments(f"{name} takes no {', '.join(unknown[:5])}; it takes {', '.join(properties)}")
-    taken = {}
+    checked = {}
     for key, schema in properties.items():
-        value = schema.get("default") if given.get(key) is None else given[key]
+        value = schema.get("default") if arguments.get(key) is None else arguments[key]
         if value is None and key in required:
             raise BadArguments(f"{name} needs {key}")
-        taken[key] = value if value is None else _checked(key, value, schema)
-    return taken
+        checked[key] = value if value is None else _checked(key, value, schema)
+    return checked
 
 
 def _checked(key: str, value: Any, schema: Mapping[str, Any]) -> Any:
     if schema["type"] == "integer":
         least, most = schema["minimum"], schema["maximum"]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if type(value) is not int or not least <= value <= most:
             raise BadArguments(f"{key} must be a whole number from {least} to {most}")
         return value
     if schema["type"] == "array":

@@ -1,14 +1,14 @@
-"""Large mailboxes, and mini ones for tiny models, from a seed: with questions, answers and the messages they rest on.
+"""Generated mailboxes with questions and answers: large ones, and mini ones for tiny models. A seed determines them.
 
-A generated mailbox comes project by project. A project is a handful of messages in one inbox (who leads it, its budget,
-its kick-off, a deadline that a later message moves, its supplier, the leader's telephone, the supplier's warehouse),
-eight questions about them, two of which take two look-ups, and small talk around it that names the project and answers
-nothing. The other inboxes of the file have their own projects. One project in five is held out.
+A large mailbox consists of projects. A project has a few messages in one inbox: its leader, budget, cost code and
+kick-off, a deadline that a later message changes, its supplier, the leader's telephone, the supplier's warehouse. There
+are eight questions about it, two of which need two look-ups. About as many irrelevant messages mention the project.
+Other inboxes in the same file have other projects. One project in five is held out.
 
-A mini mailbox has 40 short messages in a closed vocabulary. Who leads which project, who sits in which room, which day
-a project meets and which number a person has are drawn again for each, so nothing can be learnt by heart: a model must
-search, read, and answer. Half of the questions need two look-ups (`room of lead of falcon`): the first message names
-the person the second one is about.
+A mini mailbox has 40 short messages in a closed vocabulary: who leads which project, who is in which room, on which day
+a project meets, which number a person has. Every seed has other facts, so nothing can be memorised: a model must
+search, read and answer. Half of the questions need two look-ups (`room of lead of falcon`): the first message names the
+person that the second one is about.
 
 >>> made = list(emails(200, seed=1))
 >>> len(made), len({email.message_id for email in made})
@@ -46,7 +46,8 @@ class World(NamedTuple):
 
 
 def solution(question: Question, *, sources: bool = True, style: Style = "tags") -> list[str]:
-    """The messages of an agent that knows how: search, read, search, read, answer. For a warm-up by example.
+    """The messages that answer a question: a search and a read for each source message, then the answer. They are the
+    examples of a warm-up.
 
     >>> asked = Question("1", "Where?", "Here", ("m7",), "me@x.y", searches=(("falcon", "room"),))
     >>> solution(asked)
@@ -61,12 +62,12 @@ def solution(question: Question, *, sources: bool = True, style: Style = "tags")
 
 
 _Asked = tuple[str, str, str, list[tuple[str, tuple[str, ...]]]]
-"""A question's family, its words, its answer, and each look-up: the message, and the keywords that find it."""
+"""A question's family, text and answer, and its look-ups: the id of each source message, and keywords that find it."""
 
 
 def _question(number: str, asked: _Asked, inbox: str, date: str) -> Question:
-    family, question, answer, hops = asked
-    ids, searches = zip(*hops, strict=True)
+    family, question, answer, look_ups = asked
+    ids, searches = zip(*look_ups, strict=True)
     return Question(number, question, answer, ids, inbox, date, family, searches)
 
 
@@ -77,7 +78,7 @@ HELD_OUT_EVERY = 5
 FIRST_DAY, SPAN, QUERY_DATE = datetime(2024, 1, 1), timedelta(days=700), "2026-01-15"
 DOMAIN = "acme.test"
 CHATTER = 10
-"""Messages around each project's own that answer nothing."""
+"""Number of irrelevant messages for each project."""
 
 _WORDS = {
     "colour": """
@@ -114,28 +115,27 @@ TALK = (
 
 
 def emails(messages: int, *, seed: int = 0, inboxes: int = INBOXES) -> Iterator[Email]:
-    """So many messages, project by project."""
+    """The given number of messages, project by project."""
     for made, _ in _projects(messages, seed, inboxes):
         yield from made
 
 
 def questions(messages: int, *, seed: int = 0, inboxes: int = INBOXES, split: Split | None = None) -> list[Question]:
-    """The questions about these messages, of both splits or one."""
+    """The questions about these messages, of one split or both."""
     asked = (question for _, made in _projects(messages, seed, inboxes) for question in made)
     return [question for question in asked if split is None or is_held_out(question) == (split == "held_out")]
 
 
 def is_held_out(question: Question) -> bool:
-    """Whether training must never see it. The number of a question's project is in its id."""
+    """Whether it must not be trained on. Its id contains the number of its project."""
     return int(question.id.split("-")[2]) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
 
 
 def generate(
     messages: int, *, seed: int = 0, inboxes: int = INBOXES, path: str | os.PathLike[str] | None = None
 ) -> World:
-    """A mailbox of so many messages, in memory or in a file, and all questions about it.
-
-    A file that is there already is used, if it is this mailbox.
+    """A mailbox with the given number of messages, in memory or in a file, and all questions about it. An existing file
+    is used if it contains this mailbox.
     """
     asked = questions(messages, seed=seed, inboxes=inboxes)
     if path is None or not Path(path).exists():
@@ -144,18 +144,18 @@ def generate(
     first = next(emails(messages, seed=seed, inboxes=inboxes))
     if len(mailbox) != messages or mailbox.read(first.sender, first.message_id) is None:
         mailbox.close()
-        raise ConfigError(f"{path} holds another mailbox than the one asked for; name another file, or remove it")
+        raise ConfigError(f"{path} contains another mailbox than the requested one; use another file, or delete it")
     return World(mailbox, asked)
 
 
 def _projects(messages: int, seed: int, inboxes: int) -> Iterator[tuple[list[Email], list[Question]]]:
     if messages < 1 or inboxes < 1:
-        raise ConfigError(f"a mailbox has at least one message and one inbox, not {messages} and {inboxes}")
+        raise ConfigError(f"a mailbox needs at least one message and one inbox, not {messages} and {inboxes}")
     left = messages
     for number in count():
         project = _Project(number, seed, inboxes)
         facts, asked = project.facts()
-        if len(facts) > left:  # no room for a whole project: the rest is small talk
+        if len(facts) > left:  # no room for a whole project
             facts, asked = [], []
         made = (facts + project.chatter(len(facts)))[:left]
         yield made, asked
@@ -166,13 +166,13 @@ def _projects(messages: int, seed: int, inboxes: int) -> Iterator[tuple[list[Ema
 
 @lru_cache(maxsize=8)
 def _shuffled(seed: int) -> dict[str, list[str]]:
-    """The words in another order for every seed, so that no name stands for the same project in two mailboxes."""
+    """The words in another order for every seed, so that the projects of two mailboxes have different names."""
     rng = random.Random(f"words {seed}")  # noqa: S311
     return {kind: rng.sample(text.split(), len(text.split())) for kind, text in _WORDS.items()}
 
 
 def _name(number: int, firsts: list[str], seconds: list[str]) -> str:
-    """Two words that no other number has; where all pairs are used up, with letters between them: B, C, ... Z, BA, ...
+    """Two words that no other number has. After all pairs are used, letters are added: B, C, ... Z, BA, ...
 
     >>> [_name(number, ["Amber", "Teal"], ["Otter", "Fjord"]) for number in (0, 1, 3, 4)]
     ['Amber Otter', 'Teal Fjord', 'Amber Fjord', 'Amber B Otter']
@@ -187,7 +187,7 @@ def _name(number: int, firsts: list[str], seconds: list[str]) -> str:
 
 
 class _Project:
-    """What one project's mail is about, all of it drawn from its number and the seed."""
+    """One project's messages and questions. They depend only on its number and the seed."""
 
     def __init__(self, number: int, seed: int, inboxes: int) -> None:
         self.number, self.seed, self.inbox = number, seed, f"owner{number % inboxes + 1}@{DOMAIN}"
@@ -202,7 +202,7 @@ class _Project:
         return FIRST_DAY + timedelta(minutes=self.rng.randrange(SPAN // timedelta(minutes=1)))
 
     def email(self, place: int, subject: str, body: str, when: datetime) -> Email:
-        """One message of the inbox: sent to it, copied to it openly or not, or sent by it."""
+        """One message of the inbox, which is its recipient (to, cc or bcc) or its sender."""
         sender, first, second = self.rng.sample(self.colleagues, 3)
         to, cc, bcc = [first], [second], list[str]()
         {0: cc, 1: cc, 2: bcc}.get(self.rng.randrange(10), to).append(self.inbox)
@@ -213,7 +213,7 @@ class _Project:
         return Email(message_id, subject, sender, f"{when:%Y-%m-%d %H:%M:%S}", text, tuple(to), tuple(cc), tuple(bcc))
 
     def facts(self) -> tuple[list[Email], list[Question]]:
-        """The project's own messages, and what can be asked about them."""
+        """The project's own messages, and the questions about them."""
         rng, name = self.rng, self.name
         room = f"{rng.choice('ABCDEFGH')}-{rng.randrange(100, 400)}"
         budget, code = f"${rng.randrange(11, 990)},{rng.randrange(10) * 100:03d}", f"{rng.randrange(1000, 10000)}"
@@ -254,7 +254,7 @@ class _Project:
         ]
 
     def chatter(self, place: int) -> list[Email]:
-        """Small talk that names the project and answers nothing."""
+        """Irrelevant messages that mention the project."""
         made = []
         for more in range(CHATTER):
             subject, body = self.rng.choice(TALK)
@@ -267,19 +267,8 @@ class _Project:
 
 INBOX = "me@mini.test"
 PROJECTS = [
-    "amber",
-    "cedar",
-    "delta",
-    "ember",
-    "falcon",
-    "fjord",
-    "harbor",
-    "ivory",
-    "jasper",
-    "lotus",
-    "maple",
-    "nova",
-]
+    "amber", "cedar", "delta", "ember", "falcon", "fjord", "harbor", "ivory", "jasper", "lotus", "maple", "nova",
+]  # fmt: skip
 PEOPLE = ["ann", "bob", "cara", "dan", "eve", "finn", "gina", "hugo", "iris", "jack", "kate", "liam"]
 ROOMS = ["attic", "barn", "cellar", "deck", "foyer", "garden", "hall", "cabin", "loft", "lounge", "office", "studio"]
 DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
@@ -291,40 +280,53 @@ RELATIONS = {
     "day": (PROJECTS, DAYS, 8),
     "phone": (PEOPLE, NUMBERS, 8),
 }
-"""Relation -> what it is of, what it is, how many messages tell of it. Together 40."""
+"""Relation -> its subjects, its values, and the number of messages about it: 40 together."""
 SIZE = sum(count for _, _, count in RELATIONS.values())
 FAMILIES = frozenset({*RELATIONS, "room_of_lead", "phone_of_lead"})
 
 
 def mini(seed: int, *, split: Split = "train", families: tuple[str, ...] | None = None) -> World:
-    """The mini mailbox of a seed, its questions in a random order. The two splits share no mailbox.
+    """The mini mailbox of a seed, with its questions in random order. The two splits have different mailboxes.
 
-    `families` chooses questions among `FAMILIES`; those with two look-ups are `room_of_lead` and `phone_of_lead`.
+    `families` selects questions among `FAMILIES`; `room_of_lead` and `phone_of_lead` need two look-ups.
     """
     rng = random.Random(f"mini {split} {seed}")  # noqa: S311
-    facts = [
-        (relation, of, value)
-        for relation, (things, given, count) in RELATIONS.items()
-        for of, value in zip(rng.sample(things, count), _drawn(rng, given, count), strict=True)
-    ]
+    facts = []
+    for relation, (subjects, values, number) in RELATIONS.items():
+        chosen = rng.sample(subjects, number)
+        # Values are unique if there are enough of them, so that a question about their owner has one answer.
+        drawn = rng.sample(values, number) if len(values) >= number else rng.choices(values, k=number)
+        facts += [(relation, of, value) for of, value in zip(chosen, drawn, strict=True)]
     rng.shuffle(facts)
-    made, known_facts = [], {}
+    made, known = [], {}
     for place, (relation, of, value) in enumerate(facts, start=1):
-        known_facts[relation, of] = (f"m{place}", value)
+        known[relation, of] = (f"m{place}", value)
         sender, when = f"{rng.choice(PEOPLE)}@mini.test", f"2025-01-{1 + place % 28:02d} 09:{place:02d}:00"
         body = f"{relation} of {of} is {value}"
         made.append(Email(f"m{place}", f"{of} {relation}", sender, when, body, to=(INBOX,)))
     asked = [
         _question(f"mini-{split}-{seed}-{place}", one, INBOX, "2025-02-01")
-        for place, one in enumerate(_mini_questions(known_facts))
+        for place, one in enumerate(_mini_questions(known))
         if not families or one[0] in families
     ]
     rng.shuffle(asked)
     return World(Mailbox.build(made, snippet_words=0), tuple(asked))
 
 
+def _mini_questions(known: dict[tuple[str, str], tuple[str, str]]) -> Iterator[_Asked]:
+    """The questions about these facts: (relation, subject) -> (message id, value)."""
+    for (relation, of), (message_id, value) in known.items():
+        look_up = (message_id, (of, relation))
+        yield relation, f"{relation} of {of} ?", value, [look_up]
+        for second in ("room", "phone") if relation == "lead" else ():
+            if (second, value) in known:
+                other_id, answer = known[second, value]
+                asked = f"{second} of lead of {of} ?"
+                yield f"{second}_of_lead", asked, answer, [look_up, (other_id, (value, second))]
+
+
 def corpus() -> list[str]:
-    """Texts that hold every piece a question, an observation or a call can have, for a tokenizer to be built from."""
+    """Texts with every token of the questions, observations and calls, for building a tokenizer."""
     names = (*RELATIONS, *PROJECTS, *PEOPLE, *ROOMS, *DAYS, *NUMBERS, *(f"m{place}" for place in range(1, SIZE + 1)))
     calls = [
         write_call("search_emails", {"keywords": names}),
@@ -332,19 +334,3 @@ def corpus() -> list[str]:
         write_call("return_final_answer", {"answer": "I don't know", "source_message_ids": ["m1", "m2"]}),
     ]
     return [*calls, "lead of falcon is ann", "room of lead of falcon ?", f"{NOTHING_FOUND}\n{NO_SUCH_EMAIL}"]
-
-
-def _drawn(rng: random.Random, given: list[str], count: int) -> list[str]:
-    """Each value once where there are enough of them, so that a question about its owner has one answer."""
-    return rng.sample(given, count) if len(given) >= count else rng.choices(given, k=count)
-
-
-def _mini_questions(known_facts: dict[tuple[str, str], tuple[str, str]]) -> Iterator[_Asked]:
-    for (relation, of), (message_id, value) in known_facts.items():
-        hop = (message_id, (of, relation))
-        yield relation, f"{relation} of {of} ?", value, [hop]
-        for second in ("room", "phone") if relation == "lead" else ():
-            if (second, value) in known_facts:
-                other_id, answer = known_facts[second, value]
-                asked = f"{second} of lead of {of} ?"
-                yield f"{second}_of_lead", asked, answer, [hop, (other_id, (value, second))]

@@ -74,7 +74,7 @@ export function card(finding, place, hasRollouts, others) {
         "Metrics",
         finding.metrics.length > 0 && finding.metrics.flatMap((name) => /** @type {Child[]} */ ([explainable(name), " "])),
       ),
-      row("Requested actions", done(finding)),
+      row("Requested actions", asked(finding, others)),
       row("Example rollouts", finding.cited.length > 0 && hasRollouts && places(finding)),
       row("Also reported", others.length > 0 && besides(others)),
     ),
@@ -117,13 +117,15 @@ function besides(others) {
   return el("ul", {}, items);
 }
 
-/** @param {WholeFinding} finding */
-function done(finding) {
-  if (!finding.requests.length)
-    return finding.action !== "none"
-      ? `${finding.action.replaceAll("_", " ")} would be requested if the trainer allowed actions`
-      : "";
-  return el("ul", {}, finding.requests.map(requestItem));
+/**
+ * The requests because of a finding and of the other findings of its rule.
+ * @param {WholeFinding} finding
+ * @param {{finding: WholeFinding}[]} others
+ */
+function asked(finding, others) {
+  const requests = [finding, ...others.map((other) => other.finding)].flatMap((one) => one.requests);
+  if (!requests.length) return finding.action !== "none" ? `none; the rule asks for: ${finding.action.replaceAll("_", " ")}` : "";
+  return el("ul", {}, requests.sort((one, other) => one.request - other.request).map(requestItem));
 }
 
 /** A request to the trainer, and its answer. @param {AskedFacts} request */

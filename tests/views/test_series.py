@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rlvitals
-from rlvitals.views.best import Series, find_best
+from rlvitals.views.series import Series, find_best
 
 
 def best_of(path, framework, name, values):
