@@ -19,7 +19,7 @@ from rlvitals.render.check import FolderView, ReportView, SlicesView, announceme
 from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
 from rlvitals.store.files import replace_file
-from rlvitals.terminal import put_status, warn
+from rlvitals.terminal import plural, put_status, warn
 from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
 from rlvitals.views.judge import Judge
@@ -298,7 +298,7 @@ class _Watch:
             return
         report = self.report()
         warn(
-            f"following {self._path} ({report.format}): {report.rows:,} rows so far, {report.verdict}: "
+            f"following {self._path} ({report.format}): {plural(report.rows, 'row')} so far, {report.verdict}: "
             f"{report.reason}. New findings are printed from now on. Press Ctrl-C to stop"
         )
 
@@ -306,7 +306,9 @@ class _Watch:
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self._judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = f"step {step} | {self._rows:,} rows | {of_judge(judge).verdict} | last row {duration(idle)} ago"
+            text = (
+                f"step {step} | {plural(self._rows, 'row')} | {of_judge(judge).verdict} | last row {duration(idle)} ago"
+            )
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

@@ -16,7 +16,7 @@ from rlvitals.importers.into_run import write_run
 from rlvitals.importers.trackers.address import Address, address_in
 from rlvitals.importers.trackers.transfer import Brought, bring
 from rlvitals.store.layout import RunDir
-from rlvitals.terminal import clear_status, say, show_status, warn
+from rlvitals.terminal import clear_status, plural, say, show_status, warn
 from rlvitals.version import __version__
 
 EXIT_FAILED = 1
@@ -118,9 +118,7 @@ def _sum_up(address: Address, done: list[Brought]) -> None:
     )
     left_out = f" (the first {MOST_SHOWN} are shown)" if len(done) > MOST_SHOWN else ""
     added = sum(one.added for one in done)
-    say(
-        f"{address}: {len(done)} {'run' if len(done) == 1 else 'runs'}{left_out}: {kinds}; {rows:,} rows, {added:,} new"
-    )
+    say(f"{address}: {plural(len(done), 'run')}{left_out}: {kinds}; {rows:,} rows, {added:,} new")
 
 
 def _facts(one: Brought) -> dict[str, Any]:

@@ -31,6 +31,11 @@ def number(value: float | int | None) -> str:
     return f"{value:.4g}"
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is written as a number: True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def duration(seconds: float) -> str:
     """A length of time in its two largest units.
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
-from rlvitals.render.check import HINDSIGHT, by_words, cases, cited_text, joined, sum_of, when
-from rlvitals.render.evidence import evidence
+from rlvitals.render.check import HINDSIGHT, by_words, cases, details, sum_of
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
@@ -39,6 +38,9 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)
 _NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{_BLOCKS} ]+")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "@": "@&#8203;", "#": "#&#8203;"}
 """@ and # get a zero-width space, since mentions and issue numbers are searched for in the rendered text."""
+
+_LABELS = {"when": "", "evidence": "", "seen in": "seen in "}
+"""What precedes a detail of a finding in place of its label and a colon."""
 
 
 def markdown(report: RunReport) -> str:
@@ -100,16 +102,9 @@ def _findings(report: RunReport) -> Iterator[str]:
     for case in found:
         finding = case.finding
         yield f"- **{signed(finding['severity'])}**: {plain(finding['title'])}"
-        details = [
-            when(finding, case.others),
-            evidence(finding),
-            f"do: {joined(finding['advice'])}" if finding["advice"] else "",
-            f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
-            f"asked: {report.asked[case.alarm]}" if case.alarm in report.asked else "",
-            finding["more"] and f"more: {finding['more']}",
-            *(f"seen in {cited_text(place)}" for place in finding.get("cited", ())),
-        ]
-        yield from (f"  - {plain(text)}" for text in details if text)
+        for label, text in details(case, report.asked.get(case.alarm, "")):
+            if label != "kind":
+                yield f"  - {plain(_LABELS.get(label, f'{label}: ') + text)}"
 
 
 def _rollouts(title: str, listed: Sequence[ShownRollout]) -> Iterator[str]:
@@ -151,7 +146,7 @@ def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
 def _cell(text: str) -> str:
     """A table's cell: numbers as they are, words as code."""
     shown = visible(" ".join(text.split()))
-    return shown if not shown or _NUMBERS.fullmatch(shown) else code(shown).replace("|", r"\|")
+    return shown if not shown or _NUMBERS.fullmatch(shown) else code_cell(shown)
 
 
 def plain(text: str) -> str:
@@ -172,6 +167,11 @@ def code(text: str) -> str:
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{space}{text}{space}{fence}"
+
+
+def code_cell(text: str) -> str:
+    """A text on one line as code in a table, where a bar would end the cell."""
+    return code(visible(" ".join(text.split()))).replace("|", r"\|")
 
 
 def spark(points: Sequence[Sequence[float | None]]) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import duration, moment, number
+from rlvitals.render.screen import heading, ruled_table
 from rlvitals.signs import STYLES
-from rlvitals.terminal import cut_middle
+from rlvitals.terminal import cut_middle, plural
 
 STATUS_STYLE = {
     "running": "green", "finished": "blue", "failed": "red", "interrupted": "yellow", "unreadable": "red",
@@ -38,7 +38,7 @@ class RunsView:
             widths = [max(len(column), *(len(row[column].plain) for row in rows)) for column in shown]
             if sum(widths) + 3 * len(widths) <= options.max_width:
                 break
-        table = _table(*((column, "right" if column in _NUMBERS else "left") for column in shown))
+        table = ruled_table(*shown, right=[place for place, column in enumerate(shown) if column in _NUMBERS])
         for row in rows:
             table.add_row(*(row[column] for column in shown))
         yield table
@@ -67,7 +67,7 @@ def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
 
 def render_rules(rules: list[dict[str, Any]]) -> RenderableType:
     """The list of rules."""
-    table = _table("rule", "kind", "up to", "says")
+    table = ruled_table("rule", "kind", "up to", "says")
     for rule in rules:
         severity = Text(rule["severity"], style=STYLES[rule["severity"]])
         table.add_row(Text(rule["rule"]), Text(rule["kind"]), severity, Text(rule["says"]))
@@ -90,7 +90,7 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
         yield Text(f"  {facts['status_note']}", style="yellow")
     line = [
         f"step {_progress(facts)}",
-        f"{number(facts['rows'])} rows",
+        plural(facts["rows"], "row"),
         f"started {moment(facts['created'])}",
         duration(facts["seconds"]),
     ]
@@ -105,20 +105,20 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
         yield ""
         yield _metrics(facts["metrics"], all_metrics)
     if facts["changes"]:
-        yield Text("\nChange of the vital signs", style="bold")
+        yield heading("Change of the vital signs")
         changes = Table.grid(padding=(0, 2))
         for name, change in facts["changes"].items():
             changes.add_row(Text(f"  {name}", overflow="fold"), Text(change))
         yield changes
     if facts["last_rows"]:
-        yield Text("\nLast rows", style="bold")
+        yield heading("Last rows")
         yield _last_rows(facts)
     if facts["trackers"]:
-        yield Text("\nTrackers", style="bold")
+        yield heading("Trackers")
         for tracker in facts["trackers"]:
             yield Text(f"  {_tracker(tracker)}", style="yellow" if tracker["state"] == "failing" else "")
     if facts["problems"]:
-        yield Text("\nWorth knowing", style="bold")
+        yield heading("Worth knowing")
         for problem in facts["problems"]:
             yield Text(f"  * {problem}", style="yellow")
 
@@ -133,7 +133,7 @@ def _tracker(tracker: dict[str, Any]) -> str:
 
 
 def _metrics(metrics: list[dict[str, Any]], all_metrics: bool) -> RenderableType:
-    table = _table("metric", ("last", "right"), ("best", "right"), ("at step", "right"), ("points", "right"))
+    table = ruled_table("metric", "last", "best", "at step", "points", right=range(1, 5))
     shown = metrics if all_metrics else metrics[:SHOWN_METRICS]
     for metric in shown:
         best = f"{number(metric['best'])} ({MARKS[metric['direction']]})" if metric["best"] is not None else "-"
@@ -148,7 +148,7 @@ def _last_rows(facts: dict[str, Any]) -> RenderableType:
     logged = dict.fromkeys(name for row in facts["last_rows"] for name in row)
     ranked = [metric["name"] for metric in facts["metrics"] if metric["name"] in logged]
     names = ["step", *ranked[:5]]
-    table = _table(*[(name, "right") for name in names])
+    table = ruled_table(*names, right=range(len(names)))
     for row in facts["last_rows"]:
         table.add_row(
             *[
@@ -159,13 +159,18 @@ def _last_rows(facts: dict[str, Any]) -> RenderableType:
     return table
 
 
+def letters_of(runs: Sequence[Any]) -> list[str]:
+    """A letter for each of several runs, which stands for its name in the headers of a table."""
+    return [chr(ord("A") + place) if place < 26 else f"R{place}" for place in range(len(runs))]
+
+
 def render_comparison(facts: dict[str, Any], *, all_metrics: bool = False) -> RenderableType:
     """Several runs side by side."""
     return Group(*_comparison_parts(facts, all_metrics))
 
 
 def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableType]:
-    letters = [chr(ord("A") + position) if position < 26 else f"R{position}" for position in range(len(facts["runs"]))]
+    letters = letters_of(facts["runs"])
     for letter, run in zip(letters, facts["runs"], strict=True):
         yield Text.assemble(
             (f"{letter}  ", "bold"),
@@ -175,17 +180,15 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
             f"  step {number(run['step'])}  {run['path']}",
         )
     differences = facts["config_differences"]
-    yield Text("\nSettings that differ" if differences else "\nSettings: no difference", style="bold")
+    yield heading("Settings that differ" if differences else "Settings: no difference")
     if differences:
-        table = _table("setting", *letters)
+        table = ruled_table("setting", *letters)
         for key, values in differences.items():
             table.add_row(Text(key), *[Text("-" if value is None else str(value)) for value in values])
         yield table
-    yield Text("\nBest and last values", style="bold")
-    headers: list[str | tuple[str, str]] = ["metric"]
-    for letter in letters:
-        headers += [(f"{letter} best", "right"), (f"{letter} last", "right")]
-    table = _table(*headers, ("parts at step", "right"))
+    yield heading("Best and last values")
+    titles = [f"{letter} {which}" for letter in letters for which in ("best", "last")]
+    table = ruled_table("metric", *titles, "parts at step", right=range(1, len(titles) + 2))
     shown = facts["metrics"] if all_metrics else facts["metrics"][:SHOWN_METRICS]
     for metric in shown:
         cells = []
@@ -212,14 +215,6 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
     for path, names in facts["only_in_one"].items():
         listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         yield Text(f"  only in {path}: {listed}", style="dim")
-
-
-def _table(*headers: str | tuple[str, str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for header in headers:
-        name, justify = (header, "left") if isinstance(header, str) else header
-        table.add_column(Text(name), justify=justify, overflow="fold")  # type: ignore[arg-type]
-    return table
 
 
 def _status(status: str) -> Text:

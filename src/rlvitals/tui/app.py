@@ -21,7 +21,7 @@ from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number
 from rlvitals.signs import STYLES, SYMBOLS
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 from rlvitals.tui.drawing import FAINT, cut, step_bar
 from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
@@ -190,7 +190,7 @@ class WatchApp(FilteringApp[bool]):
         step = watched.judge.last_step
         total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
         parts = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
-        parts.append(f"{number(watched.rows)} rows")
+        parts.append(plural(watched.rows, "row"))
         parts += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:
             parts.append(f"{duration(left)} left")

@@ -17,6 +17,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from rlvitals.catalog import Limits
+from rlvitals.records import SEVERITIES
 from rlvitals.render.charts import ChartSeries, chart
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
@@ -139,7 +140,7 @@ def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | 
         return Text("")
     gravity = [""] * width
     span = max(last - first, 1)
-    order = ("", "info", "warning", "critical")
+    order = ("", *SEVERITIES)
     for found in findings:
         end = last if found["recovered_step"] is None else found["recovered_step"]
         start = max(0, min(width - 1, int((found["onset_step"] - first) / span * (width - 1))))

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from rlvitals.compute.few_runs import hommel, moderated, prediction_error, quantile, tail
 from rlvitals.errors import ConfigError, NotComparable, RlvitalsError
 from rlvitals.records import Finding
+from rlvitals.terminal import plural
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.gate_measures import Direction, Group, Measure, MeasureSample, measure_runs
@@ -402,7 +403,7 @@ def _reason(
     tests: Sequence[JudgedMeasure], checks: Sequence[Check], rules: Sequence[JudgedLimit], baselines: int
 ) -> str:
     failed = [one.title for one in _failed(tests, checks, rules)]
-    beside = f"{baselines} baseline{'s' if baselines > 1 else ''}"
+    beside = plural(baselines, "baseline")
     if failed:
         named = ", ".join(failed)
         return f"worse than {beside}: {named}" if tests else f"limits not kept: {named}"

@@ -16,6 +16,7 @@ from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import Stream
+from rlvitals.terminal import plural
 from rlvitals.views.chart_lines import Axis as LineAxis
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
@@ -123,7 +124,7 @@ def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, raised: list
     findings = [found for found in raised if found.severity == "critical" or shown & set(found.metrics)][:MOST_FINDINGS]
     panels = [_panel(view, group, axis, findings) for group in names]
     step = "" if view.last_step is None else f"step {number(view.last_step)}"
-    known = [view.algorithm or "", step, f"{number(view.rows)} rows", view.status]
+    known = [view.algorithm or "", step, plural(view.rows, "row"), view.status]
     if any(panel.band for panel in panels):
         known.append("shaded: the catalogue's typical range")
     return Picture(
