@@ -186,6 +186,7 @@ def test_log_scale_theme_help_and_explain_answer_to_the_dashboards_keys(tmp_path
         assert app.theme != theme
         await pilot.press("question_mark")
         await settled(app, pilot, shows(app, "Keys", "log scale"))
+        assert "╭" in screen(app)  # a sheet has a border
         await pilot.press("escape", "e")
         await settled(app, pilot, shows(app, "reward.total.mean"))
         await pilot.press("escape", "2", "y")
@@ -468,6 +469,7 @@ def test_a_folder_of_runs_is_a_list_with_verdicts_of_which_one_is_chosen(several
             rows = [
                 line for line in screen(app).splitlines() if any(name in line for name in ("bad ", "going", "train_"))
             ]
+            assert all(row.startswith(" ") for row in rows)  # as far from the edge as the lines above and below
             assert "going" in rows[0]  # runs that are being written come first
             assert "healthy" in rows[0]
             assert "running" in rows[0]

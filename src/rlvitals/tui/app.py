@@ -89,9 +89,9 @@ class WatchApp(FilteringApp[bool]):
     Pane { width: 1fr; height: 1fr; padding: 0 1; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     #foot { height: 1; padding: 0 1; }
-    Sheet { align: center middle; }
-    Sheet > VerticalScroll { width: 90%; max-width: 110; height: 90%; border: round $primary; background: $surface;
-        padding: 0 1; }
+    ReadingSheet { align: center middle; }
+    ReadingSheet > VerticalScroll { width: 90%; max-width: 110; height: 90%; border: round $primary;
+        background: $surface; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(place), f"show('{name}')", show=False) for place, name in enumerate(SCREENS, 1)),

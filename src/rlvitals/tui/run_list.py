@@ -118,7 +118,7 @@ class ChoosingApp(FilteringApp[Path]):
 
     CSS = """
     #head { height: 2; padding: 0 1; }
-    Choices { width: 1fr; height: 1fr; padding: 0 1; }
+    RunList { width: 1fr; height: 1fr; padding: 0 1; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     #foot { height: 1; padding: 0 1; }
     """
