@@ -6,8 +6,9 @@ rows now, or from `logs/findings.jsonl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
 from rlvitals.terminal import plural
@@ -30,6 +31,8 @@ _UNCOUNTED = OF_THE_LOG | OF_SPEED
 
 GONE = "process_gone"
 """The rule with which the process beside a trainer reports that the trainer exited without finishing the run."""
+
+NOT_MONITORED = "not monitored during training"
 
 MOST_FINDINGS = 1000
 """The number of findings that are kept, the newest: an alarm can be raised again without limit."""
@@ -190,6 +193,26 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
         return "cannot judge", f"{plural(rows, 'row')}: too few to say anything; {FEW_ROWS} are the least"
     upto = "" if last_step is None else f" up to step {last_step:,}"
     return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
+
+
+def verdict_on_record(
+    findings: list[Finding],
+    events: Iterable[HealthEvent],
+    attempts: Collection[int],
+    rows: int,
+    last_step: int | None,
+    *,
+    config: Callable[[], Mapping[str, Any]],
+) -> tuple[Verdict, str]:
+    """The verdict and its reason from recorded events alone. Without a finding, the run's monitor must have read all
+    rows of its `attempts`. Monitors of an earlier version did not record that; `config` returns the run's settings,
+    which show whether one was on.
+    """
+    if not findings and not (attempts and was_watched(events, attempts)):
+        own = config().get("rlvitals")
+        if not (isinstance(own, Mapping) and own.get("monitor") is True):
+            return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
+    return verdict_of(findings, rows, last_step)
 
 
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:

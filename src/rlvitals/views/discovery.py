@@ -25,6 +25,9 @@ PARTS = {"prime_rl": ("orchestrator", "trainer")}
 of the first one are used.
 """
 
+MOST_ENTRIES = 50_000
+"""Maximum number of files and folders of a folder log that are checked for links."""
+
 LONGEST_COMPARED, MOST_COMPARED = 200, 2_000
 """Maximum length of a name, and maximum number of names, in the search for a similar name."""
 
@@ -159,6 +162,25 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
+    return False
+
+
+def links_outside(place: Path, root: Path) -> bool:
+    """Whether a file or folder, or anything in the folder, is a symbolic link to a target outside `root`. Also true if
+    it has too many entries to check.
+    """
+    inside = os.path.realpath(root)
+    if not Path(os.path.realpath(place)).is_relative_to(inside):
+        return True
+    looked = 0
+    for folder, folders, files in os.walk(place):
+        looked += len(folders) + len(files)
+        if looked > MOST_ENTRIES:
+            return True
+        for name in (*folders, *files):
+            entry = os.path.join(folder, name)
+            if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(inside):
+                return True
     return False
 
 

@@ -7,7 +7,6 @@ that was never opened is not read for a list of hundreds of runs, so its metrics
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -20,17 +19,15 @@ import numpy as np
 from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import History, verdict_of, was_watched
+from rlvitals.health.history import History, verdict_on_record
 from rlvitals.records import HealthEvent, Row, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
 from rlvitals.store.index import indexed_lines
-from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.layout import STREAMS, RunDir, archive_of
 from rlvitals.store.reader import last_rows
-from rlvitals.views.diagnosis import NOT_MONITORED
+from rlvitals.store.tail import rows_in
 from rlvitals.views.run import RunView, open_run
-from rlvitals.views.tree import STREAMS
 
 END_ROWS = 4
 """Rows that are read at either end of a log."""
@@ -172,16 +169,7 @@ def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[R
     last_step = max((row.step for row in ends), default=None)
     events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
     attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
-    findings = History(events).findings
-    if not findings and not (attempts and was_watched(events, attempts)) and not _was_watched_before(view):
-        return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
-    return verdict_of(findings, rows, last_step)
-
-
-def _was_watched_before(view: RunView) -> bool:
-    """Whether the monitor of an earlier version read the run. Such versions did not record it."""
-    own = view.config.get("rlvitals")
-    return isinstance(own, dict) and own.get("monitor") is True
+    return verdict_on_record(History(events).findings, events, attempts, rows, last_step, config=lambda: view.config)
 
 
 @lru_cache(maxsize=256)
@@ -192,16 +180,11 @@ def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
 
 def first_rows(log: Path) -> list[Row]:
     """The first rows of a log without the damaged ones."""
-    found = []
     try:
         with open_log(log) as file:
-            lines = [file.readline() for _ in range(END_ROWS)]
+            return rows_in([file.readline() for _ in range(END_ROWS)])
     except OSError:
         return []
-    for line in lines:
-        with contextlib.suppress(BadLine):
-            found.append(decode(line))
-    return found
 
 
 def _state(run_dir: RunDir) -> object:

@@ -20,7 +20,7 @@ from rlvitals.importers import Growth, LogTail
 from rlvitals.records import HealthEvent, Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import event_of
-from rlvitals.store.layout import Forwarded, RunDir, as_named
+from rlvitals.store.layout import STREAMS, Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.discovery import is_dump, is_joined, is_run, parts_of
@@ -32,7 +32,6 @@ from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
 
-STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
 
 PAUSE = 10

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,6 +29,14 @@ from rlvitals.views.discovery import is_run, near_directory, parts_of
 from rlvitals.views.joined_runs import joined_end, joined_log, joined_status, open_parts
 from rlvitals.views.rollouts import JoinedRollouts, RolloutSource
 from rlvitals.views.run import RunView, open_run
+
+BEING_WRITTEN = 300.0
+"""Seconds after its last change in which a log or a dump counts as being written, because they have no end marker."""
+
+
+def status_since(changed: float) -> Status:
+    """`running` or `finished`, by the time at which the files of a log or a dump were last changed."""
+    return "running" if time.time() - changed < BEING_WRITTEN else "finished"
 
 
 class LogView(RunView):
@@ -54,6 +63,10 @@ class LogView(RunView):
             algorithm=log.algorithm,
             framework=log.framework,
         )
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.info.status == "running"
 
     @property
     def damage(self) -> list[str]:
@@ -132,10 +145,6 @@ class JoinedView(LogView):
     @property
     def has_distributions(self) -> bool:
         return any(run.has_distributions for run in self._runs.values())
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.status == "running"
 
 
 def _name_of_all(infos: Sequence[RunInfo], folder: Path) -> str:

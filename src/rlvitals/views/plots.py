@@ -15,7 +15,7 @@ from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.splits import is_held_out
-from rlvitals.store.layout import Stream
+from rlvitals.store.layout import STREAMS, Stream
 from rlvitals.terminal import plural
 from rlvitals.views.chart_lines import Axis as LineAxis
 from rlvitals.views.compare import MetricRow, RunComparison
@@ -211,8 +211,7 @@ def _title(view: RunView, names: list[str]) -> str:
 
 def _streams(view: RunView, name: str) -> list[Stream]:
     """The streams in which a metric was logged."""
-    streams: tuple[Stream, Stream] = ("train", "eval")
-    return [stream for stream in streams if len(view.series(name, stream=stream).values)]
+    return [stream for stream in STREAMS if len(view.series(name, stream=stream).values)]
 
 
 def _line(view: RunView, name: str, stream: Stream, axis: PlotAxis, *, ghosts: bool = False) -> PlotLine:

@@ -5,6 +5,7 @@ from it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -40,6 +41,28 @@ class Added:
     findings: list[FindingFacts] = field(default_factory=list)
     is_news_of_health: bool = False
     """Whether the health log has new events. A recovered alarm has no finding."""
+
+
+class ChangeTail:
+    """Detects changes of files as a whole. `place` is a digest of their state at the last look, from which to continue
+    later.
+    """
+
+    def __init__(self, place: str = "") -> None:
+        self.place = place or digest(self._state())
+
+    def _state(self) -> object:
+        """A value that changes with the files."""
+        raise NotImplementedError
+
+    def _has_changed(self) -> bool:
+        before, self.place = self.place, digest(self._state())
+        return self.place != before
+
+
+def digest(value: object) -> str:
+    """A short text that changes with a value."""
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class RunTail:

@@ -17,11 +17,9 @@ from rlvitals.contract import Described, ListedMetric, Metrics, SliceFacts
 from rlvitals.splits import is_held_out, without_held_out_prefix
 from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import STREAMS, RunDir, Stream
 from rlvitals.store.reader import last_rows
 from rlvitals.views.query import StoredRun
-
-STREAMS: tuple[Stream, Stream] = ("train", "eval")
 
 MOST_LISTED = 20_000
 """Maximum metrics that are listed."""
