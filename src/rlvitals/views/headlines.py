@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import History, verdict_on_record
-from rlvitals.records import HealthEvent, Row, Verdict
+from rlvitals.records import HealthEvent, Row, RunInfo, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
 from rlvitals.store.index import indexed_lines
@@ -111,7 +112,7 @@ class Headlines:
         rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
         events, damage = view.events_and_damage()
         verdict, reason = _verdict(view, events, rows, ends)
-        stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
+        updated = last_sign(info, ends)
         return {
             "name": info.name,
             "algorithm": info.algorithm or recognised.algorithm,
@@ -121,13 +122,13 @@ class Headlines:
             "verdict": verdict,
             "reason": reason,
             "started": info.created,
-            "updated": min(max(stamps), time.time()),
+            "updated": updated,
             "last_step": max((row.step for row in ends), default=None),
             "total_steps": info.total_steps,
             "rows": rows,
             "metrics": self._metrics(run_dir, view),
             "host": info.host or None,
-            "seconds": max((info.ended or min(max(stamps), time.time())) - info.created, 0.0),
+            "seconds": lasted(info, updated),
         }
 
     def _rows(self, run_dir: RunDir) -> int:
@@ -150,6 +151,16 @@ class Headlines:
             return 0
         self._counted[log] = known
         return known.lines
+
+
+def last_sign(info: RunInfo, rows: Iterable[Row]) -> float:
+    """When a run was last written, by its card and its newest rows, which may be stamped by a clock that is ahead."""
+    return min(max([info.updated, *(row.timestamp for row in rows if math.isfinite(row.timestamp))]), time.time())
+
+
+def lasted(info: RunInfo, last: float) -> float:
+    """Seconds from a run's start to its end, or to its last sign of life."""
+    return round(max((info.ended or last) - info.created, 0.0), 3)
 
 
 def _is_fresh(line: Headline, until: float) -> bool:

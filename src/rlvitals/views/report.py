@@ -24,12 +24,12 @@ from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
 from rlvitals.views.evaluations import RunEvaluations, numbers_of, read_trend
+from rlvitals.views.headlines import last_sign, lasted
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, comparison, overview
 from rlvitals.views.rollouts import RolloutHit
 from rlvitals.views.run import RunView
 from rlvitals.views.sources import source_of
-from rlvitals.views.summary import lasted
 from rlvitals.views.vitals import environment, step_bar, tiles
 
 SHOWN_ROLLOUTS = 3
@@ -100,7 +100,7 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
         "total_steps": info.total_steps,
         "ghost_rows": view.ghost_rows,
         "started": None if is_log else info.created,
-        "seconds": None if is_log else lasted(view),
+        "seconds": None if is_log else lasted(info, last_sign(info, view.last_rows(1))),
     }
 
 

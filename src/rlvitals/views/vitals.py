@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -20,6 +19,7 @@ from rlvitals.store.reader import last_row
 from rlvitals.views.best import Series
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
+from rlvitals.views.headlines import last_sign
 from rlvitals.views.run import RunView
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED, band_of, described, slice_facts
@@ -215,7 +215,7 @@ def now(view: RunView) -> Now:
         "eta_s": time_left(stamps, total) if view.status == "running" else None,
         "tokens_per_s": _speed(view),
         "phase": phase.texts.get("phase") if phase is not None and view.status == "running" else None,
-        "updated": min(max([view.info.updated, *(stamp for _, stamp in stamps)]), time.time()),
+        "updated": last_sign(view.info, rows),
     }
 
 
