@@ -27,7 +27,7 @@ from rlvitals.views.evaluations import RunEvaluations, numbers_of, read_trend
 from rlvitals.views.headlines import last_sign, lasted
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, comparison, overview
-from rlvitals.views.rollouts import RolloutHit
+from rlvitals.views.rollouts import RolloutHit, rollout_of
 from rlvitals.views.run import RunView
 from rlvitals.views.sources import source_of
 from rlvitals.views.vitals import environment, step_bar, tiles
@@ -168,7 +168,7 @@ def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
         groups = log.at(hit.step)
         if hit.group <= len(groups) and hit.rollout <= len(groups[hit.group - 1].rollouts):
             group = groups[hit.group - 1]
-            shown.append(ShownRollout(hit.step, hit.group, hit.rollout, group, group.rollouts[hit.rollout - 1]))
+            shown.append(ShownRollout(hit.step, hit.group, hit.rollout, group, rollout_of(groups, hit)))
     return shown
 
 
