@@ -106,6 +106,24 @@ class LogView(RunView):
         return sorted(self.iterate(), key=lambda row: row.step)[-count:] if count else []
 
 
+class EpochsView(LogView):
+    """A recorded run that logged epochs and no rows, as the log of its epochs."""
+
+    def __init__(self, log: ForeignLog, run: RunView) -> None:
+        config = {key: value for key, value in run.config.items() if key != "rlvitals"}
+        known = replace(log, config=config, algorithm=run.info.algorithm, framework=run.info.framework)
+        super().__init__(known, run.path)
+        self.parts, self.info = [run], run.info
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.parts[0].status == "running"
+
+    @property
+    def health_events(self) -> list[HealthEvent]:
+        return self.parts[0].health_events
+
+
 class JoinedView(LogView):
     """A training whose processes record a run each, as a run view: their rows joined by step, and the rollouts of all
     of them.
@@ -168,16 +186,33 @@ def open_recorded(path: str | os.PathLike[str]) -> RunView:
 
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """Open a run's directory, a folder of per-epoch metrics, or any readable log. Raises NotALog or RunError."""
+    found = run_or_log(path)
+    return found if isinstance(found, RunView) else LogView(*found)
+
+
+def run_or_log(path: str | os.PathLike[str]) -> RunView | tuple[ForeignLog, Path]:
+    """What `open_any` opens: a run, or the log of another tool or of epochs, and the place by which it is named."""
     place = local_or_log(path)
     if isinstance(place, ForeignLog):
-        return LogView(place, place.path)
+        return place, place.path
     if is_run(place):
         view = open_run(place)
-        epochs = None if view.rows else _epochs_in(place)  # a run with epochs only
-        return view if epochs is None else LogView(epochs, place)
+        epochs = None if view.rows else _epochs_in(place)
+        return view if epochs is None else EpochsView(epochs, view)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
-    return open_joined(place) or LogView(_epochs_in(place) or read_log(place), place)
+    return open_joined(place) or (log_at(place), place)
+
+
+def log_at(place: Path) -> ForeignLog:
+    """The record of epochs at a place, or the log of another tool. Raises NotALog."""
+    return _epochs_in(place) or read_log(place)
+
+
+def repeats_epochs(file: Path) -> bool:
+    """Whether a file is the table or the history that a tracker of epochs writes beside its record, now and then."""
+    epochs = EpochDir(file.parent)
+    return file in (epochs.table, epochs.history) and os.path.isfile(epochs.record)
 
 
 def _epochs_in(folder: Path) -> ForeignLog | None:

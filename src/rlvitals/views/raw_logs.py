@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rlvitals.contract import Headline, NewStatus
 from rlvitals.errors import RlvitalsError
 from rlvitals.guard import guarded
-from rlvitals.importers import is_one_log, is_plainly_other, read_log
+from rlvitals.importers import is_one_log, is_plainly_other
 from rlvitals.importers.folders import files_in, survey, telling
 from rlvitals.importers.registry import importers
 from rlvitals.store.files import stamp
@@ -29,7 +29,7 @@ from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_o
 from rlvitals.views.headlines import last_sign, lasted, run_state
 from rlvitals.views.joined_runs import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
-from rlvitals.views.logs import LogView, open_joined, status_since
+from rlvitals.views.logs import LogView, log_at, open_joined, repeats_epochs, status_since
 from rlvitals.views.run_tail import Added, ChangeTail
 
 MOST_LOGS = 50
@@ -96,7 +96,8 @@ def _may_be_log(file: Path, *, is_top: bool) -> bool:
     because folders contain many JSON files.
     """
     least = 0 if is_top or file.suffix in _MOSTLY_LOGS else 1
-    return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
+    is_likely = telling(file.name) >= least and not is_plainly_other(file.name)
+    return is_likely and not is_labels(file) and not repeats_epochs(file)
 
 
 def stays_in(place: Path, folder: Path) -> bool:
@@ -139,7 +140,7 @@ class RawLogView(LogView):
 
     def __init__(self, place: Path) -> None:
         """Raises NotALog."""
-        super().__init__(read_log(place), place)
+        super().__init__(log_at(place), place)
         self.info = replace(self.info, status=status_since(self.log.changed))
 
 
