@@ -17,6 +17,9 @@ const WORDS = {
   info: ["·", "Remark", "unsure"],
 };
 
+/** The most severe first: a run that could not be judged ranks below a healthy one, as in `health/history.py`. */
+export const VERDICTS = ["act", "watch", "cannot judge", "healthy"];
+
 /**
  * A verdict, severity or status as a badge.
  * @param {string | null | undefined} word
