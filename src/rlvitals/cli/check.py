@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.catalog.slices import KEYS
-from rlvitals.cli.flags import add_judge_flags, add_map_flag, mapping_from
-from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
+from rlvitals.cli.flags import add_interval_flag, add_judge_flags, add_map_flag, check_polling, mapping_from
+from rlvitals.cli.output import (
+    EXIT_CODES,
+    add_json_flag,
+    print_json,
+    print_json_line,
+    printable,
+    show,
+    write_file,
+)
 from rlvitals.cli.reactions import Reactions
-from rlvitals.errors import ConfigError, RunError
+from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.render.check import FolderView, ReportView, SlicesView, announcement
 from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
-from rlvitals.store.files import replace_file
 from rlvitals.terminal import plural, put_status, warn
 from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
@@ -27,8 +34,6 @@ from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.places import one_place
 from rlvitals.views.slice_check import SlicesReport, check_slice, check_slices
 from rlvitals.views.sources import Known, new_monitor
-
-EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +80,7 @@ def add_following_arguments(parser: argparse.ArgumentParser) -> None:
     follow = parser.add_argument_group("following a log that is being written")
     follow.add_argument("--follow", action="store_true", help="judge new rows as they are written")
     follow.add_argument("--until-idle", type=float, metavar="SECONDS", help="end after this many seconds without a row")
-    follow.add_argument(
-        "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
-    )
+    add_interval_flag(follow)
     follow.add_argument(
         "--on-critical", metavar="COMMAND", help="run this command (no shell) with the finding as JSON on its stdin"
     )
@@ -171,10 +174,7 @@ def write_page(facts: dict[str, Any], path: Path) -> None:
     """The report as one file of HTML."""
     from rlvitals.render.check_html import page
 
-    try:
-        replace_file(path, page(facts).encode("utf-8", "replace"))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, page(facts).encode("utf-8", "replace"))
 
 
 def _refuse_following_options(arguments: argparse.Namespace) -> None:
@@ -185,8 +185,7 @@ def _refuse_following_options(arguments: argparse.Namespace) -> None:
 
 def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
     """Watch until the run ends, `--until-idle` is reached, or Ctrl-C. Returns the report after the last row."""
-    if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
-        raise ConfigError("--interval and --until-idle are seconds above 0")
+    check_polling(arguments)
     watch = _Watch(arguments, config)
     try:
         watch.run()

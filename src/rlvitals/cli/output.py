@@ -14,6 +14,9 @@ from rlvitals.render.screen import standard_output
 from rlvitals.store.files import put_file, replace_file
 from rlvitals.terminal import cut_middle, put_json, visible
 
+EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
+"""By verdict: what `check` and `scan` exit with."""
+
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""

@@ -89,7 +89,7 @@ def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: Axi
     """One metric of one stream, downsampled."""
     steps, values = view.series(name, stream=stream)
     x = place(steps)
-    seen = _within(x, window)
+    seen = _seen(x, window)
     return thin(x[seen], values[seen], steps[seen], window.points)
 
 
@@ -104,17 +104,16 @@ def _ghosts(view: StoredRun, name: str, stream: Stream, window: Window, place: A
         return []
     steps, values = view.series(name, stream=stream, ghosts=True)
     x = place(steps)
-    seen = _within(x, window)
+    seen = _seen(x, window)
     line = thin(x[seen], values[seen], steps[seen], GHOST_POINTS)
     return [{"x": line["x"], "y": line["y"]}] if line["shown"] else []
 
 
-def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:
-    if window.start is None and window.end is None:
-        return slice(None)
-    seen = np.ones(len(x), dtype=bool)
-    if window.start is not None:
-        seen &= x >= window.start
-    if window.end is not None:
-        seen &= x <= window.end
-    return seen
+def _seen(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:
+    is_whole = window.start is None and window.end is None  # a slice copies nothing
+    return slice(None) if is_whole else within(x, window.start, window.end)
+
+
+def within(x: NDArray[Any], start: float | None, end: float | None) -> NDArray[np.bool_]:
+    """Which places lie between two bounds. A bound of None is open."""
+    return (x >= (-np.inf if start is None else start)) & (x <= (np.inf if end is None else end))
