@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.numbers import duration, moment, number
+from rlvitals.render.numbers import duration, moment, number, progress
 from rlvitals.render.screen import heading, ruled_table
 from rlvitals.signs import STYLES
 from rlvitals.terminal import cut_middle, plural
@@ -58,7 +58,7 @@ def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
         "verdict": Text(run["verdict"], style=STYLES[run["verdict"]]),
         "status": _status(run["status"]),
         "algorithm": Text(run["algorithm"] or "-"),
-        "step": Text(_progress(run)),
+        "step": Text(progress(run["step"], run["total_steps"])),
         "reward or margin": Text(number(run["outcome"]["value"]) if run["outcome"] else "-"),
         "duration": Text("-" if run["seconds"] is None else duration(run["seconds"])),
         "updated": Text(moment(run["updated"])),
@@ -89,7 +89,7 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     if facts["status_note"]:
         yield Text(f"  {facts['status_note']}", style="yellow")
     line = [
-        f"step {_progress(facts)}",
+        f"step {progress(facts['step'], facts['total_steps'])}",
         plural(facts["rows"], "row"),
         f"started {moment(facts['created'])}",
         duration(facts["seconds"]),
@@ -219,8 +219,3 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
 
 def _status(status: str) -> Text:
     return Text(status, style=STATUS_STYLE.get(status, ""))
-
-
-def _progress(run: dict[str, Any]) -> str:
-    step = number(run["step"])
-    return f"{step}/{number(run['total_steps'])}" if run["total_steps"] else step

@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
-from rlvitals.render.numbers import duration, number
+from rlvitals.render.numbers import duration, number, progress
 from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import plural, visible
 from rlvitals.tui.drawing import FAINT, cut, step_bar
@@ -187,9 +187,8 @@ class WatchApp(FilteringApp[bool]):
     def _now(self, width: int) -> list[str]:
         """The line below the verdict: name, step, rows, time left, speed, age of the last row, as far as they fit."""
         watched = self.watched
-        step = watched.judge.last_step
-        total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
-        parts = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
+        done = f"step {progress(watched.judge.last_step, watched.total_steps)}"
+        parts = [cut(watched.name, max(12, width // 4)), done]
         parts.append(plural(watched.rows, "row"))
         parts += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:

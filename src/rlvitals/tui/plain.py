@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlvitals.render.check import joined
-from rlvitals.render.numbers import duration, number
+from rlvitals.render.numbers import duration, number, progress
 from rlvitals.terminal import visible
 from rlvitals.tui.watched import Watched
 
@@ -56,8 +56,7 @@ def line(event: Event) -> str:
         return visible(f"{event['why']}; {event['verdict']}: {event['reason']}")
     if not event["rows"]:
         return visible(f"{event['source']}: no rows yet")
-    total = f"/{number(event['total_steps'])}" if event["total_steps"] else ""
-    parts = [f"step {number(event['step'])}{total}", event["verdict"]]
+    parts = [f"step {progress(event['step'], event['total_steps'])}", event["verdict"]]
     parts += [f"{name} {number(value)}" for name, value in list(event["values"].items())[:SHOWN_VALUES]]
     if event["seconds_left"] is not None:
         parts.append(f"{duration(event['seconds_left'])} left")

@@ -30,13 +30,12 @@ from rlvitals.views.live import Feed, News, open_feed
 from rlvitals.views.logs import open_any
 from rlvitals.views.sources import RowSource, new_monitor
 from rlvitals.views.tree import slice_facts
-from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
+from rlvitals.views.vitals import ETA_ROWS, mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
 
 BUSY_SECONDS = 0.05
 """How long rows are judged before a short pause for other threads: a long log must not freeze the screen."""
 MOST_METRICS = 5000
 """The maximum number of metric names. In a log with more, some names are not metrics."""
-PACE_ROWS = 50
 _HEADS = frozenset({"step", "timestamp", "attempt"})
 
 
@@ -235,7 +234,7 @@ class Watched:
         """The newest value of every metric."""
         self.left_out = 0
         """The number of dropped values: their names are beyond MOST_METRICS."""
-        self._stamps: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
+        self._stamps: deque[tuple[int, float]] = deque(maxlen=ETA_ROWS)
         self._evaluated_only: set[str] = set()
 
     def _keep(self, row: dict[str, Any]) -> None:

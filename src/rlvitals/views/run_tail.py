@@ -21,6 +21,7 @@ from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.tail import RowTail, file_size
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import open_run
+from rlvitals.views.thinning import plain_number
 
 LONGEST_CATCH_UP = 4 * 2**20
 """Maximum bytes of a log read in one look. A client that is further behind gets the newest rows."""
@@ -123,7 +124,7 @@ def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
         added.updated = max(added.updated or 0.0, row.timestamp)
     for name, number in row.numbers.items():
         if name in added.values or len(added.values) < MOST_VALUES:
-            added.values[name] = number if math.isfinite(number) else None
+            added.values[name] = plain_number(number)
 
 
 def _take_finding(added: Added, line: bytes) -> None:

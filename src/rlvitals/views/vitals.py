@@ -21,7 +21,7 @@ from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
 from rlvitals.views.headlines import last_sign
 from rlvitals.views.run import RunView
-from rlvitals.views.thinning import thin
+from rlvitals.views.thinning import plain_number, thin
 from rlvitals.views.tree import MOST_LISTED, band_of, described, slice_facts
 
 SPARK_POINTS = 60
@@ -133,7 +133,6 @@ def _tile(
 ) -> TileFacts:
     is_mean = name in members  # the whole is not logged: one of its slices is the sign and stands for all of them
     series = mean_of({one: view.series(one) for one in members}) if is_mean else view.series(name)
-    value = float(series.values[-1]) if len(series.values) else math.nan
     band = band_of(view, name, stage)
     status, why = status_of(name, standing, members, evaluated=view.is_evaluated(name))
     what = described(view, name)
@@ -143,7 +142,7 @@ def _tile(
     return {
         **what,
         **division,
-        "value": value if math.isfinite(value) else None,
+        "value": _last_finite(series),
         "change": change(series.steps, series.values, what["direction"]),
         "band": band,
         "status": status,
@@ -239,5 +238,4 @@ def _speed(view: RunView) -> float | None:
 
 
 def _last_finite(series: Series) -> float | None:
-    value = float(series.values[-1]) if len(series.values) else math.nan
-    return value if math.isfinite(value) else None
+    return plain_number(float(series.values[-1])) if len(series.values) else None

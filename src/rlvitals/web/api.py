@@ -6,7 +6,6 @@ so that the server starts quickly.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import cast
@@ -22,6 +21,7 @@ from rlvitals.views.chart_lines import POINTS, Window, lines
 from rlvitals.views.diagnosis import findings_answer
 from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
+from rlvitals.views.thinning import plain_number
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
@@ -378,16 +378,12 @@ def _listed(number: int, group: Group) -> contract.ListedGroup:
         "number": number,
         "id": group.id,
         "prompt": group.prompt[:PROMPT_LENGTH],
-        "mean": _finite(group.mean),
-        "std": _finite(group.std),
-        "rewards": [_finite(rollout.reward) for rollout in group.rollouts if rollout.reward is not None],
+        "mean": plain_number(group.mean),
+        "std": plain_number(group.std),
+        "rewards": [plain_number(rollout.reward) for rollout in group.rollouts if rollout.reward is not None],
         "kept": group.kept,
         "reason": group.reason,
         "outcomes": outcomes(group),
         "early": len(group.early_rollouts),
         "rollouts": len(group.rollouts),
     }
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
