@@ -28,7 +28,7 @@ from rlvitals.render.check import (
     sum_of,
     unseen,
 )
-from rlvitals.render.svg import Frame, escaped, stretches
+from rlvitals.render.svg import Frame, Spot, escaped, stretches
 from rlvitals.signs import signed, titled
 from rlvitals.terminal import visible
 
@@ -206,7 +206,12 @@ def svg(series: ChartSeries, name: str, onset_step: int, onset: float | None) ->
         f'<text x="{MARGIN}" y="{CHART_HEIGHT - 6}">step {series.steps[0]}</text>',
         f'<text x="{frame.right}" y="{CHART_HEIGHT - 6}" text-anchor="end">{series.steps[-1]}</text>',
     ]
-    for stretch in stretches(map(series.place, range(len(series.rows))), series.low, series.high):
+    ranges = zip(series.low, series.high, strict=True)
+    spots = (
+        None if lowest is None or highest is None else Spot(series.place(at), lowest, highest, lowest / 2 + highest / 2)
+        for at, (lowest, highest) in enumerate(ranges)
+    )
+    for stretch in stretches(spots):
         parts += frame.curve(stretch)
     if onset is not None:
         at = frame.x(onset)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
+from rlvitals.render.charts import BLOCKS, blocks
 from rlvitals.render.check import HINDSIGHT, by_words, cases, details, sum_of
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import moment, number
@@ -32,10 +33,9 @@ from rlvitals.render.transcript import rollout_heading
 from rlvitals.signs import SYMBOLS, signed, titled
 from rlvitals.terminal import visible
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK_LETTERS = 24
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)[.)])")
-_NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{_BLOCKS} ]+")
+_NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{BLOCKS} ]+")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "@": "@&#8203;", "#": "#&#8203;"}
 """@ and # get a zero-width space, since mentions and issue numbers are searched for in the rendered text."""
 
@@ -189,11 +189,7 @@ def spark(points: Sequence[Sequence[float | None]]) -> str:
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return ""
-    low, span = min(finite), max(finite) - min(finite)
-    return "".join(
-        " " if mean is None else _BLOCKS[min(7, int((mean - low) / span * 8)) if 0 < span < float("inf") else 3]
-        for mean in means
-    )
+    return blocks(means, min(finite), max(finite))
 
 
 def _block(text: str) -> str:

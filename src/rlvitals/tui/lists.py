@@ -38,13 +38,9 @@ def _searched_text(line: ListLine) -> str:
 def listed_line(line: ListLine) -> str:
     """One line of the list for a pipe."""
     facts = line.facts
-    parts = [
-        facts["verdict"],
-        str(line.path),
-        facts["status"],
-        f"step {progress(facts['last_step'], facts['total_steps'])}",
-    ]
-    return visible(" | ".join(word for word in (*parts, facts["reason"]) if word))
+    step = f"step {progress(facts['last_step'], facts['total_steps'])}"
+    parts = [facts["verdict"], str(line.path), facts["status"], step, facts["reason"]]
+    return visible(" | ".join(word for word in parts if word))
 
 
 def listed_event(line: ListLine) -> dict[str, Any]:
