@@ -49,28 +49,29 @@ def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
         print([path.name for path in rlvitals.find_runs("out")])  # ['a', 'b']
         ```
     """
-    root = Path(folder)
-    if not os.path.isdir(root):
-        raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
-    yield from _search(root, depth)
+    yield from _search(_directory(folder), depth)
 
 
-def find_trainings(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
+def find_trainings(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """As `find_runs`, but if the processes of a training record a run each, the folder of these runs is returned
     instead.
     """
+    yield from _search(_directory(folder), joined=True)
+
+
+def find_places(folder: Path) -> Iterator[Path]:
+    """As `find_trainings`, with the dumps of rollouts. A dump may contain runs."""
+    yield from _search(folder, dumps=True, joined=True)
+
+
+def _directory(folder: str | os.PathLike[str]) -> Path:
     root = Path(folder)
     if not os.path.isdir(root):
         raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
-    yield from _search(root, depth, joined=True)
+    return root
 
 
-def find_places(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """As `find_trainings`, with the dumps of rollouts. A dump may contain runs."""
-    yield from _search(Path(folder), depth, dumps=True, joined=True)
-
-
-def _search(folder: Path, depth: int, *, dumps: bool = False, joined: bool = False) -> Iterator[Path]:
+def _search(folder: Path, depth: int = 6, *, dumps: bool = False, joined: bool = False) -> Iterator[Path]:
     if RunDir(folder).holds_run or (joined and is_joined(folder)):
         yield folder
         return
