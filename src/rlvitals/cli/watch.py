@@ -76,4 +76,5 @@ def _in_lines(place: Path, arguments: argparse.Namespace) -> int:
 
 
 def _watched(place: Path, arguments: argparse.Namespace) -> Watched:
-    return Watched(place, arguments.rules, arguments.algorithm, mapping_from(arguments.map))
+    mapping = mapping_from(arguments.map)
+    return Watched(place, rules=arguments.rules, algorithm=arguments.algorithm, mapping=mapping)

@@ -25,6 +25,10 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
     reported, points, problem = 0, -1, ""
     while True:
         watched.poll()
+        idle, ending = time.monotonic() - watched.last_row_at, watched.ending
+        if not ending and until_idle is not None and idle >= until_idle:
+            ending = f"no row came for {duration(idle)}"
+            watched.finish()
         for event in list(_findings(watched, reported)):
             say(event)
         reported = len(watched.judge.raised)
@@ -34,10 +38,6 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
         if watched.problem and watched.problem != problem:
             say({"type": "problem", "reason": watched.problem})
         problem = watched.problem
-        idle = time.monotonic() - watched.last_row_at
-        ending = watched.ending
-        if not ending and until_idle is not None and idle >= until_idle:
-            ending = f"no row came for {duration(idle)}"
         if ending:
             verdict, reason = watched.diagnosis.verdict, watched.diagnosis.reason
             return say({"type": "end", "why": ending, "verdict": verdict, "reason": reason})
