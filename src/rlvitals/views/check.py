@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from rlvitals.contract import Hindsight
 from rlvitals.documentation import more_about
@@ -28,7 +28,7 @@ from rlvitals.views.logs import LogView
 from rlvitals.views.missing_metrics import Unjudged, unjudged
 from rlvitals.views.places import open_all, open_source, places_in
 from rlvitals.views.run import RunView
-from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
+from rlvitals.views.sources import RUN, Known, RowSource, Rules, judge_source, new_monitor
 
 T = TypeVar("T")
 
@@ -177,13 +177,14 @@ def check(
         print(report.verdict, report.findings[0].rule)  # act dead_gradient
         ```
     """
+    known = Known(rules=rules, algorithm=algorithm, framework=framework, config=config, mapping=mapping)
     places = places_in(path)
     if places is None:
-        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
+        return check_source(open_source(path), **known)
     reports, skipped = [], {}
     neighbours = Neighbours.below(Path(path).absolute())
     logged: set[str] = set()
-    new_monitor(None, rules, algorithm, framework, config, mapping=mapping)  # a wrong rule raises once, and first
+    new_monitor(None, **known)  # a wrong rule raises once, and first
     for opened in open_all(places):
         if not isinstance(opened, RowSource):
             place, reason = opened
@@ -193,13 +194,13 @@ def check(
                 skipped[str(place)] = str(reason)
             continue
         try:
-            judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
+            judge = judge_source(opened, new_monitor(opened, **known))
             logged.update(judge.monitor.case.names)
             reports.append(report_on(judge, opened, neighbours))
         except (RunUnreadable, OSError) as error:  # raised while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:  # none of the files is a log; there may be one in a subfolder
-        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
+        return check_source(open_source(path), **known)
     check_names(mapping or {}, logged)
     return FolderReport(str(path), reports, skipped)
 
@@ -224,18 +225,10 @@ def _unreadable(place: Path, error: Exception) -> Report:
     )
 
 
-def check_source(
-    source: RowSource,
-    rules: Rules = None,
-    algorithm: str | None = None,
-    framework: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    *,
-    mapping: Mapping[str, str] | None = None,
-) -> Report:
+def check_source(source: RowSource, **known: Unpack[Known]) -> Report:
     """Judge a source that is already open. Raises ConfigError for a mapped name that is not in it."""
-    judge = judge_source(source, new_monitor(source, rules, algorithm, framework, config, mapping=mapping))
-    check_names(mapping or {}, judge.monitor.case.names)
+    judge = judge_source(source, new_monitor(source, **known))
+    check_names(known.get("mapping") or {}, judge.monitor.case.names)
     return report_on(judge, source)
 
 

@@ -19,6 +19,7 @@ from rlvitals.importers.folders import files_in, telling
 from rlvitals.importers.registry import importers
 from rlvitals.store.pruning import old_steps
 from rlvitals.views.discovery import links_outside
+from rlvitals.views.headlines import line_of
 from rlvitals.views.logs import LogView, status_since
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView
@@ -96,14 +97,7 @@ def old_dump_files(place: Path, keep_last: Mapping[Split, int], keep_every: int 
 
 def dump_line(view: RunView) -> Headline:
     """A dump as one line of a list."""
-    rows, info = view.rows, view.info
-    return {
-        "name": info.name, "status": view.status, "status_note": "", "verdict": "cannot judge",
-        "reason": "a dump of rollouts; open it to check its rewards", "algorithm": view.algorithm,
-        "framework": view.framework, "started": None, "updated": info.updated, "last_step": view.last_step,
-        "total_steps": info.total_steps, "rows": rows, "metrics": len(view.metrics),
-        "host": None, "seconds": None,
-    }  # fmt: skip
+    return line_of(view, "cannot judge", "a dump of rollouts; open it to check its rewards")
 
 
 class DumpTail(ChangeTail):

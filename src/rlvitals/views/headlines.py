@@ -225,6 +225,20 @@ def _rank_logs(run_dir: RunDir) -> list[Path]:
     return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
 
 
+def line_of(view: RunView, verdict: Verdict, reason: str, note: str = "") -> Headline:
+    """The line of a log or a dump that was read completely. It has a start and a duration only if rlvitals recorded
+    it, as it does a training whose processes record a run each.
+    """
+    info, is_ours = view.info, bool(view.parts)
+    updated = last_sign(info, view.last_rows(1))
+    return {
+        "name": info.name, "status": view.status, "status_note": note, "verdict": verdict, "reason": reason,
+        "algorithm": view.algorithm, "framework": view.framework, "started": info.created if is_ours else None,
+        "updated": updated, "last_step": view.last_step, "total_steps": info.total_steps, "rows": view.rows,
+        "metrics": len(view.metrics), "host": info.host or None, "seconds": lasted(info, updated) if is_ours else None,
+    }  # fmt: skip
+
+
 def unreadable_line(path: Path, reason: str) -> Headline:
     """The line of a run that cannot be read."""
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,33 +54,35 @@ class News:
     """Events of the run's own clock and epochs."""
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """A source of rows that is still growing."""
 
-    rows: int | None
+    rows: int | None = None
     """Training rows of the living line so far; None for a log, whose judge counts them."""
-    is_watched: bool
+    is_watched = False
     """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
 
     @property
     def logged_names(self) -> Mapping[str, str]:
         """For each metric that only its log marks as held out: the name under which it was logged."""
-        ...
+        return {}
 
-    def poll(self) -> News: ...
+    @abstractmethod
+    def poll(self) -> News:
+        """What has come since the last poll."""
 
+    @abstractmethod
     def flush(self) -> News:
         """The rows that were held back at the end: a row whose step may continue, and an incomplete last line."""
-        ...
 
+    @abstractmethod
     def source(self) -> RowSource:
         """What is known of the source so far. Its rows come with the polls."""
-        ...
 
     @property
     def ending(self) -> str:
-        """Why no more rows will come; empty if more may come."""
-        ...
+        """Why no more rows will come; empty if more may come, as for a log, which has no end marker."""
+        return ""
 
 
 def open_feed(path: Path) -> Feed:
@@ -94,13 +96,8 @@ def open_feed(path: Path) -> Feed:
     return DumpFeed(path) if path.is_dir() and is_dump(path) else LogFeed(path)
 
 
-class LogFeed:
-    """A foreign log. It never ends, because logs have no end marker."""
-
-    ending = ""
-    rows: int | None = None
-    is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
+class LogFeed(Feed):
+    """A foreign log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -134,13 +131,8 @@ class LogFeed:
         )
 
 
-class DumpFeed:
-    """A dump of rollouts without a log: the mean reward of each step. It never ends, as a log does not."""
-
-    ending = ""
-    rows: int | None = None
-    is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
+class DumpFeed(Feed):
+    """A dump of rollouts without a log: the mean reward of each step."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -169,15 +161,13 @@ class DumpFeed:
         return splits_of(self._path)[0]
 
 
-class JoinedFeed:
+class JoinedFeed(Feed):
     """A training whose processes record a run each. A step's row is returned after every running process has logged
     this step or a later one.
     """
 
-    rows: int | None = None
     is_watched = True
     """The run of each process has a separate clock. Its findings come with the events."""
-    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -232,7 +222,7 @@ def _complete(view: JoinedView) -> list[Fields]:
     return [row for row in view.log.rows if row["step"] <= until]
 
 
-class RunFeed:
+class RunFeed(Feed):
     """A recorded run. Its rows are those of the living line."""
 
     def __init__(self, path: Path) -> None:
@@ -247,7 +237,7 @@ class RunFeed:
         self._attempt = 0
         self._lineage: Lineage | None = None
         self.is_watched = False
-        self.rows: int | None = 0
+        self.rows = 0
         self._has_sent_stop = False
 
     @property

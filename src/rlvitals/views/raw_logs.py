@@ -26,7 +26,7 @@ from rlvitals.store.files import stamp
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, links_outside, parts_of
-from rlvitals.views.headlines import last_sign, lasted, run_state
+from rlvitals.views.headlines import line_of, run_state
 from rlvitals.views.joined_runs import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
 from rlvitals.views.logs import LogView, log_at, open_joined, repeats_epochs, status_since
@@ -153,17 +153,9 @@ def open_raw(place: Path, within: Path | None = None) -> LogView:
 
 def log_line(view: LogView) -> Headline:
     """A log as one line of a list."""
-    judged, info = diagnose(view), view.info
-    is_ours = bool(view.parts)
-    updated = last_sign(info, view.last_rows(1))
-    note = "; ".join(filter(None, [view.log.format, view.status_note])) if is_ours else f"{view.log.format} log"
-    return {
-        "name": info.name, "status": view.status, "status_note": note, "verdict": judged.verdict,
-        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework,
-        "started": info.created if is_ours else None, "updated": updated, "last_step": view.last_step,
-        "total_steps": info.total_steps, "rows": view.rows, "metrics": len(view.metrics), "host": info.host or None,
-        "seconds": lasted(info, updated) if is_ours else None,
-    }  # fmt: skip
+    judged = diagnose(view)
+    parts = [view.log.format, view.status_note] if view.parts else [f"{view.log.format} log"]
+    return line_of(view, judged.verdict, judged.reason, "; ".join(filter(None, parts)))
 
 
 def read_raw(place: Path) -> LogView | None:
