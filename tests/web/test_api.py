@@ -184,6 +184,8 @@ def test_a_run_still_written_unreadably_is_a_503_with_the_reason(tmp_path):
         answer = client.api("run", run="run")
         assert answer.status == 503
         assert "9.0" in answer.facts["error"]
+        live = client.api("live", run="run")
+        assert (live.status, live.facts) == (503, answer.facts)
         assert client.api("runs").facts["runs"][0]["status"] == "unreadable"
 
 

@@ -18,6 +18,7 @@ from rlvitals import catalog
 from rlvitals.contract import SliceFacts, StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
+from rlvitals.render.numbers import is_number
 from rlvitals.splits import held_out_name, is_of_whole_training
 from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
@@ -99,17 +100,11 @@ def trend_of_log(view: RunView) -> RunEvaluations:
 
 def metric_for(runs: Sequence[RunEvaluations], asked: str | None) -> str:
     """The metric by which several runs are compared: the requested one, accuracy, or the first that they have."""
-    names = dict.fromkeys(
-        name
-        for run in runs
-        for stats in run.evaluations
-        for name, value in stats.items()
-        if isinstance(value, int | float) and name != "step"
-    )
+    names = _with_numbers(stats for run in runs for stats in run.evaluations)
     if asked is None:
         return "accuracy" if "accuracy" in names else next(iter(names), "accuracy")
     if asked not in names:
-        raise UnknownMetric(asked, list(names)[:8])
+        raise UnknownMetric(asked, names[:8])
     return asked
 
 
@@ -180,14 +175,12 @@ def scores_first(names: Iterable[str]) -> list[str]:
 
 def numbers_of(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of all numbers in some evaluations, the scores first."""
-    return scores_first(
-        dict.fromkeys(
-            name
-            for stats in evaluations
-            for name, value in stats.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and name != "step"
-        )
-    )
+    return scores_first(_with_numbers(evaluations))
+
+
+def _with_numbers(evaluations: Iterable[Mapping[str, Any]]) -> list[str]:
+    numbers = (name for stats in evaluations for name, value in stats.items() if is_number(value) and name != "step")
+    return list(dict.fromkeys(numbers))
 
 
 def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> RunEvaluations:
