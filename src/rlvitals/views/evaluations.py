@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from rlvitals.contract import SliceFacts, StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
 from rlvitals.render.numbers import is_number
-from rlvitals.splits import held_out_name, is_of_whole_training
+from rlvitals.splits import held_out_name, is_held_out, is_of_whole_training
 from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
@@ -93,8 +93,14 @@ def evaluated_slices(view: StoredRun, evaluations: Sequence[Mapping[str, Any]]) 
 
 
 def trend_of_log(view: RunView) -> RunEvaluations:
-    """The evaluations in the rows of a log that rlvitals did not record."""
+    """The evaluations in the rows of a log that rlvitals did not record: in rows of their own, and held-out names in
+    training rows.
+    """
     found = _joined(view, {})
+    held_out = set(filter(is_held_out, view.metrics))
+    for row in view.iterate() if held_out else ():
+        if scores := {name: row.numbers[name] for name in row.numbers if name in held_out}:
+            found[row.step] = _from_row(replace(row, numbers=scores)) | found.get(row.step, {})
     return _trend(view.name, view.path, [found[step] for step in sorted(found)], [])
 
 

@@ -17,13 +17,12 @@ from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.health.history import History
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
-from rlvitals.splits import is_held_out
 from rlvitals.version import __version__
 from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
-from rlvitals.views.evaluations import RunEvaluations, numbers_of, read_trend
+from rlvitals.views.evaluations import numbers_of, read_trend, trend_of_log
 from rlvitals.views.headlines import last_sign, lasted
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, comparison, overview
@@ -133,25 +132,11 @@ def _epochs(view: RunView) -> EpochsFacts | None:
 
 
 def _evaluations(view: RunView) -> dict[str, Any] | None:
-    if isinstance(view, LogView):
-        found = RunEvaluations(view.name, str(view.path), _held_out(view), None, None, None, [])
-    else:
-        try:
-            found = read_trend(view.path)
-        except RlvitalsError:
-            return None
+    try:
+        found = trend_of_log(view) if isinstance(view, LogView) else read_trend(view.path)
+    except RlvitalsError:
+        return None
     return asdict(found) | {"names": numbers_of(found.evaluations)} if found.evaluations else None
-
-
-def _held_out(view: LogView) -> list[dict[str, Any]]:
-    """The evaluations of another tool's log by step: from their own rows, and from held-out names in other rows."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for row in view.iterate():
-        if scores := {name: value for name, value in row.numbers.items() if is_held_out(name)}:
-            by_step.setdefault(row.step, {}).update(scores)
-    for row in view.iterate(stream="eval"):
-        by_step.setdefault(row.step, {}).update(row.numbers)
-    return [{"step": step, **by_step[step]} for step in sorted(by_step)]
 
 
 def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
