@@ -221,6 +221,14 @@ def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(grave, key=lambda finding: -SEVERITIES.index(finding.severity))
 
 
+def worst_of_alarms(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe finding of each alarm, without remarks, the most severe first."""
+    found: dict[str, Finding] = {}
+    for finding in by_gravity(findings):
+        found.setdefault(finding.alarm, finding)
+    return list(found.values())
+
+
 def worst(findings: Iterable[Finding]) -> Verdict:
     """The verdict on findings: `act` while a critical one is active, `watch` while a warning is. Recovered findings do
     not count: runs dip and come back. Warnings about the log itself (a repeated step, a share above 1) and about the
@@ -241,14 +249,12 @@ def is_standing(finding: Finding) -> bool:
 
 def counted(findings: list[Finding]) -> str:
     """The number of alarms, each counted at its highest severity, and the earliest of the most severe."""
-    most_severe: dict[str, Finding] = {}
-    for finding in findings:
-        most_severe.setdefault(finding.alarm, finding)
-    criticals = [finding for finding in most_severe.values() if finding.severity == "critical"]
+    most_severe = worst_of_alarms(findings)
+    criticals = [finding for finding in most_severe if finding.severity == "critical"]
     warnings = len(most_severe) - len(criticals)
     parts = [plural(len(criticals), "critical finding")] if criticals else []
     parts += [plural(warnings, "warning")] if warnings else []
-    first = min(criticals or most_severe.values(), key=lambda finding: finding.step)
+    first = min(criticals or most_severe, key=lambda finding: finding.step)
     over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
     what = first.kind.replace("_", " ") + (f" of {first.slice}" if first.slice else "")
     return f"{', '.join(parts)}; first: {what}, since step {first.onset_step}{over}"

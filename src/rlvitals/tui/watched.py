@@ -100,10 +100,9 @@ class Watched(Following):
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings, the most severe first; within a severity, in the order in which they were raised."""
+        """The findings in the order in which they were raised."""
         with self.lock:
-            found = self.judge.history.findings
-        return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
+            return self.judge.history.findings
 
     @property
     def facts(self) -> list[dict[str, Any]]:

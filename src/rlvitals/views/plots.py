@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, UnknownMetric
+from rlvitals.health.history import worst_of_alarms
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
@@ -250,12 +251,7 @@ def _findings(view: RunView, first_step: int, raised: Sequence[Finding] | None =
     """
     if raised is None:
         raised = diagnose(view).findings
-    most_severe: dict[str, Finding] = {}
-    for found in raised:
-        known = most_severe.get(found.alarm)
-        if known is None or SEVERITIES.index(found.severity) > SEVERITIES.index(known.severity):
-            most_severe[found.alarm] = found
-    grave = [found for found in most_severe.values() if found.severity != "info" and found.step >= first_step]
+    grave = [found for found in worst_of_alarms(raised) if found.step >= first_step]
     return sorted(grave, key=lambda found: (-SEVERITIES.index(found.severity), found.onset_step))
 
 

@@ -345,7 +345,7 @@ class Folder:
     def served(self, run: str) -> Served:
         """A run or dump by its path below the folder. Raises RunNotFound for anything that is not one."""
         refusal = RunNotFound(f"there is no run {run[:200]!r} in this folder")
-        if "\0" in run or run.startswith("/") or ".." in Path(run).parts:
+        if _leads_away(run):
             raise refusal
         try:
             path = (self.root / run.removesuffix(VALIDATION)).resolve()
@@ -370,7 +370,7 @@ class Folder:
         is none, or if it is or contains a link that leaves the folder.
         """
         refusal = RunNotFound(f"there is nothing at {path[:200]!r} in this folder; the path is relative to it")
-        if "\0" in path or path.startswith("/") or ".." in Path(path).parts:
+        if _leads_away(path):
             raise refusal
         try:
             place = (self.root / path).resolve()
@@ -480,6 +480,11 @@ class Folder:
         name = entry.path.relative_to(self.root).as_posix()
         is_one_of_two = entry.split == "validation" and "train" in splits_of(entry.path)
         return f"{name}{VALIDATION}" if is_one_of_two else name
+
+
+def _leads_away(path: str) -> bool:
+    """Whether a path cannot be one below a folder, judged by its text."""
+    return "\0" in path or path.startswith("/") or ".." in Path(path).parts
 
 
 def _entries_of(path: Path) -> list[Served]:

@@ -91,6 +91,11 @@ export function wideTable(label, style, ...content) {
   return el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": label}, el("table", {class: style}, ...content));
 }
 
+/** @param {Children} first @param {Children} last @returns {HTMLElement} the labels at both ends of an axis */
+export function ends(first, last) {
+  return el("div", {class: "ends faint small"}, el("span", {}, first), el("span", {}, last));
+}
+
 /** @param {...Children} titles @returns {HTMLElement} a table's head */
 export function head(...titles) {
   const cells = titles.map((title) => el("th", {scope: "col"}, title));

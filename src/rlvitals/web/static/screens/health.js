@@ -5,7 +5,7 @@ import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
 import {alarmOf, card, drawTraces, requestItem} from "../parts/finding.js";
 import {hindsight} from "../parts/hindsight.js";
-import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
+import {badge, ends, link, notice, styleOf, symbolOf} from "../pieces.js";
 import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 
@@ -261,7 +261,7 @@ function timeline({findings, first_step, last_step}, shown) {
       "div",
       {class: "lane"},
       el("span"),
-      el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
+      ends(`step ${number(first)}`, number(last)),
     ),
     legend(shown),
   );

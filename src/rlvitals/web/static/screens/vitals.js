@@ -5,7 +5,7 @@ import {announce, atMostEvery, el, fill} from "../dom.js";
 import {ago, counted, duration, number, done} from "../numbers.js";
 import {about} from "../parts/about.js";
 import {tile} from "../parts/tile.js";
-import {badge, styleOf, symbolOf} from "../pieces.js";
+import {badge, ends, styleOf, symbolOf} from "../pieces.js";
 import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 
@@ -128,7 +128,7 @@ function steps(facts) {
     {},
     el("h2", {}, "Findings by step"),
     el("div", {class: "stepbar"}, cells),
-    el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
+    ends(`step ${number(first)}`, number(last)),
   );
 }
 
