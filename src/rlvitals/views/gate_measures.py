@@ -148,6 +148,26 @@ class Measured:
     """The measures that are missing, with the reason."""
     notes: list[str] = field(default_factory=list)
 
+    def add(
+        self,
+        samples: Sequence[MeasureSample],
+        *,
+        name: str,
+        title: str,
+        group: Group,
+        direction: Direction,
+        metric: str,
+        unit: str,
+        kind: Kind = "ratio",
+        scale: float = 1.0,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Add a measure, with the sample of the candidate first."""
+        first, *others = samples
+        self.measures.append(
+            Measure(name, title, group, direction, metric, unit, first, others, kind, scale, list(notes))
+        )
+
 
 def measure_runs(views: Sequence[RunView], metric: str | None = None, direction: Direction | None = None) -> Measured:
     """Measure the candidate, which comes first, and the baselines. Raises NotComparable if their goals are different
@@ -260,27 +280,18 @@ def _outcome(found: Measured, curves: Sequence[MetricCurve]) -> None:
     first, *others = levels
     reach = float(np.mean([level.reach for level in others]))
 
-    def add(name: str, title: str, pick: Callable[[Levels], MeasureSample]) -> None:
-        samples = [pick(level) for level in others]
-        found.measures.append(
-            Measure(
-                name,
-                title,
-                "outcome",
-                goal.direction,
-                goal.names[0],
-                goal.unit,
-                pick(first),
-                samples,
-                "share",
-                scale_of(samples, reach),
-            )
-        )
-
-    add("final", f"{goal.title}, end of the run", lambda level: level.final)
-    add("best", f"{goal.title}, best stretch", lambda level: level.best)
-    add("area", f"{goal.title}, mean over the run", lambda level: level.area)
-    add("early", f"{goal.title}, first third", lambda level: level.early)
+    parts: tuple[tuple[str, str, Callable[[Levels], MeasureSample]], ...] = (
+        ("final", "end of the run", lambda level: level.final),
+        ("best", "best stretch", lambda level: level.best),
+        ("area", "mean over the run", lambda level: level.area),
+        ("early", "first third", lambda level: level.early),
+    )
+    for name, what, pick in parts:
+        samples = [pick(level) for level in levels]
+        found.add(
+            samples, name=name, title=f"{goal.title}, {what}", group="outcome", direction=goal.direction,
+            metric=goal.names[0], unit=goal.unit, kind="share", scale=scale_of(samples[1:], reach),
+        )  # fmt: skip
     _steps_to_level(found, first, others)
 
 
@@ -400,21 +411,10 @@ def _steps_to_level(found: Measured, first: Levels, others: Sequence[Levels]) ->
     notes = [f"the level is {first.sign * level:.4g}, {REACHED:.0%} of what the baselines gain"]
     if samples[0].note:
         notes.append("the candidate does not reach it: counted as the last step")
-    found.measures.append(
-        Measure(
-            "steps_to_level",
-            "Steps to a level",
-            "pace",
-            "down",
-            found.goal.names[0],
-            "steps",
-            samples[0],
-            samples[1:],
-            "share",
-            float(found.horizon),
-            notes,
-        )
-    )
+    found.add(
+        samples, name="steps_to_level", title="Steps to a level", group="pace", direction="down",
+        metric=found.goal.names[0], unit="steps", kind="share", scale=float(found.horizon), notes=notes,
+    )  # fmt: skip
 
 
 def _held_out(views: Sequence[RunView], found: Measured) -> None:
@@ -435,20 +435,11 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
         samples.append(MeasureSample(float(last.mean()), scatter / math.sqrt(len(last))))
     meaning = views[0].meaning(names[0])
     scale = abs(float(np.mean([sample.value for sample in samples[1:]]))) or 1.0
-    found.measures.append(
-        Measure(
-            "held_out",
-            f"{meaning.metric.title if meaning else names[0]}, end of the run",
-            "held-out",
-            "up",
-            names[0],
-            meaning.metric.unit if meaning else "",
-            samples[0],
-            samples[1:],
-            "share",
-            scale,
-        )
-    )
+    title, unit = (meaning.metric.title, meaning.metric.unit) if meaning else (names[0], "")
+    found.add(
+        samples, name="held_out", title=f"{title}, end of the run", group="held-out", direction="up",
+        metric=names[0], unit=unit, kind="share", scale=scale,
+    )  # fmt: skip
 
 
 def _common(views: Sequence[RunView], concepts: Sequence[str], *, slices: bool = False) -> list[str] | None:
@@ -508,10 +499,10 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         samples = [
             MeasureSample(math.exp(level(curve.values)), error) for curve, error in zip(curves, errors, strict=True)
         ]
-        metric = names[0] if names else "timestamp"
-        found.measures.append(
-            Measure(name, f"{title}, {what}", "speed", direction, metric, unit, samples[0], samples[1:])
-        )
+        found.add(
+            samples, name=name, title=f"{title}, {what}", group="speed", direction=direction,
+            metric=names[0] if names else "timestamp", unit=unit,
+        )  # fmt: skip
 
 
 def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: Direction) -> MetricCurve:
@@ -592,18 +583,10 @@ def _memory(views: Sequence[RunView], found: Measured) -> None:
         return
     samples = [MeasureSample(peak, 0.0) for peak in peaks if peak is not None]
     entry = catalog.find(concept)[0].metric
-    found.measures.append(
-        Measure(
-            "memory",
-            f"{entry.title}, peak",
-            "memory",
-            "down",
-            concept,
-            entry.unit,
-            samples[0],
-            samples[1:],
-        )
-    )
+    found.add(
+        samples, name="memory", title=f"{entry.title}, peak", group="memory", direction="down", metric=concept,
+        unit=entry.unit,
+    )  # fmt: skip
 
 
 def _peak(view: RunView, concept: str, horizon: int) -> float | None:
@@ -629,18 +612,10 @@ def _peak(view: RunView, concept: str, horizon: int) -> float | None:
 def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[MetricCurve]) -> None:
     scatters = [scatter_of(curve.values) for curve in curves]
     if all(scatter.value > 0 for scatter in scatters):
-        found.measures.append(
-            Measure(
-                "noise",
-                f"{found.goal.title}, scatter from step to step",
-                "stability",
-                "down",
-                found.goal.names[0],
-                found.goal.unit,
-                scatters[0],
-                scatters[1:],
-            )
-        )
+        found.add(
+            scatters, name="noise", title=f"{found.goal.title}, scatter from step to step", group="stability",
+            direction="down", metric=found.goal.names[0], unit=found.goal.unit,
+        )  # fmt: skip
     else:
         found.missing["noise"] = f"takes {LEAST_POINTS} points that are not all alike"
     names = _common(views, SPIKY)
@@ -655,11 +630,10 @@ def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[Metri
         return
     # The standard deviation of a count's square root is about 1/2, whatever the count.
     samples = [MeasureSample(float(count), 0.5) for count in counts if count is not None]
-    found.measures.append(
-        Measure(
-            "spikes", f"Spikes in {names[0]}", "stability", "down", names[0], "points", samples[0], samples[1:], "count"
-        )
-    )
+    found.add(
+        samples, name="spikes", title=f"Spikes in {names[0]}", group="stability", direction="down", metric=names[0],
+        unit="points", kind="count",
+    )  # fmt: skip
 
 
 def scatter_of(values: Array) -> MeasureSample:
