@@ -17,7 +17,7 @@ from rlvitals.scan import load_scanners
 from rlvitals.scan.rubric import (
     RolloutPlace,
     RubricQuestions,
-    Verdict,
+    RubricVerdict,
     agreement,
     cited,
     messages,
@@ -129,13 +129,13 @@ def _judge(
         if place[:2] not in groups:
             groups |= {(place.step, number): group for number, group in enumerate(source.at(place.step), 1)}
 
-    def read(answer: dict[str, Any]) -> Verdict:
+    def read(answer: dict[str, Any]) -> RubricVerdict:
         try:
             return read_verdict(answer)
         except ValueError as error:
             raise BadVerdict(str(error)) from None
 
-    def ask(place: RolloutPlace) -> EndpointAnswer[Verdict]:
+    def ask(place: RolloutPlace) -> EndpointAnswer[RubricVerdict]:
         return client.ask(messages(rubric, groups[place[:2]], place.rollout), read)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="rlvitals-rubric") as threads:

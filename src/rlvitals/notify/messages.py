@@ -18,7 +18,7 @@ from rlvitals.records import SEVERITIES, Finding, Severity, Verdict
 from rlvitals.store.outbox import HeldBack, SentMessage
 from rlvitals.terminal import cut_middle, plural, visible
 
-Kind = Literal["raised", "escalated", "recovered", "digest", "test"]
+MessageKind = Literal["raised", "escalated", "recovered", "digest", "test"]
 
 LONGEST_NAME = 120
 LONGEST_TITLE = 400
@@ -44,7 +44,7 @@ class Standing:
 class Message:
     """One message, before a service formats it."""
 
-    kind: Kind
+    kind: MessageKind
     key: str
     """The same for a finding, its escalation and its recovery."""
     run: str

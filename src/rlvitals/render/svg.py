@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from rlvitals.terminal import visible
 
-Scale = Literal["linear", "log", "symlog"]
+AxisScale = Literal["linear", "log", "symlog"]
 
 
 class Spot(NamedTuple):
@@ -33,7 +33,7 @@ class Frame:
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     top: int = 18
-    scale: Scale = "linear"
+    scale: AxisScale = "linear"
     threshold: float = 1.0
     """On a symlog axis: values far below it are scaled almost linearly."""
 

@@ -13,7 +13,7 @@ from rlvitals.render.curves import axis_scale, envelope
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import COLOURS, Array, Mark, Panel, Picture, PlotLine
-from rlvitals.render.svg import Frame, Scale, Spot, escaped, stretches
+from rlvitals.render.svg import AxisScale, Frame, Spot, escaped, stretches
 
 WIDTH, HEIGHT, LEFT = 420, 190, 58
 BUCKETS = 180
@@ -106,7 +106,7 @@ def sparkline(points: Sequence[Sequence[float | None]], label: str) -> str:
 
 
 def _frame(places: Array, values: Array) -> Frame:
-    scale: Scale = axis_scale(values)
+    scale: AxisScale = axis_scale(values)
     low, high = float(values.min()), float(values.max())
     threshold = float(np.percentile(np.abs(values), 90)) or 1.0
     if scale == "linear":  # a margin, so that the line does not touch the frame

@@ -41,7 +41,7 @@ class RolloutPlace(NamedTuple):
     rollout: int
 
 
-class Verdict(NamedTuple):
+class RubricVerdict(NamedTuple):
     """A model's answer about one rollout."""
 
     is_hit: bool
@@ -89,16 +89,16 @@ def messages(rubric: RubricQuestions, group: Group, rollout: int) -> list[dict[s
     return [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
 
 
-def read_verdict(answer: Mapping[str, Any]) -> Verdict:
+def read_verdict(answer: Mapping[str, Any]) -> RubricVerdict:
     """Read a model's answer. Raises ValueError if it does not have the requested form.
 
     >>> read_verdict({"hit": True, "quote": "os._exit(0)"})
-    Verdict(is_hit=True, quote='os._exit(0)', why='')
+    RubricVerdict(is_hit=True, quote='os._exit(0)', why='')
     """
     hit = answer.get("hit")
     if not isinstance(hit, bool):
         raise ValueError(f"hit is {str(hit)[:40]}, not true or false")
-    return Verdict(hit, str(answer.get("quote") or "")[:400], str(answer.get("why") or "")[:400])
+    return RubricVerdict(hit, str(answer.get("quote") or "")[:400], str(answer.get("why") or "")[:400])
 
 
 def sample(marked: Sequence[tuple[RolloutPlace, bool]], count: int, seed: int = 0) -> list[tuple[RolloutPlace, bool]]:
@@ -146,7 +146,7 @@ def agreement(judged: Sequence[tuple[bool, bool]]) -> Agreement:
     return Agreement(*(judged.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))))
 
 
-def cited(verdict: Verdict, group: Group, place: RolloutPlace) -> Citation:
+def cited(verdict: RubricVerdict, group: Group, place: RolloutPlace) -> Citation:
     """The passage that a model quotes; the whole rollout if the quote does not occur in it."""
     reading = GroupReading(group).readings[place.rollout - 1]
     for part in reading.parts:

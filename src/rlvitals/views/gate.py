@@ -21,19 +21,19 @@ from rlvitals.records import Finding
 from rlvitals.terminal import plural
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.gate_measures import Direction, Group, Measure, MeasureSample, measure_runs
+from rlvitals.views.gate_measures import BetterDirection, Measure, MeasureGroup, MeasureSample, measure_runs
 from rlvitals.views.gate_rules import GateRule, JudgedLimit, judge_rules
 from rlvitals.views.logs import open_any
 from rlvitals.views.places import one_place, places_in
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import is_seed
 
-State = Literal["pass", "fail"]
+GateState = Literal["pass", "fail"]
 
 ALPHA = 0.05
 """The probability that a change which makes nothing worse fails."""
 
-SHARES: dict[Group, float] = {
+SHARES: dict[MeasureGroup, float] = {
     "outcome": 0.65, "pace": 0.03, "held-out": 0.04, "speed": 0.2, "memory": 0.03, "stability": 0.03,
 }  # fmt: skip
 """The share of this probability for each group. The rest is reserved for findings, which have no test."""
@@ -107,7 +107,7 @@ class JudgedMeasure:
     alpha: float
     """The limit of `adjusted`."""
     margin: float
-    state: State
+    state: GateState
     notes: list[str] = field(default_factory=list)
 
 
@@ -117,7 +117,7 @@ class Check:
 
     name: str
     title: str
-    state: State
+    state: GateState
     text: str
 
 
@@ -128,7 +128,7 @@ Judged = JudgedMeasure | Check | JudgedLimit
 class GateReport:
     """The result of the gate, with its reasons."""
 
-    state: State
+    state: GateState
     reason: str
     candidate: dict[str, Any]
     baselines: list[dict[str, Any]]
@@ -179,7 +179,7 @@ def gate(
     limits: Limits | None = None,
     *,
     metric: str | None = None,
-    direction: Direction | None = None,
+    direction: BetterDirection | None = None,
 ) -> GateReport:
     """Judge a run against its baselines. Raises NotComparable if they cannot be compared."""
     limits = limits or Limits()

@@ -25,9 +25,9 @@ from rlvitals.views.run import RunView
 from rlvitals.views.run_clock import clock_of
 
 Array = NDArray[Any]
-Direction = Literal["up", "down"]
-Group = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
-Kind = Literal["share", "ratio", "count"]
+BetterDirection = Literal["up", "down"]
+MeasureGroup = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
+MeasureKind = Literal["share", "ratio", "count"]
 """How values are compared: by their difference as a share of a scale, by their ratio, or as numbers of events. The
 noise of a sample is in the measure's unit, a share of the value, or the noise of the square root of the number of
 events.
@@ -104,14 +104,14 @@ class Measure:
 
     name: str
     title: str
-    group: Group
-    direction: Direction
+    group: MeasureGroup
+    direction: BetterDirection
     metric: str
     """The name under which the candidate logs it."""
     unit: str
     candidate: MeasureSample
     baselines: list[MeasureSample]
-    kind: Kind = "ratio"
+    kind: MeasureKind = "ratio"
     scale: float = 1.0
     """The scale of a difference, if the kind is `share`."""
     notes: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Goal(NamedTuple):
 
     names: list[str]
     """The name under which each run logs it, the candidate's first."""
-    direction: Direction
+    direction: BetterDirection
     title: str
     unit: str
 
@@ -154,11 +154,11 @@ class Measured:
         *,
         name: str,
         title: str,
-        group: Group,
-        direction: Direction,
+        group: MeasureGroup,
+        direction: BetterDirection,
         metric: str,
         unit: str,
-        kind: Kind = "ratio",
+        kind: MeasureKind = "ratio",
         scale: float = 1.0,
         notes: Sequence[str] = (),
     ) -> None:
@@ -169,7 +169,9 @@ class Measured:
         )
 
 
-def measure_runs(views: Sequence[RunView], metric: str | None = None, direction: Direction | None = None) -> Measured:
+def measure_runs(
+    views: Sequence[RunView], metric: str | None = None, direction: BetterDirection | None = None
+) -> Measured:
     """Measure the candidate, which comes first, and the baselines. Raises NotComparable if their goals are different
     quantities.
     """
@@ -198,7 +200,7 @@ def measure_runs(views: Sequence[RunView], metric: str | None = None, direction:
     return found
 
 
-def goal_of(views: Sequence[RunView], metric: str | None, direction: Direction | None) -> Goal:
+def goal_of(views: Sequence[RunView], metric: str | None, direction: BetterDirection | None) -> Goal:
     """The goal of all runs, under the name that each run logs. Raises NotComparable or ConfigError."""
     first, *others = views
     if metric is not None:
@@ -306,7 +308,7 @@ def scale_of(samples: Sequence[MeasureSample], reach: float) -> float:
 class Levels:
     """The start and end of one curve, its best part and its mean, each with its noise."""
 
-    def __init__(self, curve: MetricCurve, direction: Direction) -> None:
+    def __init__(self, curve: MetricCurve, direction: BetterDirection) -> None:
         self.curve = curve
         self.sign = 1.0 if direction == "up" else -1.0
         values = self.sign * curve.values
@@ -476,7 +478,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         curves = [_until(curve_of(view, name), found.horizon) for view, name in zip(views, names, strict=True)]
     else:
         curves = [_step_rates(view, found.horizon) for view in views]
-    direction: Direction = "up" if good == "up" else "down"
+    direction: BetterDirection = "up" if good == "up" else "down"
     waits = _common(views, (WAITING,))
     # A GPU works on while the thread that feeds it waits for a processor: the clock is right there.
     uses_gpu = any(_peak(view, concept, found.horizon) is not None for view in views for concept in GPU_MEMORIES)
@@ -505,7 +507,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         )  # fmt: skip
 
 
-def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: Direction) -> MetricCurve:
+def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: BetterDirection) -> MetricCurve:
     """A speed without the time in which the training waited for a processor, at the steps that have both."""
     steps, own, other = np.intersect1d(curve.steps, wait.steps, return_indices=True)
     running = np.maximum(1.0 - wait.values[other], LEAST_RUNNING)

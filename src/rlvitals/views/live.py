@@ -37,7 +37,7 @@ LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
 PAUSE = 10
 """A training of several processes is read again after this many times the duration of the last read."""
 
-Rows = dict[Forwarded, list[Row]]
+RowsByLog = dict[Forwarded, list[Row]]
 """Rows by log."""
 
 
@@ -291,7 +291,7 @@ class RunFeed(Feed):
         self.rows = (self.rows or 0) + len(new["train"])
         return News(self._read(new), before, self._new_events())
 
-    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
+    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: RowsByLog) -> tuple[list[Fields], RowsByLog]:
         """All living rows after a resume: those that were known, as the monitor reads them, and the new ones."""
         old = {log: rows_between(tail.path, 0, ends_before[log]) for log, tail in self._tails.items()}
         living = self._living({log: old[log] + new[log] for log in LOGS})
@@ -302,10 +302,10 @@ class RunFeed(Feed):
         before = self._read(known)
         return before, {log: [row for row in living[log] if id(row) in fresh] for log in LOGS}
 
-    def _read(self, rows: Rows) -> list[Fields]:
+    def _read(self, rows: RowsByLog) -> list[Fields]:
         return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self._reader))
 
-    def _living(self, rows: Rows) -> Rows:
+    def _living(self, rows: RowsByLog) -> RowsByLog:
         places = {log: _places(rows[log]) for log in LOGS}
         self._lineage = lineage = trace(read_attempts(self._dir), places["train"], places["eval"])
         return {

@@ -18,7 +18,7 @@ from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.splits import is_held_out
 from rlvitals.store.layout import STREAMS, Stream
 from rlvitals.terminal import plural
-from rlvitals.views.chart_lines import Axis as LineAxis
+from rlvitals.views.chart_lines import AxisPlaces
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.query import Axis
@@ -45,7 +45,7 @@ class PlotAxis:
     def __init__(self, view: RunView, x: Axis, last: int | None = None) -> None:
         steps = np.unique(view.table()["step"])
         self.first_step = int(steps[-min(last, len(steps))]) if last is not None and len(steps) else -(2**62)
-        self._places = LineAxis(view, x)
+        self._places = AxisPlaces(view, x)
         self._start, self._unit = 0.0, 1
         if x == "step":
             self.label = "epoch" if counts_epochs(view) else "step"
