@@ -15,7 +15,7 @@ from rlvitals.records import alarm_of
 from rlvitals.render.charts import ChartSeries, chart, short
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number, setting
-from rlvitals.render.screen import heading, two_columns
+from rlvitals.render.screen import FactsView, heading, two_columns
 from rlvitals.signs import PLAIN_SYMBOLS, STYLES, SYMBOLS
 from rlvitals.terminal import plural, visible
 
@@ -56,11 +56,11 @@ def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
     return [RuleFindings(found[0], tuple(found[1:])) for found in by_alarm.values()]
 
 
-class ReportView:
+class ReportView(FactsView):
     """One report. Symbols, charts and widths depend on the console it is printed on."""
 
     def __init__(self, facts: dict[str, Any], *, verbose: bool = False, names: bool = False) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self._verbose = verbose
         self._names = names or verbose
 
@@ -154,11 +154,8 @@ def nearest_rows(facts: dict[str, Any]) -> tuple[list[list[str]], str]:
     ], f"and {number(left_out)} more settings" if left_out else ""
 
 
-class SlicesView:
+class SlicesView(FactsView):
     """The verdict on a run, and a line for each of its slices, the most severe first."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts
@@ -184,11 +181,8 @@ class SlicesView:
         yield Text("  --slice KEY=VALUE tells all of one", style="dim")
 
 
-class FolderView:
+class FolderView(FactsView):
     """Many reports: one line each, the most severe first."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         reports = most_severe_first(self._facts["reports"])

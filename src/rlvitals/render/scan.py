@@ -14,7 +14,7 @@ from rich.text import Text
 from rlvitals.records import SEVERITIES
 from rlvitals.render.check import RuleFindings, cases, cited_text, details, details_table, remarks_counted, verdict_line
 from rlvitals.render.numbers import number
-from rlvitals.render.screen import two_columns
+from rlvitals.render.screen import FactsView, two_columns
 from rlvitals.signs import STYLES
 from rlvitals.terminal import plural, visible
 
@@ -23,11 +23,11 @@ SURE = 3.0
 """From this number of standard deviations on, a trend is shown, and a gain is not marked as chance."""
 
 
-class ScanView:
+class ScanView(FactsView):
     """The results of one scan."""
 
     def __init__(self, facts: dict[str, Any], *, verbose: bool = False) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self._verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -104,11 +104,8 @@ def _finding(case: RuleFindings, source: str, *, ascii_only: bool) -> Iterator[R
     yield Padding(facts, (0, 0, 0, 2))
 
 
-class RubricView:
+class RubricView(FactsView):
     """A model's answers to a rubric: hits, agreement with the scanners, and cost."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts

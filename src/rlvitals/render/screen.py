@@ -31,6 +31,13 @@ class Screen(Console):
         return harmless(super().render(renderable, options))
 
 
+class FactsView:
+    """Plain facts that are drawn for the console they are printed on: its width and its characters."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+
 def harmless(segments: Iterable[Segment]) -> Iterable[Segment]:
     """The segments with control characters in texts made visible. Rich's own control segments are not changed."""
     for segment in segments:

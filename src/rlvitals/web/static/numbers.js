@@ -101,16 +101,6 @@ export function range(band) {
 }
 
 /**
- * The last step of a run, and the total if it is known.
- * @param {number | null} step
- * @param {number | null} total
- * @returns {string}
- */
-export function done(step, total) {
-  return total ? `${number(step)} of ${number(total)}` : number(step);
-}
-
-/**
  * A counted noun.
  * @param {number} count
  * @param {string} noun

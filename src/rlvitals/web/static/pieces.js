@@ -17,7 +17,7 @@ const WORDS = {
   info: ["·", "Remark", "unsure"],
 };
 
-/** The most severe first: a run that could not be judged ranks below a healthy one, as in `health/history.py`. */
+/** The most severe first. */
 export const VERDICTS = ["act", "watch", "cannot judge", "healthy"];
 
 /**
@@ -89,11 +89,6 @@ export function section(title, ...content) {
  */
 export function wideTable(label, style, ...content) {
   return el("div", {class: "wide", tabindex: 0, role: "region", "aria-label": label}, el("table", {class: style}, ...content));
-}
-
-/** @param {Children} first @param {Children} last @returns {HTMLElement} the labels at both ends of an axis */
-export function ends(first, last) {
-  return el("div", {class: "ends faint small"}, el("span", {}, first), el("span", {}, last));
 }
 
 /** @param {...Children} titles @returns {HTMLElement} a table's head */

@@ -2,7 +2,7 @@
 
 import {el} from "./dom.js";
 import {now as marks} from "./marks.js";
-import {ago, done, duration, number} from "./numbers.js";
+import {ago, duration, number} from "./numbers.js";
 import {badge, link, VERDICTS} from "./pieces.js";
 import * as state from "./state.js";
 
@@ -54,7 +54,8 @@ export const OWN = {
   step: {
     title: "Step",
     value: ({run}) => run.last_step,
-    draw: ({run}) => done(run.last_step, run.total_steps),
+    draw: ({run}) =>
+      run.total_steps ? `${number(run.last_step)} of ${number(run.total_steps)}` : number(run.last_step),
   },
   duration: {title: "Duration", value: ({run}) => run.seconds, draw: ({run}) => duration(run.seconds)},
   updated: {title: "Updated", isWord: true, value: ({run}) => run.updated, draw: ({run}) => ago(run.updated)},

@@ -3,9 +3,10 @@
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
+import {ends} from "../parts/ends.js";
 import {alarmOf, card, drawTraces, requestItem} from "../parts/finding.js";
 import {hindsight} from "../parts/hindsight.js";
-import {badge, ends, link, notice, styleOf, symbolOf} from "../pieces.js";
+import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
 import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 

@@ -6,7 +6,8 @@ import {explainable} from "../drawer.js";
 import {Figures} from "../figures.js";
 import {lineOf} from "../lines.js";
 import {duration, number} from "../numbers.js";
-import {ends, head, notice, section, wideTable} from "../pieces.js";
+import {ends} from "../parts/ends.js";
+import {head, notice, section, wideTable} from "../pieces.js";
 import * as state from "../state.js";
 import {lineStyle, LINES} from "../theme.js";
 

@@ -2,14 +2,15 @@
 
 import {ask} from "../api.js";
 import {announce, atMostEvery, el, fill} from "../dom.js";
-import {ago, counted, duration, number, done} from "../numbers.js";
+import {ago, counted, duration, number} from "../numbers.js";
 import {about} from "../parts/about.js";
+import {ends} from "../parts/ends.js";
 import {tile} from "../parts/tile.js";
-import {badge, ends, styleOf, symbolOf} from "../pieces.js";
+import {badge, styleOf, symbolOf} from "../pieces.js";
 import {severityWord} from "../parts/severity.js";
 import * as state from "../state.js";
 
-/** @import {StepCell, Vitals} from "../../contract.d.ts" */
+/** @import {Now, StepCell, Vitals} from "../../contract.d.ts" */
 
 const AGAIN = 2000;
 
@@ -88,7 +89,7 @@ function verdict(facts) {
       el(
         "dl",
         {},
-        cell("Step", done(now.step, now.total_steps), "step"),
+        cell("Step", stepText(now), "step"),
         now.eta_s !== null && cell("Left", duration(now.eta_s)),
         now.tokens_per_s && cell("Tokens/s", number(now.tokens_per_s)),
         now.phase && cell("Phase", now.phase),
@@ -97,6 +98,11 @@ function verdict(facts) {
       share !== null && progress,
     ),
   );
+}
+
+/** @param {Now} now @returns {string} */
+function stepText(now) {
+  return now.total_steps ? `${number(now.step)} of ${number(now.total_steps)}` : number(now.step);
 }
 
 /** @param {Vitals} facts */
@@ -161,7 +167,7 @@ function refresh(root, facts) {
     if (place) place.textContent = number(item.value);
   }
   const step = root.querySelector("[data-now=step]");
-  if (step) step.textContent = done(facts.now.step, facts.now.total_steps);
+  if (step) step.textContent = stepText(facts.now);
   tick(root, facts);
 }
 
