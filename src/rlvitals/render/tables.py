@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from rlvitals.render.check import asked_line, hindsight_lines
 from rlvitals.render.numbers import duration, moment, number, progress
 from rlvitals.render.screen import heading, ruled_table
 from rlvitals.signs import STYLES
@@ -121,6 +122,25 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
         yield heading("Worth knowing")
         for problem in facts["problems"]:
             yield Text(f"  * {problem}", style="yellow")
+    if facts["system"]:
+        yield _machine(facts["system"])
+    if facts["findings"]:
+        yield heading("Last findings")
+        for finding in facts["findings"]:
+            words = f"  {finding['severity']} at step {finding['step']}: {finding['title']}"
+            yield Text(words, style=STYLES[finding["severity"]])
+    if facts["asked"]:
+        yield heading("Requests from people")
+        yield from (Text(f"  {asked_line(asked)}") for asked in facts["asked"])
+    if facts["hindsight"]:
+        yield from hindsight_lines(facts["hindsight"])
+
+
+def _machine(sample: dict[str, Any]) -> Text:
+    """The newest sample of the machine in one line."""
+    seen = {name: value for name, value in sample.items() if "/" in name and not isinstance(value, str)}
+    readings = [f"{name.removeprefix('System/')} {number(value)}" for name, value in seen.items()]
+    return Text.assemble(("\nThe machine", "bold"), f"  at {moment(sample['timestamp'])}: {', '.join(readings)}")
 
 
 def _tracker(tracker: dict[str, Any]) -> str:
