@@ -255,6 +255,6 @@ def counted(findings: list[Finding]) -> str:
     parts = [plural(len(criticals), "critical finding")] if criticals else []
     parts += [plural(warnings, "warning")] if warnings else []
     first = min(criticals or most_severe, key=lambda finding: finding.step)
-    over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
+    over = "" if any(map(is_standing, findings)) else "; all recovered"
     what = first.kind.replace("_", " ") + (f" of {first.slice}" if first.slice else "")
     return f"{', '.join(parts)}; first: {what}, since step {first.onset_step}{over}"

@@ -17,7 +17,7 @@ from rlvitals.contract import Hindsight
 from rlvitals.documentation import more_about
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.case import Case
-from rlvitals.health.history import VERDICTS, History, worst
+from rlvitals.health.history import VERDICTS, History, is_standing, worst
 from rlvitals.health.naming import Taken, check_names
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
@@ -75,7 +75,7 @@ class Report:
     @property
     def ongoing(self) -> frozenset[str]:
         """The alarms that have not recovered: rules, and rules about one slice."""
-        return frozenset(finding.alarm for finding in self.findings if finding.recovered_step is None)
+        return frozenset(finding.alarm for finding in self.findings if is_standing(finding))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from rlvitals.compute.few_runs import hommel, moderated, prediction_error, quantile, tail
 from rlvitals.errors import ConfigError, NotComparable, RlvitalsError
+from rlvitals.health.history import is_standing
 from rlvitals.records import Finding
 from rlvitals.terminal import plural
 from rlvitals.views.compare import settings_apart
@@ -362,7 +363,7 @@ def _findings(candidate: RunView, baselines: Sequence[RunView]) -> Check:
 
 def _critical(view: RunView) -> list[Finding]:
     found = diagnose(view).findings
-    return [finding for finding in found if finding.severity == "critical" and finding.recovered_step is None]
+    return [finding for finding in found if finding.severity == "critical" and is_standing(finding)]
 
 
 def _remarks(candidate: RunView, baselines: Sequence[RunView]) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from rlvitals import catalog
 from rlvitals.catalog.slices import Round
 from rlvitals.contract import Division, Now, SliceFacts, SliceValue, StepCell, TileFacts, TileStatus, Vitals
+from rlvitals.health.history import is_standing
 from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
@@ -154,7 +155,7 @@ def _tile(
 
 def standing_findings(diagnosis: Diagnosis) -> list[Finding]:
     """The findings that have not recovered."""
-    return [found for found in diagnosis.findings if found.recovered_step is None]
+    return list(filter(is_standing, diagnosis.findings))
 
 
 def status_of(
