@@ -47,21 +47,21 @@ class Report:
     verdict: Verdict
     reason: str
     """The verdict in one sentence."""
-    points: int
+    points: int = 0
     """Rows that were judged. Rows of one step are joined; evaluations and superseded rows are included."""
-    rows: int
+    rows: int = 0
     """Training rows of the living line: the number that every list and page shows."""
-    first_step: int | None
-    last_step: int | None
-    algorithm: str | None
-    framework: str | None
-    findings: list[Finding]
+    first_step: int | None = None
+    last_step: int | None = None
+    algorithm: str | None = None
+    framework: str | None = None
+    findings: list[Finding] = field(default_factory=list)
     """Warnings and critical findings: the most severe first, then in the order they were raised."""
-    said_at: list[int]
+    said_at: list[int] = field(default_factory=list)
     """The row at which each of them was raised, counted from 1, because steps may restart within a log."""
-    normal: list[Finding]
+    normal: list[Finding] = field(default_factory=list)
     """Findings that are no reason to worry."""
-    cannot_judge: list[Unjudged]
+    cannot_judge: list[Unjudged] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     names: list[Taken] = field(default_factory=list)
     """For each signal the logged name it was read from, the concept, and how certain that is."""
@@ -207,22 +207,7 @@ def check(
 
 def _unreadable(place: Path, error: Exception) -> Report:
     """The report on an unreadable run in a folder, so that a gate does not count it as healthy."""
-    return Report(
-        source=str(place),
-        format=RUN,
-        verdict="cannot judge",
-        reason=str(error),
-        points=0,
-        rows=0,
-        first_step=None,
-        last_step=None,
-        algorithm=None,
-        framework=None,
-        findings=[],
-        said_at=[],
-        normal=[],
-        cannot_judge=[],
-    )
+    return Report(source=str(place), format=RUN, verdict="cannot judge", reason=str(error))
 
 
 def check_source(source: RowSource, **known: Unpack[Known]) -> Report:
