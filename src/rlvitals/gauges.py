@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from rlvitals import catalog
-from rlvitals.health.history import GONE, History, verdict_of, was_watched, with_stop
+from rlvitals.health.history import GONE, History, verdict_on_record, with_stop
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, Row, RunInfo, RunReading, Severity, Status, Verdict
 from rlvitals.splits import is_held_out
 from rlvitals.store.archive import log_state, open_log
@@ -24,7 +25,7 @@ from rlvitals.store.cards import read_config, read_info
 from rlvitals.store.files import stamp
 from rlvitals.store.findings import event_of
 from rlvitals.store.index import indexed_lines
-from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.store.layout import STREAMS, RunDir, archive_of
 from rlvitals.store.lock import read_holder, status_now
 from rlvitals.store.past import LivingLine, living_line
 from rlvitals.store.tail import RowTail, rows_in
@@ -79,7 +80,7 @@ class RunGauges:
         self._state: object = None
         self._reading: RunReading | None = None
         self._card: tuple[object, RunInfo] | None = None
-        self._tails = {stream: RowTail(self._dir.log(stream)) for stream in ("train", "eval")}
+        self._tails = {stream: RowTail(self._dir.log(stream)) for stream in STREAMS}
         self._health = RowTail(self._dir.findings)
         self._events: list[HealthEvent] = []
         self._rows = 0
@@ -91,7 +92,7 @@ class RunGauges:
         self._names_known = (0, 0)
         self._about: tuple[str, str] = ("", "")
         self._line: LivingLine | None = None
-        self._was_monitored: bool | None = None
+        self._settings: dict[str, Any] | None = None
 
     def look(self) -> RunReading:
         """The run as it is now. Raises RlvitalsError or OSError if it cannot be read."""
@@ -213,17 +214,12 @@ class RunGauges:
 
     def _verdict(self, findings: list[Finding], step: int | None) -> Verdict:
         attempts = self._line.attempts if self._line is not None else {self._last.attempt} if self._last else set()
-        is_watched = bool(attempts) and was_watched(self._events, attempts)
-        if not findings and not is_watched and not self._was_watched_before():
-            return "cannot judge"
-        return verdict_of(findings, self._rows, step)[0]
+        return verdict_on_record(findings, self._events, attempts, self._rows, step, config=self._config)[0]
 
-    def _was_watched_before(self) -> bool:
-        """Whether a monitor of an earlier version, which did not record that it watched, looked at the run."""
-        if self._was_monitored is None:
-            own = read_config(self._dir).get("rlvitals")
-            self._was_monitored = isinstance(own, dict) and own.get("monitor") is True
-        return self._was_monitored
+    def _config(self) -> dict[str, Any]:
+        if self._settings is None:
+            self._settings = read_config(self._dir)
+        return self._settings
 
 
 @lru_cache(maxsize=256)

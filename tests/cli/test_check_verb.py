@@ -218,6 +218,21 @@ def test_a_metric_cannot_write_into_the_page(tmp_path):
             assert part in page.text
 
 
+def test_the_page_says_what_was_judged_as_the_terminal_does(tmp_path, capsys):
+    write_jsonl(tmp_path / "logs" / "one.jsonl", healthy_rows(1))
+    broken = tmp_path / "logs" / "run"
+    with rlvitals.start(broken, display="none") as run:
+        run.log({"loss": 0.5}, step=1)
+    (broken / "run.json").write_text("[]")
+    main(["check", str(tmp_path / "logs"), "--verbose", "--html", str(tmp_path / "page.html")])
+    page, printed = Page((tmp_path / "page.html").read_text()).text, capsys.readouterr().out
+    for part in ("1 row", "0 rows"):
+        assert part in page
+        assert part in printed
+    assert "1 rows" not in page
+    assert "None" not in page
+
+
 def test_the_page_of_a_folder_links_to_each_log(tmp_path, healthy, dying):
     main(["check", str(tmp_path), "--html", str(tmp_path / "page.html")])
     text = (tmp_path / "page.html").read_text()

@@ -186,6 +186,7 @@ def test_log_scale_theme_help_and_explain_answer_to_the_dashboards_keys(tmp_path
         assert app.theme != theme
         await pilot.press("question_mark")
         await settled(app, pilot, shows(app, "Keys", "log scale"))
+        assert "╭" in screen(app)  # a sheet has a border
         await pilot.press("escape", "e")
         await settled(app, pilot, shows(app, "reward.total.mean"))
         await pilot.press("escape", "2", "y")
@@ -412,6 +413,16 @@ def test_plain_lines_come_as_rows_come_and_end_when_nothing_does(tmp_path):
     assert lines[-1].startswith("no row came for")
 
 
+def test_the_lines_end_with_the_verdict_of_check_on_a_log_whose_last_line_is_not_ended(tmp_path, capsys):
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows(8))
+    log.write_text(log.read_text().rstrip("\n"))
+    assert main(["check", str(log), "--follow", "--json", "--until-idle", "0.05", "--interval", "0.01"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert main(["watch", str(log), "--json", "--until-idle", "0.05", "--interval", "0.01"]) == 0
+    *_, row, end = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (row["rows"], end["verdict"], end["reason"]) == (report["rows"], report["verdict"], report["reason"])
+
+
 def test_a_run_that_cannot_be_read_is_reported_and_does_not_end_the_view(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none") as run:
         for row in healthy_rows(10):
@@ -468,6 +479,7 @@ def test_a_folder_of_runs_is_a_list_with_verdicts_of_which_one_is_chosen(several
             rows = [
                 line for line in screen(app).splitlines() if any(name in line for name in ("bad ", "going", "train_"))
             ]
+            assert all(row.startswith(" ") for row in rows)  # as far from the edge as the lines above and below
             assert "going" in rows[0]  # runs that are being written come first
             assert "healthy" in rows[0]
             assert "running" in rows[0]

@@ -6,10 +6,12 @@ rows now, or from `logs/findings.jsonl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
+from rlvitals.terminal import plural
 
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
 """From good to bad; a run that could not be judged ranks below a healthy one."""
@@ -29,6 +31,8 @@ _UNCOUNTED = OF_THE_LOG | OF_SPEED
 
 GONE = "process_gone"
 """The rule with which the process beside a trainer reports that the trainer exited without finishing the run."""
+
+NOT_MONITORED = "not monitored during training"
 
 MOST_FINDINGS = 1000
 """The number of findings that are kept, the newest: an alarm can be raised again without limit."""
@@ -191,10 +195,38 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
     return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
 
 
+def verdict_on_record(
+    findings: list[Finding],
+    events: Iterable[HealthEvent],
+    attempts: Collection[int],
+    rows: int,
+    last_step: int | None,
+    *,
+    config: Callable[[], Mapping[str, Any]],
+) -> tuple[Verdict, str]:
+    """The verdict and its reason from recorded events alone. Without a finding, the run's monitor must have read all
+    rows of its `attempts`. Monitors of an earlier version did not record that; `config` returns the run's settings,
+    which show whether one was on.
+    """
+    if not findings and not (attempts and was_watched(events, attempts)):
+        own = config().get("rlvitals")
+        if not (isinstance(own, Mapping) and own.get("monitor") is True):
+            return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
+    return verdict_of(findings, rows, last_step)
+
+
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
     """Warnings and criticals, the most severe first, then in the order they were raised."""
     grave = [finding for finding in findings if finding.severity != "info"]
     return sorted(grave, key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def worst_of_alarms(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe finding of each alarm, without remarks, the most severe first."""
+    found: dict[str, Finding] = {}
+    for finding in by_gravity(findings):
+        found.setdefault(finding.alarm, finding)
+    return list(found.values())
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
@@ -217,23 +249,12 @@ def is_standing(finding: Finding) -> bool:
 
 def counted(findings: list[Finding]) -> str:
     """The number of alarms, each counted at its highest severity, and the earliest of the most severe."""
-    most_severe: dict[str, Finding] = {}
-    for finding in findings:
-        most_severe.setdefault(finding.alarm, finding)
-    criticals = [finding for finding in most_severe.values() if finding.severity == "critical"]
+    most_severe = worst_of_alarms(findings)
+    criticals = [finding for finding in most_severe if finding.severity == "critical"]
     warnings = len(most_severe) - len(criticals)
     parts = [plural(len(criticals), "critical finding")] if criticals else []
     parts += [plural(warnings, "warning")] if warnings else []
-    first = min(criticals or most_severe.values(), key=lambda finding: finding.step)
-    over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
+    first = min(criticals or most_severe, key=lambda finding: finding.step)
+    over = "" if any(map(is_standing, findings)) else "; all recovered"
     what = first.kind.replace("_", " ") + (f" of {first.slice}" if first.slice else "")
     return f"{', '.join(parts)}; first: {what}, since step {first.onset_step}{over}"
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun.
-
-    >>> plural(1, "row"), plural(2000, "row")
-    ('1 row', '2,000 rows')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

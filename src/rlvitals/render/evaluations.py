@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.numbers import number
+from rlvitals.render.numbers import is_number, number
+from rlvitals.render.screen import ruled_table
+from rlvitals.render.tables import letters_of
 
 SHOWN_FIELDS = 8
 """Columns besides `step` for evaluations without an agent's statistics."""
@@ -63,7 +64,7 @@ def trend_line(stats: Mapping[str, Any]) -> str:
     accuracy: Any = stats.get("accuracy")
     total = _whole(stats.get("total_samples"))
     found, read = _whole(stats.get("found_correct_email")), _whole(stats.get("read_correct_email"))
-    share = f"{accuracy * 100:5.1f}" if _is_number(accuracy) else "    -"
+    share = f"{accuracy * 100:5.1f}" if is_number(accuracy) else "    -"
     return (
         f"Step {stats['step']:4d}: Acc={share}%, "
         f"Found={found}/{total}, Read={read}/{total}, Repeats={_whole(stats.get('total_repeated_searches'))}"
@@ -104,17 +105,17 @@ def _ends(run: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _plain_table(listed: list[dict[str, Any]]) -> Table:
-    names = list(dict.fromkeys(name for stats in listed for name, value in stats.items() if _is_number(value)))
+    names = list(dict.fromkeys(name for stats in listed for name, value in stats.items() if is_number(value)))
     names = ["step", *[name for name in names if name != "step"][:SHOWN_FIELDS]]
-    table = _table(names)
+    table = ruled_table(*names, right=range(len(names)))
     for stats in listed:
-        table.add_row(*[number(value) if _is_number(value := stats.get(name)) else "-" for name in names])
+        table.add_row(*[number(value) if is_number(value := stats.get(name)) else "-" for name in names])
     return table
 
 
 def _many(facts: Mapping[str, Any]) -> Iterator[RenderableType]:
     runs, metric = facts["runs"], facts["metric"]
-    letters = [chr(ord("A") + place) if place < 26 else f"R{place}" for place in range(len(runs))]
+    letters = letters_of(runs)
     for letter, run in zip(letters, runs, strict=True):
         yield Text.assemble((f"{letter}  ", "bold"), f"{run['name']}  {run['path']}")
     is_single = all(len(run["evaluations"]) == 1 for run in runs)
@@ -129,7 +130,7 @@ def _many(facts: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) -> Table:
     """One metric of several runs, a row for every step."""
-    table = _table(["step", *letters])
+    table = ruled_table("step", *letters, right=range(len(letters) + 1))
     by_step = [{stats["step"]: stats.get(metric) for stats in run["evaluations"]} for run in runs]
     for step in sorted({step for each in by_step for step in each}):
         table.add_row(str(step), *[_cell(metric, each.get(step)) for each in by_step])
@@ -138,16 +139,15 @@ def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) ->
 
 def _fields_table(letters: list[str], runs: list[dict[str, Any]]) -> Table:
     """Runs with one evaluation each, as checkpoints have: a row for every number."""
-    table = _table(["", *letters])
-    table.columns[0].justify = "left"
+    table = ruled_table("", *letters, right=range(1, len(letters) + 1))
     single = [run["evaluations"][0] for run in runs]
-    for name in dict.fromkeys(name for stats in single for name, value in stats.items() if _is_number(value)):
+    for name in dict.fromkeys(name for stats in single for name, value in stats.items() if is_number(value)):
         table.add_row(Text(name), *[_cell(name, stats.get(name)) for stats in single])
     return table
 
 
 def _cell(metric: str, value: Any) -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return "-"
     return f"{value:.1%}" if metric == "accuracy" else number(value)
 
@@ -157,16 +157,5 @@ def _problems(run: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"  * {sentence}", style="yellow")
 
 
-def _table(names: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in names:
-        table.add_column(Text(name), justify="right", overflow="fold")
-    return table
-
-
 def _whole(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -15,13 +15,12 @@ from rlvitals.records import Count, Time
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import open_descriptor, read_json, replace_file, sync_folder
-from rlvitals.store.layout import Followed, Forwarded, RunDir, Stream
+from rlvitals.store.layout import STREAMS, Followed, Forwarded, RunDir
 
 State = Literal["waiting", "following", "failing", "done"]
 """waiting: not opened yet. following: rows are forwarded. failing: the last attempt raised an error. done: the run has
 ended and the tracker has everything."""
 
-STREAMS: tuple[Stream, Stream] = ("train", "eval")
 FORWARDED: tuple[Forwarded, ...] = (*STREAMS, "system")
 FOLLOWED: tuple[Followed, ...] = (*FORWARDED, "findings")
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from rlvitals.contract import AskedFacts, CitedFacts, Findings, TakenFacts, TracedLine, finding_facts
 from rlvitals.documentation import rule_address
-from rlvitals.health.history import History, verdict_of, was_watched
+from rlvitals.health.history import NOT_MONITORED, History, verdict_of, was_watched
 from rlvitals.records import Finding, Verdict
 from rlvitals.render.evidence import evidence
 from rlvitals.store.rollout_forms import plain
@@ -41,8 +41,6 @@ NAMING_ROWS = 100
 
 MOST_LISTED = 500
 """Findings that are listed, the newest ones, because an alarm may return any number of times."""
-
-NOT_MONITORED = "not monitored during training"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlvitals.render.numbers import number
 
-Trend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
+EpochTrend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
 
 SURE = 2.0
 """Standard errors that a difference must exceed to be more than noise."""
@@ -41,7 +41,7 @@ it, the run has learned nothing.
 class TrendVerdict(NamedTuple):
     """The verdict and one sentence with the reason."""
 
-    verdict: Trend
+    verdict: EpochTrend
     why: str
 
 

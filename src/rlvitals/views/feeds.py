@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from rlvitals.importers import Growth, LogTail
 from rlvitals.records import HealthEvent, Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import event_of
-from rlvitals.store.layout import Forwarded, RunDir, as_named
+from rlvitals.store.layout import STREAMS, Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.discovery import is_dump, is_joined, is_run, parts_of
@@ -32,13 +32,12 @@ from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
 
-STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
 
 PAUSE = 10
 """A training of several processes is read again after this many times the duration of the last read."""
 
-Rows = dict[Forwarded, list[Row]]
+RowsByLog = dict[Forwarded, list[Row]]
 """Rows by log."""
 
 
@@ -55,33 +54,35 @@ class News:
     """Events of the run's own clock and epochs."""
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """A source of rows that is still growing."""
 
-    rows: int | None
+    rows: int | None = None
     """Training rows of the living line so far; None for a log, whose judge counts them."""
-    is_watched: bool
+    is_watched = False
     """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
 
     @property
     def logged_names(self) -> Mapping[str, str]:
         """For each metric that only its log marks as held out: the name under which it was logged."""
-        ...
+        return {}
 
-    def poll(self) -> News: ...
+    @abstractmethod
+    def poll(self) -> News:
+        """What has come since the last poll."""
 
+    @abstractmethod
     def flush(self) -> News:
         """The rows that were held back at the end: a row whose step may continue, and an incomplete last line."""
-        ...
 
+    @abstractmethod
     def source(self) -> RowSource:
         """What is known of the source so far. Its rows come with the polls."""
-        ...
 
     @property
     def ending(self) -> str:
-        """Why no more rows will come; empty if more may come."""
-        ...
+        """Why no more rows will come; empty if more may come, as for a log, which has no end marker."""
+        return ""
 
 
 def open_feed(path: Path) -> Feed:
@@ -95,13 +96,8 @@ def open_feed(path: Path) -> Feed:
     return DumpFeed(path) if path.is_dir() and is_dump(path) else LogFeed(path)
 
 
-class LogFeed:
-    """A foreign log. It never ends, because logs have no end marker."""
-
-    ending = ""
-    rows: int | None = None
-    is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
+class LogFeed(Feed):
+    """A foreign log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -135,13 +131,8 @@ class LogFeed:
         )
 
 
-class DumpFeed:
-    """A dump of rollouts without a log: the mean reward of each step. It never ends, as a log does not."""
-
-    ending = ""
-    rows: int | None = None
-    is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
+class DumpFeed(Feed):
+    """A dump of rollouts without a log: the mean reward of each step."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -170,15 +161,13 @@ class DumpFeed:
         return splits_of(self._path)[0]
 
 
-class JoinedFeed:
+class JoinedFeed(Feed):
     """A training whose processes record a run each. A step's row is returned after every running process has logged
     this step or a later one.
     """
 
-    rows: int | None = None
     is_watched = True
     """The run of each process has a separate clock. Its findings come with the events."""
-    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -233,7 +222,7 @@ def _complete(view: JoinedView) -> list[Fields]:
     return [row for row in view.log.rows if row["step"] <= until]
 
 
-class RunFeed:
+class RunFeed(Feed):
     """A recorded run. Its rows are those of the living line."""
 
     def __init__(self, path: Path) -> None:
@@ -248,7 +237,7 @@ class RunFeed:
         self._attempt = 0
         self._lineage: Lineage | None = None
         self.is_watched = False
-        self.rows: int | None = 0
+        self.rows = 0
         self._has_sent_stop = False
 
     @property
@@ -302,7 +291,7 @@ class RunFeed:
         self.rows = (self.rows or 0) + len(new["train"])
         return News(self._read(new), before, self._new_events())
 
-    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
+    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: RowsByLog) -> tuple[list[Fields], RowsByLog]:
         """All living rows after a resume: those that were known, as the monitor reads them, and the new ones."""
         old = {log: rows_between(tail.path, 0, ends_before[log]) for log, tail in self._tails.items()}
         living = self._living({log: old[log] + new[log] for log in LOGS})
@@ -313,10 +302,10 @@ class RunFeed:
         before = self._read(known)
         return before, {log: [row for row in living[log] if id(row) in fresh] for log in LOGS}
 
-    def _read(self, rows: Rows) -> list[Fields]:
+    def _read(self, rows: RowsByLog) -> list[Fields]:
         return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self._reader))
 
-    def _living(self, rows: Rows) -> Rows:
+    def _living(self, rows: RowsByLog) -> RowsByLog:
         places = {log: _places(rows[log]) for log in LOGS}
         self._lineage = lineage = trace(read_attempts(self._dir), places["train"], places["eval"])
         return {

@@ -14,6 +14,7 @@ from rlvitals.health.monitor import Monitor
 from rlvitals.health.rows import Fields, is_training_row
 from rlvitals.records import Finding, HealthEvent
 from rlvitals.store.lines import as_float
+from rlvitals.views.thinning import plain_number
 
 MAX_BUCKETS = 240
 """Maximum buckets of one series. When they are full, neighbours are joined."""
@@ -91,8 +92,8 @@ class Trace:
             "nonfinite": self.nonfinite,
             "rows": list(self.points),
             "steps": list(self.steps),
-            "low": [_or_none(value) for value in self.lows],
-            "high": [_or_none(value) for value in self.highs],
+            "low": [plain_number(value) for value in self.lows],
+            "high": [plain_number(value) for value in self.highs],
         }
 
 
@@ -177,7 +178,3 @@ class Judge:
 
 def _nan_min(one: float, other: float) -> float:
     return other if math.isnan(one) else one if math.isnan(other) else min(one, other)
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -31,7 +31,7 @@ from rlvitals.store.distributions import Logged, read_distributions
 from rlvitals.store.findings import read_events
 from rlvitals.store.images import Image, read_images
 from rlvitals.store.index import Columns, open_columns
-from rlvitals.store.layout import RunDir, Stream, as_named, has_bytes
+from rlvitals.store.layout import STREAMS, RunDir, Stream, as_named, has_bytes
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder, status_now
 from rlvitals.store.process import is_alive
@@ -538,9 +538,8 @@ class StoredRun:
     @cached_property
     def _logs(self) -> list[tuple[Stream, int]]:
         """All log files of the run, those of rank 0 first."""
-        streams: tuple[Stream, Stream] = ("train", "eval")
-        own = [(stream, 0) for stream in streams]
-        return own + [(stream, rank) for stream in streams for rank in self._dir.rank_numbers(stream)]
+        own = [(stream, 0) for stream in STREAMS]
+        return own + [(stream, rank) for stream in STREAMS for rank in self._dir.rank_numbers(stream)]
 
     def _stream_of(self, name: str) -> Stream:
         return next((stream for stream, rank in self._logs if self._columns(stream, rank).has(name)), "train")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from rlvitals.health.history import History
 from rlvitals.records import Row
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import diagnose_quickly
+from rlvitals.views.headlines import last_sign, lasted
 from rlvitals.views.hindsight import Neighbours, hindsight
 from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
@@ -21,6 +21,7 @@ LAST_FINDINGS = 5
 def headline(view: RunView) -> dict[str, Any]:
     """One run as a line of a list. `note` describes problems with its files."""
     info = view.info
+    updated = last_sign(info, view.last_rows(1))
     judged = diagnose_quickly(view)
     facts = {
         "name": view.name,
@@ -31,8 +32,8 @@ def headline(view: RunView) -> dict[str, Any]:
         "total_steps": info.total_steps,
         "rows": view.rows,
         "attempts": max(len(view.attempts), 1),
-        "updated": _updated(view),
-        "seconds": lasted(view),
+        "updated": updated,
+        "seconds": lasted(info, updated),
         "verdict": judged.verdict,
         "reason": judged.reason,
         "is_stopped": view.stop is not None,
@@ -90,11 +91,6 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
     }
 
 
-def lasted(view: RunView) -> float:
-    """Seconds from a run's start to its end, or to its last sign of life."""
-    return round(max(0.0, (view.info.ended or _updated(view)) - view.info.created), 3)
-
-
 def _changes(view: RunView) -> dict[str, str]:
     """How each vital sign has changed, as text."""
     texts = {}
@@ -103,12 +99,6 @@ def _changes(view: RunView) -> dict[str, str]:
         if moved := change(steps, values, meaning.metric.direction if meaning else "none"):
             texts[name] = moved["told"]
     return texts
-
-
-def _updated(view: RunView) -> float:
-    rows = view.last_rows(1)
-    stamps = [view.info.updated, *(row.timestamp for row in rows if row.timestamp == row.timestamp)]
-    return min(max(stamps), time.time())
 
 
 def _row(row: Row) -> dict[str, Any]:
