@@ -27,7 +27,7 @@ from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
 from rlvitals.health.history import History, by_gravity, recovery, verdict_of
-from rlvitals.health.rows import Fields, RowReader, is_training_row, rows_of_run
+from rlvitals.health.rows import Fields, RowReader, is_set_back, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
     Answer,
@@ -141,7 +141,6 @@ class LiveMonitor:
         self._asks = PendingAsks(run_dir)
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         self._step = 0
-        self._training_rows = 0
         self._problems_reported = 0
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
@@ -164,7 +163,7 @@ class LiveMonitor:
         if not self._has_started and not self.is_on:
             return "cannot judge", "the run is not monitored"
         findings = self.findings
-        return verdict_of(findings, self._training_rows, self._step if self._training_rows else None)
+        return verdict_of(findings, self._reader.rows, self._reader.last_step)
 
     def look(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream = "train") -> None:
         """Judge a row as it was written, or add it to the backlog. The caller holds the run's lock."""
@@ -313,7 +312,7 @@ class LiveMonitor:
         with self._lock:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
                 self._guarded(lambda: self._look_at(self._reader.flush()))
-                if self._training_rows:
+                if self._reader.rows:
                     self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
         self._write()
@@ -362,7 +361,6 @@ class LiveMonitor:
         monitor = self._monitor or self._open_monitor()
         for row in rows:
             self._step = row["step"]
-            self._training_rows += is_training_row(row)
             monitor.update(row)
             if monitor.events or self._policy is not None:
                 self._take(monitor.events, row.get("timestamp", time.time()))
@@ -434,23 +432,24 @@ class LiveMonitor:
         events = read_events(self._dir)
         is_ghost = past.lineage.is_abandoned
         known = [event for event in events if not is_ghost(event.attempt, event.step)]
+        streams: tuple[Stream, ...] = ("train", "eval")
+        set_back = is_set_back(*((row.timestamp for row in past.rows(stream)) for stream in streams))
         logs = (past.rows("train"), past.rows("eval"), past.rows("system"))
-        for row in rows_of_run(*logs, reader=self._reader):
+        for row in rows_of_run(*logs, reader=self._reader, is_set_back=set_back):
             self._step = row["step"]
-            self._training_rows += is_training_row(row)
             monitor.update(row)
             time.sleep(0)  # a training loop that waits for the interpreter gets it at once, not after 5 ms
         standing = [finding for finding in monitor.findings if finding.recovered_step is None]
         before = History(event for event in known if event.seen_in == "rows")
-        recorded = before.standing
+        recorded = {(found.alarm, found.severity) for found in before.findings if found.recovered_step is None}
         if self._policy is not None:
             self._policy.stand(standing)
             self._policy.recall(events, past.lineage.cuts)
         # Alarms that were not recorded (the monitor was off, or the process died after the row) are reported now.
         missed = [
-            HealthEvent("escalated" if finding.alarm in recorded else "raised", finding.step, finding=finding)
+            HealthEvent("escalated" if finding.alarm in before.standing else "raised", finding.step, finding=finding)
             for finding in standing
-            if recorded.get(finding.alarm) != finding.severity
+            if (finding.alarm, finding.severity) not in recorded
         ]
         in_alarm = {finding.alarm for finding in standing}
         missed += [recovery(finding, self._step) for finding in before.open if finding.alarm not in in_alarm]

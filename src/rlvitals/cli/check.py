@@ -221,12 +221,12 @@ class _Watch:
         self._take(self._feed.poll(), aloud=False)
         self._greet()
         while True:
+            if not self._judge.points:
+                self._feed = open_feed(self._path, self._feed)
             ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
             news = self._feed.poll()
-            if not self._judge.points and not news.rows:
-                self._feed = open_feed(self._path)  # the path may have become a run
             self._take(news, aloud=True)
-            if not self._feed.is_watched:  # the run's own clock reports missing rows
+            if not ending and not self._feed.is_watched:  # the run's own clock reports missing rows
                 self._announce(self._judge.tick(time.time()))
             self._reactions.tend()
             idle = time.monotonic() - self._last_row_at
@@ -242,10 +242,6 @@ class _Watch:
         self._clear_status()
         self._reactions.end()
         warn(f"{why}; the verdict:")
-
-    @property
-    def _rows(self) -> int:
-        return self._judge.training_rows if self._feed.rows is None else self._feed.rows
 
     def report(self) -> Report:
         return report_on(self._judge, self._feed.source())
@@ -306,7 +302,7 @@ class _Watch:
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self._judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = f"step {step} | {self._rows:,} rows | {of_judge(judge).verdict} | last row {duration(idle)} ago"
+            text = f"step {step} | {self._feed.reader.rows:,} rows | {of_judge(judge, self._feed.reader).verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

@@ -94,7 +94,7 @@ class Watched:
     @property
     def rows(self) -> int:
         """Training rows of the living line: the number that every list and page shows."""
-        return self._judge.training_rows if self._feed.rows is None else self._feed.rows
+        return self._feed.reader.rows
 
     @property
     def algorithm(self) -> str | None:
@@ -117,13 +117,13 @@ class Watched:
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            both = self._feed.logged_names  # one of these in `_traces`: training logs the metric too
+            both = self._feed.reader.logged_names  # one of these in `_traces`: training logs the metric too
             return self.reader.vital_signs([name for name in self._traces if name not in both])
 
     @property
     def diagnosis(self) -> Diagnosis:
         with self.lock:
-            return of_judge(self._judge)
+            return of_judge(self._judge, self._feed.reader)
 
     @property
     def findings(self) -> list[Finding]:
@@ -156,7 +156,7 @@ class Watched:
     def tiles(self) -> list[Tile]:
         """The current state of the vital signs."""
         with self.lock:
-            standing = standing_findings(of_judge(self._judge))
+            standing = standing_findings(self.diagnosis)
             groups = self.reader.slices(list(self._traces))
             facts_of = slice_facts(groups, self.reader)
             return [self._tile(name, standing, slices_of(name, groups, facts_of)) for name in self.vital_names]
@@ -186,10 +186,10 @@ class Watched:
     def poll(self) -> bool:
         """Read and judge new rows. Returns whether anything changed. `problem` gives the reason if reading failed."""
         try:
+            if not self._judge.points and self._waiting is None:
+                self._feed = open_feed(self.path, self._feed)
             ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
             news = self._waiting = self._waiting or self._feed.poll()
-            if not self._judge.points and not news.rows:
-                self._feed = open_feed(self.path)  # the path may have become a run
             is_new = news.before is not None or (bool(news.rows) and not self._judge.points)
             source = self._feed.source() if is_new else None
         except (RlvitalsError, OSError) as error:
@@ -262,7 +262,7 @@ class Watched:
 
     def _shown_name(self, name: str) -> str:
         """The logged name of a metric; for a held-out metric that training logs too, its held-out name."""
-        logged = self._feed.logged_names.get(name)
+        logged = self._feed.reader.logged_names.get(name)
         if logged is not None and (logged in self._evaluated_only or logged not in self._traces):
             self._evaluated_only.add(logged)
             return logged
@@ -273,7 +273,7 @@ class Watched:
 
     def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]
-        band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
+        band = self.band(name, catalog.stage_at(self._feed.reader.last_step, self.total_steps))
         meaning = self.reader.meaning(name, evaluated=name in self._evaluated_only)
         direction = meaning.metric.direction if meaning else "none"
         status = status_of(name, standing, members, evaluated=name in self._evaluated_only)

@@ -20,7 +20,7 @@ from rlvitals.records import Finding, Verdict
 from rlvitals.render.evidence import evidence
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
-from rlvitals.views.judge import Judge
+from rlvitals.views.judge import Counted, Judge
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record
 from rlvitals.views.sources import judge_source, new_monitor, source_of
@@ -69,7 +69,9 @@ def diagnose(view: StoredRun, pause: Callable[[], None] | None = None) -> Diagno
         size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
         return Diagnosis("cannot judge", f"{NOT_MONITORED}, and {size} take long: run 'rlvitals check'", [])
     source = source_of(view)
-    return of_judge(judge_source(source if pause is None else replace(source, rows=_paused(source.rows, pause))))
+    if pause is not None:
+        source = replace(source, rows=_paused(source.rows, pause))
+    return of_judge(judge_source(source), view)
 
 
 def _paused(rows: Iterable[dict[str, Any]], pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
@@ -97,10 +99,10 @@ def recorded(view: StoredRun) -> Diagnosis:
     return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
 
 
-def of_judge(judge: Judge) -> Diagnosis:
-    """The diagnosis after the rows that a judge has read so far."""
+def of_judge(judge: Judge, counted: Counted) -> Diagnosis:
+    """The diagnosis after the rows that a judge has read so far. `counted` are these rows as they were logged."""
     findings = judge.history.findings
-    verdict, reason = verdict_of(findings, judge.training_rows, judge.last_step)
+    verdict, reason = verdict_of(findings, counted.rows, counted.last_step)
     if verdict == "healthy" and not judge.monitor.case.signals:
         verdict, reason = "cannot judge", "none of its metrics is one that a rule reads"
     return Diagnosis(verdict, reason, findings)

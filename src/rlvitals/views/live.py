@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import GONE
-from rlvitals.health.rows import Fields, RowReader, rows_of_log, rows_of_run
+from rlvitals.health.rows import Fields, RowReader, is_set_back, rows_of_log, rows_of_run
 from rlvitals.importers import Growth, LogTail
 from rlvitals.records import HealthEvent, Row
 from rlvitals.store.cards import read_attempts
@@ -58,15 +58,10 @@ class News:
 class Feed(Protocol):
     """A source of rows that is still growing."""
 
-    rows: int | None
-    """Training rows of the living line so far; None for a log, whose judge counts them."""
+    reader: RowReader
+    """Reads its rows, and counts those of the living line so far."""
     is_watched: bool
     """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
-
-    @property
-    def logged_names(self) -> Mapping[str, str]:
-        """For each metric that only its log marks as held out: the name under which it was logged."""
-        ...
 
     def poll(self) -> News: ...
 
@@ -84,44 +79,48 @@ class Feed(Protocol):
         ...
 
 
-def open_feed(path: Path) -> Feed:
+def open_feed(path: Path, before: Feed | None = None) -> Feed:
     """Open a run's directory, a training whose processes record a run each, a dump of rollouts or a foreign log. The
-    path need not exist yet.
+    path need not exist yet. `before` is returned if it is already of the right kind: while it has no rows, a path may
+    still become a run.
     """
+    kind = _feed_for(path)
+    return before if isinstance(before, kind) else kind(path)
+
+
+def _feed_for(path: Path) -> type[RunFeed | JoinedFeed | DumpFeed | LogFeed]:
     if is_run(path):
-        return RunFeed(path)
+        return RunFeed
     if is_joined(path):
-        return JoinedFeed(path)
-    return DumpFeed(path) if path.is_dir() and is_dump(path) else LogFeed(path)
+        return JoinedFeed
+    return DumpFeed if path.is_dir() and is_dump(path) else LogFeed
 
 
 class LogFeed:
     """A foreign log. It never ends, because logs have no end marker."""
 
     ending = ""
-    rows: int | None = None
     is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tail = LogTail(path)
-        self._reader = RowReader()
+        self.reader = RowReader()
 
     def poll(self) -> News:
         return self._news(self._tail.poll())
 
     def flush(self) -> News:
         news = self._news(self._tail.finish())
-        news.rows += self._reader.flush()
+        news.rows += self.reader.flush()
         return news
 
     def _news(self, growth: Growth) -> News:
         before = None
         if growth.before is not None:
-            self._reader = RowReader()
-            before = list(rows_of_log(growth.before, self._reader))
-        return News(list(rows_of_log(growth.rows, self._reader)), before)
+            self.reader = RowReader()
+            before = list(rows_of_log(growth.before, self.reader))
+        return News(list(rows_of_log(growth.rows, self.reader)), before)
 
     def source(self) -> RowSource:
         config = self._tail.config
@@ -132,34 +131,50 @@ class LogFeed:
             total_steps=planned_steps(config),
             config=by_last_name(config),
             notes=list(self._tail.notes),
+            counted=self.reader,
         )
+
+
+class _ReadAgain:
+    """A log that is read as a whole each time."""
+
+    def __init__(self) -> None:
+        self.reader = RowReader()
+        self._known: list[Fields] = []
+
+    def news(self, logged: Sequence[Fields]) -> News:
+        """The rows added since the last call, or all of them if an earlier one has changed."""
+        known, self._known = self._known, list(logged)
+        if logged[: len(known)] == known:
+            return News(list(rows_of_log(logged[len(known) :], self.reader)))
+        self.reader = RowReader()
+        return News(before=list(rows_of_log(logged, self.reader)))
 
 
 class DumpFeed:
     """A dump of rollouts without a log: the mean reward of each step. It never ends, as a log does not."""
 
     ending = ""
-    rows: int | None = None
     is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._state: object = None
-        self._rows: list[Fields] = []
+        self._logged = _ReadAgain()
+
+    @property
+    def reader(self) -> RowReader:
+        return self._logged.reader
 
     def poll(self) -> News:
         rollouts = DumpedRollouts(self._path, self._split)
         if rollouts.state == self._state:
             return News()
         self._state = rollouts.state
-        known, self._rows = self._rows, list(rows_of_log(reward_rows(rollouts)))
-        if self._rows[: len(known)] == known:
-            return News(self._rows[len(known) :])
-        return News(before=self._rows)  # a known step has got more rollouts
+        return self._logged.news(reward_rows(rollouts))
 
     def flush(self) -> News:
-        return News()
+        return News(self.reader.flush())
 
     def source(self) -> RowSource:
         return source_of_log(DumpView(self._path, self._split).log)
@@ -175,17 +190,19 @@ class JoinedFeed:
     this step or a later one.
     """
 
-    rows: int | None = None
     is_watched = True
     """The run of each process has a separate clock. Its findings come with the events."""
-    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._state: object = None
-        self._rows: list[Fields] = []
+        self._logged = _ReadAgain()
         self._events = 0
         self._again = 0.0
+
+    @property
+    def reader(self) -> RowReader:
+        return self._logged.reader
 
     def poll(self) -> News:
         state = [run_state(part) for part in parts_of(self._path)]
@@ -202,15 +219,17 @@ class JoinedFeed:
     def flush(self) -> News:
         """Includes the steps that only one process has logged."""
         view = JoinedView(self._path)
-        return self._news(view, view.log.rows)
+        news = self._news(view, view.log.rows)
+        news.rows += self.reader.flush()
+        return news
 
     def _news(self, view: JoinedView, logged: list[Fields]) -> News:
         source = source_of(view)
         events = [event for event in source.recorded if event.seen_in != "rows"]
-        known, self._rows = self._rows, list(rows_of_log(logged))
-        is_same = self._rows[: len(known)] == known
-        new, self._events = events[self._events if is_same else 0 :], len(events)
-        return News(self._rows[len(known) :], events=new) if is_same else News(before=self._rows, events=new)
+        news = self._logged.news(logged)
+        news.events = events[self._events if news.before is None else 0 :]
+        self._events = len(events)
+        return news
 
     def source(self) -> RowSource:
         return source_of(JoinedView(self._path))
@@ -242,13 +261,12 @@ class RunFeed:
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = RowReader()
+        self.reader = RowReader()
         self._tails = {log: RowTail(self._dir.log(log)) for log in LOGS}
         self._health = RowTail(self._dir.findings)
         self._attempt = 0
         self._lineage: Lineage | None = None
         self.is_watched = False
-        self.rows: int | None = 0
         self._has_sent_stop = False
 
     @property
@@ -264,7 +282,7 @@ class RunFeed:
         return source_of_run(self._view())
 
     def flush(self) -> News:
-        return News(self._reader.flush(), events=self._stop())
+        return News(self.reader.flush(), events=self._stop())
 
     def _stop(self) -> list[HealthEvent]:
         """The event that the run's process has exited, returned once."""
@@ -277,10 +295,6 @@ class RunFeed:
 
     def _view(self) -> RunView:
         return open_run(as_named(self._named, self._dir.root))
-
-    @property
-    def logged_names(self) -> Mapping[str, str]:
-        return self._reader.logged_names
 
     def poll(self) -> News:
         is_other = any(tail.has_shrunk for tail in self._tails.values())  # overwritten by another run
@@ -299,7 +313,6 @@ class RunFeed:
         elif self._lineage is not None:
             gone = self._lineage.is_ghost(*_places(new["system"]))
             new["system"] = [row for row, is_gone in zip(new["system"], gone, strict=True) if not is_gone]
-        self.rows = (self.rows or 0) + len(new["train"])
         return News(self._read(new), before, self._new_events())
 
     def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
@@ -307,14 +320,14 @@ class RunFeed:
         old = {log: rows_between(tail.path, 0, ends_before[log]) for log, tail in self._tails.items()}
         living = self._living({log: old[log] + new[log] for log in LOGS})
         fresh = {id(row) for rows in new.values() for row in rows}
-        self._reader = RowReader()
+        self.reader = RowReader()
         known = {log: [row for row in living[log] if id(row) not in fresh] for log in LOGS}
-        self.rows = len(known["train"])
         before = self._read(known)
         return before, {log: [row for row in living[log] if id(row) in fresh] for log in LOGS}
 
     def _read(self, rows: Rows) -> list[Fields]:
-        return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self._reader))
+        set_back = is_set_back(*([row.timestamp for row in rows[stream]] for stream in STREAMS))
+        return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self.reader, is_set_back=set_back))
 
     def _living(self, rows: Rows) -> Rows:
         places = {log: _places(rows[log]) for log in LOGS}

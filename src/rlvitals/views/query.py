@@ -191,6 +191,12 @@ class StoredRun:
         return int(steps.max()) if len(steps) else None
 
     @property
+    def is_set_back(self) -> bool:
+        """Whether the clock was set back between two rows of the living line."""
+        logs = [self._columns(stream).timestamps[~self._ghosts(stream)] for stream, rank in self._logs if rank == 0]
+        return any(bool((np.diff(times[np.isfinite(times)]) < 0).any()) for times in logs)
+
+    @property
     def trackers(self) -> list[TrackerFacts]:
         """The progress of each tracker: name, state, rows sent, rows behind, the error and its time."""
         return [

@@ -207,11 +207,9 @@ def _feed_judges(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Seq
 
 
 def _verdict(narrow: _Narrow, judge: Judge, source: RowSource) -> SliceVerdict:
-    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[], view=None, log=None))
+    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[], view=None, log=None, counted=judge))
     own = [found for found in report.findings if narrow.own.intersection(found.metrics)]
-    verdict = (
-        "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.training_rows)[0]
-    )
+    verdict = "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.rows)[0]
     return SliceVerdict(narrow.label, verdict, own, _last_score(judge.monitor.case, narrow.own))
 
 
