@@ -56,6 +56,7 @@ from rlvitals.store.reader import last_row
 from rlvitals.terminal import logger
 
 if TYPE_CHECKING:
+    from rlvitals.catalog import Reader
     from rlvitals.health.actions import Policy
     from rlvitals.health.monitor import Monitor
     from rlvitals.health.notify import Notifier
@@ -118,7 +119,7 @@ class LiveMonitor:
         """`append` writes a line to `logs/findings.jsonl`; if it returns False, the line is tried again later. `lock`
         is the run's own lock: callers of `look` and `tick` hold it.
         """
-        self.is_on = settings.monitor and rank == 0
+        self.is_on = self._is_meant_to_be_on = settings.monitor and rank == 0
         """False: calling `look` does nothing."""
         self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
         self._rank, self._lock, self._append = rank, lock, append
@@ -128,7 +129,8 @@ class LiveMonitor:
         self._reader = RowReader()
         self._monitor: Monitor | None = None
         self._has_started = False
-        self._is_announced = False
+        self._reads_metrics: bool | None = None
+        """Whether a rule reads one of the run's metrics, as it was recorded last. None: nothing was recorded yet."""
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
         self._notices = Notices(settings.display, str(run_dir.root))
@@ -160,10 +162,22 @@ class LiveMonitor:
     @property
     def verdict(self) -> tuple[Verdict, str]:
         """The verdict on the run, and its reason."""
-        if not self._has_started and not self.is_on:
+        if not self._has_started and not self._is_meant_to_be_on:
             return "cannot judge", "the run is not monitored"
+        if not self._has_started and self._attempt.number > 1:
+            return "cannot judge", "no row was logged since the run was resumed"
         findings = self.findings
-        return verdict_of(findings, self._reader.rows, self._reader.last_step)
+        reads_metrics = self._reads_metrics is not False
+        return verdict_of(findings, self._reader.rows, self._reader.last_step, reads_metrics=reads_metrics)
+
+    @property
+    def names(self) -> Reader:
+        """Reads the run's names as the monitor does, or by the run's settings if it is not monitored."""
+        from rlvitals import catalog
+
+        if self._monitor is not None:
+            return self._monitor.case.reader
+        return catalog.reader(self._info.framework, self._info.algorithm)
 
     def look(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream = "train") -> None:
         """Judge a row as it was written, or add it to the backlog. The caller holds the run's lock."""
@@ -311,7 +325,7 @@ class LiveMonitor:
         self.settle()
         with self._lock:
             if self.is_on and self._backlog is None and os.getpid() == self._pid:
-                self._guarded(lambda: self._look_at(self._reader.flush()))
+                self._guarded(lambda: self._look_at(self._reader.flush(), time.time()))
                 if self._reader.rows:
                     self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
@@ -354,27 +368,29 @@ class LiveMonitor:
 
     def _judge(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> None:
         """Pass one row to the monitor."""
-        self._announce(now)
-        self._look_at(self._reader.take(stream, step, now, _numbers(metrics)))
+        self._look_at(self._reader.take(stream, step, now, _numbers(metrics)), now)
 
-    def _look_at(self, rows: Iterable[Fields]) -> None:
+    def _look_at(self, rows: Iterable[Fields], now: float) -> None:
         monitor = self._monitor or self._open_monitor()
         for row in rows:
             self._step = row["step"]
             monitor.update(row)
+            if bool(monitor.case.signals) is not self._reads_metrics:
+                self._announce(now)
             if monitor.events or self._policy is not None:
                 self._take(monitor.events, row.get("timestamp", time.time()))
         if len(monitor.problems) != self._problems_reported:
             self._report_problems(monitor)
 
     def _announce(self, now: float) -> None:
-        """Record that this attempt is monitored; without alarms, this is the only line in its health log."""
-        if not self._is_announced:
-            self._is_announced = True
-            facts = {"is_on": True, "reads_texts": True} | (
-                {"takes_requests": True} if self._settings.actions != "advise" else {}
-            )
-            self._write(self._line("monitor", facts, now))
+        """Record that this attempt is monitored, and whether a rule reads one of its metrics. Without alarms, this is
+        the only line in its health log.
+        """
+        self._reads_metrics = self._monitor is not None and bool(self._monitor.case.signals)
+        facts: dict[str, Any] = {"is_on": True, "reads_texts": True, "reads_metrics": self._reads_metrics}
+        if self._settings.actions != "advise":
+            facts["takes_requests"] = True
+        self._write(self._line("monitor", facts, now))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Call `work`, and disable the monitor if it fails. The caller holds the run's lock."""
@@ -575,10 +591,12 @@ def _requests_in(run_dir: RunDir) -> int:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a row as it was written, including non-finite numbers."""
-    if NONFINITE not in metrics and MOMENTS not in metrics:
+    """The numbers of a row as it was written, including non-finite ones, as they are read from the log."""
+    if NONFINITE not in metrics and MOMENTS not in metrics and str not in map(type, metrics.values()):
         return metrics
-    plain = {name: value for name, value in metrics.items() if not name.startswith("_")}
+    plain = {
+        name: value for name, value in metrics.items() if name not in (NONFINITE, MOMENTS) and type(value) is not str
+    }
     return plain | read_nonfinite(metrics.get(NONFINITE, ""))
 
 

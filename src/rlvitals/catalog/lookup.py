@@ -73,6 +73,31 @@ class Recognised(NamedTuple):
     algorithm: str | None
 
 
+RECOGNISED_ROWS = 3
+"""The first rows of a run, whose names show its framework and algorithm. The monitor cannot wait for more."""
+
+_PLACES = frozenset({"step", "timestamp", "attempt"})
+
+
+class Recogniser:
+    """Recognises the framework and the algorithm of a run from all names of its first rows."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._names: dict[str, None] = {}
+        self._rows = 0
+        self.found = Recognised(None, None)
+
+    def take(self, names: Iterable[str]) -> Recognised:
+        """Take the names of the next row; names of a row after the first RECOGNISED_ROWS are ignored."""
+        self._rows += 1
+        if self._rows <= RECOGNISED_ROWS:
+            self._names.update((name, None) for name in names if name not in _PLACES)
+            found = self._catalog.recognise(self._names)
+            self.found = found if any(found) else self.found
+        return self.found
+
+
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
 _REDUCER = re.compile(r"@(mean|max|min|sum|std|p50|p99)$")
 _ID_AT_K = re.compile(r"(?P<id>.+_k)/\d+(/(low|high))?")

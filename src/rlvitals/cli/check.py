@@ -302,7 +302,8 @@ class _Watch:
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self._judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = f"step {step} | {self._feed.reader.rows:,} rows | {of_judge(judge, self._feed.reader).verdict} | last row {duration(idle)} ago"
+            verdict, rows = of_judge(judge, self._feed.reader).verdict, self._feed.reader.rows
+            text = f"step {step} | {rows:,} rows | {verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

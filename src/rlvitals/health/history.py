@@ -6,7 +6,7 @@ rows now, or from `logs/findings.jsonl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
@@ -176,8 +176,20 @@ def read_texts(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     return all(attempt in states for attempt in attempts)
 
 
-def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
-    """The verdict on a run with these findings, and its reason."""
+def reads_metrics(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
+    """Whether a rule reads a metric of these attempts. So it is assumed where a monitor did not record it."""
+    states = {event.attempt: event.facts.get("reads_metrics") for event in events if event.type == "monitor"}
+    return not any(states.get(attempt) is False for attempt in attempts) or any(
+        states.get(attempt) is True for attempt in attempts
+    )
+
+
+def verdict_of(
+    findings: Iterable[Finding], rows: int, last_step: int | None = None, *, reads_metrics: bool = True
+) -> tuple[Verdict, str]:
+    """The verdict on a run with these findings, and its reason. `reads_metrics`: whether a rule reads one of its
+    metrics; otherwise nothing can be said about it.
+    """
     grave = by_gravity(findings)
     verdict = worst(grave)
     if stop := next((finding for finding in grave if finding.rule == GONE and is_standing(finding)), None):
@@ -187,8 +199,32 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
         return verdict, counted(grave)
     if rows < FEW_ROWS:
         return "cannot judge", f"{plural(rows, 'row')}: too few to say anything; {FEW_ROWS} are the least"
+    if not reads_metrics:
+        return "cannot judge", "none of its metrics is one that a rule reads"
     upto = "" if last_step is None else f" up to step {last_step:,}"
     return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
+
+
+def recorded_verdict(
+    events: Sequence[HealthEvent],
+    attempts: Iterable[int],
+    rows: int,
+    last_step: int | None,
+    *,
+    was_monitored: Callable[[], bool],
+) -> tuple[Verdict, str] | None:
+    """The verdict that a run's recorded events give, for lists, which judge no rows. None if no monitor read all rows
+    of the living attempts: the missing events could change it in any direction.
+
+    `was_monitored`: whether the run's settings ask for a monitor. Earlier versions did not record that it ran.
+    """
+    findings, living = History(events).findings, set(attempts)
+    by_earlier_version = not any(event.type == "monitor" for event in events) and (bool(findings) or was_monitored())
+    if not by_earlier_version and not (living and was_watched(events, living)):
+        findings = [finding for finding in findings if finding.rule == GONE]
+        if not findings:
+            return None
+    return verdict_of(findings, rows, last_step, reads_metrics=reads_metrics(events, living))
 
 
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:

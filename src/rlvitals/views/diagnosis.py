@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from rlvitals.contract import AskedFacts, CitedFacts, Findings, TakenFacts, TracedLine, finding_facts
 from rlvitals.documentation import rule_address
-from rlvitals.health.history import History, verdict_of, was_watched
+from rlvitals.health.history import History, reads_metrics, verdict_of, was_watched
 from rlvitals.records import Finding, Verdict
 from rlvitals.render.evidence import evidence
 from rlvitals.store.rollout_forms import plain
@@ -95,17 +95,16 @@ def is_on_record(view: StoredRun) -> bool:
 
 def recorded(view: StoredRun) -> Diagnosis:
     """The diagnosis from the recorded events."""
-    findings = History(events_on_record(view)).findings
-    return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
+    events = events_on_record(view)
+    findings, is_read = History(events).findings, reads_metrics(events, view.living_attempts)
+    return Diagnosis(*verdict_of(findings, view.rows, view.last_step, reads_metrics=is_read), findings)
 
 
 def of_judge(judge: Judge, counted: Counted) -> Diagnosis:
     """The diagnosis after the rows that a judge has read so far. `counted` are these rows as they were logged."""
     findings = judge.history.findings
-    verdict, reason = verdict_of(findings, counted.rows, counted.last_step)
-    if verdict == "healthy" and not judge.monitor.case.signals:
-        verdict, reason = "cannot judge", "none of its metrics is one that a rule reads"
-    return Diagnosis(verdict, reason, findings)
+    is_read = bool(judge.monitor.case.signals)
+    return Diagnosis(*verdict_of(findings, counted.rows, counted.last_step, reads_metrics=is_read), findings)
 
 
 def findings_answer(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool = False) -> Findings:

@@ -7,26 +7,22 @@ that was never opened is not read for a list of hundreds of runs, so its metrics
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import History, verdict_of, was_watched
+from rlvitals.health.history import recorded_verdict
 from rlvitals.records import HealthEvent, Row, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.reader import last_rows
 from rlvitals.views.diagnosis import NOT_MONITORED
 from rlvitals.views.run import RunView, open_run
@@ -34,9 +30,6 @@ from rlvitals.views.tree import STREAMS
 
 END_ROWS = 4
 """Rows that are read at either end of a log."""
-
-MOST_NAMES = 2_000
-"""Maximum names that are used to recognise a framework."""
 
 FRESH_SECONDS = 5.0
 """A running run is read again after this time, because its files do not show whether its writer is alive."""
@@ -109,16 +102,14 @@ class Headlines:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
-        names = dict.fromkeys(name for row in [*first_rows(run_dir.train_log), *ends] for name in row.numbers)
-        recognised = _recognised(tuple(names)[:MOST_NAMES])
         rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
         events, damage = view.events_and_damage()
         verdict, reason = _verdict(view, events, rows, ends)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
         return {
             "name": info.name,
-            "algorithm": info.algorithm or recognised.algorithm,
-            "framework": info.framework or recognised.framework,
+            "algorithm": view.algorithm,
+            "framework": view.framework,
             "status": view.status,
             "status_note": "; ".join([*filter(None, [view.status_note]), *damage]),
             "verdict": verdict,
@@ -172,36 +163,13 @@ def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[R
     last_step = max((row.step for row in ends), default=None)
     events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
     attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
-    findings = History(events).findings
-    if not findings and not (attempts and was_watched(events, attempts)) and not _was_watched_before(view):
-        return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
-    return verdict_of(findings, rows, last_step)
+    found = recorded_verdict(events, attempts, rows, last_step, was_monitored=lambda: _was_monitored(view))
+    return found or ("cannot judge", f"{NOT_MONITORED}; open the run to check it")
 
 
-def _was_watched_before(view: RunView) -> bool:
-    """Whether the monitor of an earlier version read the run. Such versions did not record it."""
+def _was_monitored(view: RunView) -> bool:
     own = view.config.get("rlvitals")
     return isinstance(own, dict) and own.get("monitor") is True
-
-
-@lru_cache(maxsize=256)
-def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
-    """Cached, because the runs of a folder mostly log the same names."""
-    return catalog.recognise(names)
-
-
-def first_rows(log: Path) -> list[Row]:
-    """The first rows of a log without the damaged ones."""
-    found = []
-    try:
-        with open_log(log) as file:
-            lines = [file.readline() for _ in range(END_ROWS)]
-    except OSError:
-        return []
-    for line in lines:
-        with contextlib.suppress(BadLine):
-            found.append(decode(line))
-    return found
 
 
 def _state(run_dir: RunDir) -> object:

@@ -20,6 +20,7 @@ from rlvitals import catalog
 from rlvitals.contract import TrackerFacts
 from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.health.history import History, with_stop
+from rlvitals.health.rows import Fields, RowReader, rows_of_run
 from rlvitals.importers.base import ForeignLog
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Finding, HealthEvent, PhaseSpan, Row, RunInfo, Status
@@ -36,7 +37,7 @@ from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder, status_now
 from rlvitals.store.process import is_alive
 from rlvitals.store.ranks import merge_metric
-from rlvitals.store.reader import last_row, last_rows, read_rows
+from rlvitals.store.reader import first_rows, last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
 from rlvitals.views.best import Best, Series, find_best
 from rlvitals.views.discovery import near_metrics
@@ -149,7 +150,14 @@ class StoredRun:
 
     @cached_property
     def _recognised(self) -> catalog.Recognised:
-        return catalog.recognise(self.metrics)
+        return catalog.recognise_rows(self._first_rows())
+
+    def _first_rows(self) -> Iterator[Fields]:
+        """The first rows as the monitor reads them."""
+        if len(self.attempts) > 1:  # they may have been superseded
+            return rows_of_run(self.iterate(stream="train"), self.iterate(stream="eval"), reader=RowReader())
+        logs = (first_rows(self._dir.log(stream), catalog.RECOGNISED_ROWS) for stream in ("train", "eval"))
+        return rows_of_run(*logs, reader=RowReader())
 
     @cached_property
     def metrics(self) -> list[str]:

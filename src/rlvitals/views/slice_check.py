@@ -182,8 +182,15 @@ class _Narrow:
 def _names_of(path: str | os.PathLike[str], known: Known) -> _Log:
     source = open_source(path)
     algorithm, framework = known.get("algorithm"), known.get("framework")
-    names = list(dict.fromkeys(name for row in source.rows for name in row))
-    return _Log(names, catalog.reader(framework or source.framework, algorithm or source.algorithm, names))
+    recogniser, names = catalog.recogniser(), dict[str, None]()
+    for row in source.rows:
+        recogniser.take(row)
+        names.update(dict.fromkeys(row))
+    found = recogniser.found
+    reader = catalog.reader(
+        framework or source.framework or found.framework, algorithm or source.algorithm or found.algorithm
+    )
+    return _Log(list(names), reader)
 
 
 def _narrowed(log: _Log, wanted: Mapping[str, str]) -> _Narrow:
