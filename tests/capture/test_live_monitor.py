@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import socket
@@ -385,6 +386,33 @@ def test_a_resume_repeats_nothing_and_goes_on_where_it_was(tmp_path, seen):
     assert len(rules) == len(set(rules))
     assert [row["step"] for row in seen] == [*range(1, 15), 14, *range(15, 25)]
     assert rlvitals.open_run(tmp_path).findings == run.findings
+
+
+def test_a_warning_that_became_critical_is_not_recorded_again_by_a_resume(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        for step in range(1, 30):
+            run.log(alive(step) | {"extra": math.nan if step > 5 else 1.0}, step=step)
+    before = [(found.rule, found.severity, found.step) for found in run.findings]
+    assert {"warning", "critical"} <= {severity for _, severity, _ in before}
+    for step in (30, 31):
+        with rlvitals.start(tmp_path, resume=True) as run:
+            run.log(alive(step) | {"extra": math.nan}, step=step)
+    assert [(found.rule, found.severity, found.step) for found in run.findings] == before
+
+
+def test_a_text_in_a_row_is_not_a_name_that_the_monitor_reads(tmp_path, seen):
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 1.0, "chosen_text": "yes"}, step=1)
+        run.log({"loss": math.inf, "chosen_text": "yes"}, step=2)
+    assert [set(row) for row in seen] == [{"step", "timestamp", "loss"}] * 2
+
+
+def test_of_a_run_that_was_resumed_nothing_can_be_said_before_its_first_row(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 20))
+    with rlvitals.start(tmp_path, resume=True) as run:
+        pass
+    assert run.verdict == ("cannot judge", "no row was logged since the run was resumed")
 
 
 def test_rows_of_an_abandoned_line_are_not_seen_and_their_findings_are_not_kept(tmp_path, seen):

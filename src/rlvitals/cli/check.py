@@ -218,11 +218,11 @@ class _Watch:
 
     def run(self) -> None:
         """Judge the existing rows without announcing their findings, then announce the findings of new rows."""
+        self._open_again()
         self._take(self._feed.poll(), aloud=False)
         self._greet()
         while True:
-            if not self._judge.points:
-                self._feed = open_feed(self._path, self._feed)
+            self._open_again()
             ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
             news = self._feed.poll()
             self._take(news, aloud=True)
@@ -236,6 +236,10 @@ class _Watch:
                 return self.end(f"no row came for {duration(idle)}")
             self._show_status(idle)
             time.sleep(self._arguments.interval)
+
+    def _open_again(self) -> None:
+        if not self._judge.points:  # without rows, the path may have become a run
+            self._feed = open_feed(self._path, self._feed)
 
     def end(self, why: str) -> None:
         self._take(self._feed.flush(), aloud=True)

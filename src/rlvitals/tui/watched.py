@@ -169,12 +169,14 @@ class Watched:
 
     def band(self, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
         """The typical range of a metric."""
-        band = self.reader.band(name, stage=stage, parameters=self._judge.monitor.case.number("model_parameters"))
+        parameters = self._judge.monitor.case.number("model_parameters")
+        evaluated = name in self._evaluated_only
+        band = self.reader.band(name, stage=stage, parameters=parameters, evaluated=evaluated)
         return band.limits if band else None
 
     def title(self, name: str) -> str:
         """The title of a metric."""
-        return self.reader.title(name)
+        return self.reader.title(name, evaluated=name in self._evaluated_only)
 
     def explanation(self, name: str) -> catalog.Explanation | None:
         """The catalogue's explanation of a metric; None for an unknown name."""
@@ -282,7 +284,7 @@ class Watched:
         # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
         last = [value for one in members if math.isfinite(value := self.latest[one])]
-        title = title_of_mean(self.reader.title(name, evaluated=name in self._evaluated_only), len(members))
+        title = title_of_mean(self.title(name), len(members))
         value = sum(last) / len(last) if last else math.nan
         return Tile(name, title, value, change(*mean, direction), band, *status)
 

@@ -308,6 +308,7 @@ class RunFeed:
         before: list[Fields] | None = [] if is_other else None
         if is_resumed:
             before, new = self._overtaken(ends_before, new)
+            self._health = RowTail(self._dir.findings)  # judging restarts, also with the events before
         elif is_first:  # some rows may already be superseded
             new = self._living(new)
         elif self._lineage is not None:
