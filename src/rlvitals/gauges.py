@@ -19,7 +19,7 @@ from rlvitals import catalog
 from rlvitals.health.history import GONE, History, recorded_verdict, with_stop
 from rlvitals.health.rows import RowReader, rows_of_run
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, Row, RunInfo, RunReading, Severity, Status, Verdict
-from rlvitals.splits import is_held_out
+from rlvitals.splits import is_held_out, is_of_whole_training
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.cards import read_config, read_info
 from rlvitals.store.files import stamp
@@ -206,7 +206,8 @@ class RunGauges:
             return
         self._names_known = known
         trained = tuple(self._trained)[:MOST_NAMES]
-        evaluated = tuple(name for name in self._evaluated if name not in self._trained)[:MOST_NAMES]
+        own = (name for name in self._evaluated if name not in self._trained and not is_of_whole_training(name))
+        evaluated = tuple(own)[:MOST_NAMES]
         found = catalog.Recognised(info.framework, info.algorithm)
         if not all(found):
             logs = (first_rows(tail.path, catalog.RECOGNISED_ROWS) for tail in self._tails.values())

@@ -407,6 +407,20 @@ def test_a_text_in_a_row_is_not_a_name_that_the_monitor_reads(tmp_path, seen):
     assert [set(row) for row in seen] == [{"step", "timestamp", "loss"}] * 2
 
 
+def test_an_evaluation_before_the_first_row_of_a_resumed_run_does_not_decide_where_it_continues(tmp_path, seen):
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(10))
+    del seen[:]
+    with rlvitals.start(tmp_path, resume=True) as run:  # from the beginning
+        run.log_eval({"score": 0.5}, step=0)
+        log_rows(run, alive, range(5))
+    assert [row["step"] for row in seen] == [0, *range(5)]
+    del seen[:]
+    with rlvitals.start(tmp_path, resume=True) as run:
+        run.log_eval({"score": 0.6}, step=4)
+    assert [row["step"] for row in seen] == [0, *range(5), 4]
+
+
 def test_of_a_run_that_was_resumed_nothing_can_be_said_before_its_first_row(tmp_path):
     with rlvitals.start(tmp_path) as run:
         log_rows(run, alive, range(1, 20))

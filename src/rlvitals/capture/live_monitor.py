@@ -148,6 +148,8 @@ class LiveMonitor:
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
         self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook, settings.scanners)
         self._backlog: deque[Callable[[], None]] | None = None  # None: new rows are judged at once
+        self._first: tuple[Stream, int] | None = None
+        """The first row of a resumed attempt, if it is an evaluation, until the past is read."""
         self._has_read_past = threading.Event()
 
     @property
@@ -188,7 +190,10 @@ class LiveMonitor:
         if not self._has_started:
             self._has_started = True
             if self._attempt.number > 1:
-                self._begin_reading_past(stream, step)
+                self._backlog, self._first = deque(), (stream, step)
+        if self._first is not None and stream == "train":  # it shows where the attempt continues; an evaluation may not
+            self._first = None
+            self._begin_reading_past(stream, step)
         if self._backlog is None:
             self._guarded(partial(self._judge, step, metrics, now, stream))
             return
@@ -301,6 +306,10 @@ class LiveMonitor:
     def _settle_past(self) -> None:
         if self._backlog is None or os.getpid() != self._pid:
             return
+        with self._lock:
+            first, self._first = self._first, None
+        if first is not None:  # no training row came
+            self._begin_reading_past(*first)
         self._has_read_past.wait(SETTLE_SECONDS)
         with self._lock:
             if self._backlog is None:
@@ -403,7 +412,6 @@ class LiveMonitor:
 
     def _begin_reading_past(self, stream: Stream, step: int) -> None:
         """Start a thread that reads the rows before this attempt's first row."""
-        self._backlog = deque()
         reading = threading.Thread(target=self._read_past, args=(stream, step), name="rlvitals-past", daemon=True)
         try:
             reading.start()

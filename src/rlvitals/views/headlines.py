@@ -102,9 +102,13 @@ class Headlines:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
-        rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
-        events, damage = view.events_and_damage()
-        verdict, reason = _verdict(view, events, rows, ends)
+        is_resumed = len(view.attempts) > 1  # some rows and events may belong to abandoned attempts
+        rows = view.rows if is_resumed else self._rows(run_dir)
+        last_step = view.last_step if is_resumed else max((row.step for row in ends), default=None)
+        recorded, damage = view.events_and_damage()
+        events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
+        attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
+        verdict, reason = _verdict(view, events, attempts, rows, last_step)
         stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
         return {
             "name": info.name,
@@ -116,7 +120,7 @@ class Headlines:
             "reason": reason,
             "started": info.created,
             "updated": min(max(stamps), time.time()),
-            "last_step": max((row.step for row in ends), default=None),
+            "last_step": last_step,
             "total_steps": info.total_steps,
             "rows": rows,
             "metrics": self._metrics(run_dir, view),
@@ -157,12 +161,10 @@ def _is_quick(run_dir: RunDir) -> bool:
     )
 
 
-def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[Row]) -> tuple[Verdict, str]:
+def _verdict(
+    view: RunView, events: list[HealthEvent], attempts: set[int], rows: int, last_step: int | None
+) -> tuple[Verdict, str]:
     """The verdict from recorded events only. No row is judged for a list."""
-    is_resumed = len(view.attempts) > 1  # some events may belong to abandoned attempts
-    last_step = max((row.step for row in ends), default=None)
-    events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
-    attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
     found = recorded_verdict(events, attempts, rows, last_step, was_monitored=lambda: _was_monitored(view))
     return found or ("cannot judge", f"{NOT_MONITORED}; open the run to check it")
 

@@ -25,6 +25,7 @@ from rlvitals.importers.base import ForeignLog
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Finding, HealthEvent, PhaseSpan, Row, RunInfo, Status
 from rlvitals.render.numbers import duration
+from rlvitals.splits import is_of_whole_training
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
@@ -350,7 +351,8 @@ class StoredRun:
     @property
     def vital_signs(self) -> list[str]:
         """The logged names to look at, the most informative first."""
-        return self.reader.vital_signs(self.metrics)
+        is_summary = lambda name: is_of_whole_training(name) and self.is_evaluated(name)  # noqa: E731
+        return self.reader.vital_signs([name for name in self.metrics if not is_summary(name)])
 
     @cached_property
     def outcome(self) -> str | None:
