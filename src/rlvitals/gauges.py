@@ -210,8 +210,8 @@ class RunGauges:
         evaluated = tuple(own)[:MOST_NAMES]
         found = catalog.Recognised(info.framework, info.algorithm)
         if not all(found):
-            logs = (first_rows(tail.path, catalog.RECOGNISED_ROWS) for tail in self._tails.values())
-            by_names = catalog.recognise_rows(rows_of_run(*logs, reader=RowReader()))
+            train, evals = (first_rows(tail.path, catalog.RECOGNISED_ROWS) for tail in self._tails.values())
+            by_names = catalog.recognise_rows(rows_of_run(train, evals, reader=RowReader()))
             found = catalog.Recognised(info.framework or by_names.framework, info.algorithm or by_names.algorithm)
         self._signs = _signs(found.algorithm, found.framework, trained, evaluated)
         self._about = (found.algorithm or "", found.framework or "")

@@ -78,6 +78,8 @@ class RowReader:
     def __init__(self) -> None:
         self.logged_names: dict[str, str] = {}
         """By name that was marked as held out: the name it was logged under."""
+        self.evaluated: set[str] = set()
+        """The names in rows of evaluations, marked as held out."""
         self.rows = 0
         """Training rows, as they were logged."""
         self.first_step: int | None = None
@@ -117,6 +119,7 @@ class RowReader:
                 continue
             marked = held_out_name(name)
             head[marked] = number
+            self.evaluated.add(marked)
             if marked != name:
                 self.logged_names[marked] = name
         return self._take_evaluation(head)
@@ -124,6 +127,7 @@ class RowReader:
     def take_foreign(self, row: Fields) -> list[Fields]:
         """Take one row of another tool's log; whether it is an evaluation is inferred from its names alone."""
         if _is_evaluation(row):
+            self.evaluated.update(row)
             return self._take_evaluation(row)
         self._count(row["step"])
         return self._take_training(row)

@@ -20,7 +20,7 @@ from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.charts import ChartSeries
-from rlvitals.splits import held_out_name, is_held_out
+from rlvitals.splits import held_out_name
 from rlvitals.views.best import Series as Points
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
@@ -117,10 +117,11 @@ class Watched:
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            both = self._feed.reader.logged_names  # one of these in `_traces`: training logs the metric too
-            names = [name for name in self._traces if name not in both]
+            rows = self._feed.reader
+            # One of `logged_names` in `_traces`: training logs the metric too.
+            names = [name for name in self._traces if name not in rows.logged_names]
             # Training first: of two names of one concept, the first counts.
-            names.sort(key=lambda name: name in self._evaluated_only or is_held_out(name))
+            names.sort(key=lambda name: name in self._evaluated_only or name in rows.evaluated)
             return self.reader.vital_signs(names)
 
     @property

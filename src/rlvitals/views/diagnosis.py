@@ -20,7 +20,7 @@ from rlvitals.records import Finding, Verdict
 from rlvitals.render.evidence import evidence
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
-from rlvitals.views.judge import Counted, Judge
+from rlvitals.views.judge import Judge, RowCount
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record
 from rlvitals.views.sources import judge_source, new_monitor, source_of
@@ -100,7 +100,7 @@ def recorded(view: StoredRun) -> Diagnosis:
     return Diagnosis(*verdict_of(findings, view.rows, view.last_step, reads_metrics=is_read), findings)
 
 
-def of_judge(judge: Judge, counted: Counted) -> Diagnosis:
+def of_judge(judge: Judge, counted: RowCount) -> Diagnosis:
     """The diagnosis after the rows that a judge has read so far. `counted` are these rows as they were logged."""
     findings = judge.history.findings
     is_read = bool(judge.monitor.case.signals)

@@ -18,7 +18,7 @@ import numpy as np
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import recorded_verdict
-from rlvitals.records import HealthEvent, Row, Verdict
+from rlvitals.records import HealthEvent, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
 from rlvitals.store.index import indexed_lines

@@ -22,7 +22,7 @@ MAX_BUCKETS = 240
 MOST_UNTRACED = 64
 
 
-class Counted(Protocol):
+class RowCount(Protocol):
     """The training rows of a run or a log: a view of it, the reader of its rows, or their judge."""
 
     @property

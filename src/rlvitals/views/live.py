@@ -58,10 +58,13 @@ class News:
 class Feed(Protocol):
     """A source of rows that is still growing."""
 
-    reader: RowReader
-    """Reads its rows, and counts those of the living line so far."""
     is_watched: bool
     """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
+
+    @property
+    def reader(self) -> RowReader:
+        """Reads its rows, and counts those of the living line so far."""
+        ...
 
     def poll(self) -> News: ...
 

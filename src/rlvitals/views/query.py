@@ -157,8 +157,8 @@ class StoredRun:
         """The first rows as the monitor reads them."""
         if len(self.attempts) > 1:  # they may have been superseded
             return rows_of_run(self.iterate(stream="train"), self.iterate(stream="eval"), reader=RowReader())
-        logs = (first_rows(self._dir.log(stream), catalog.RECOGNISED_ROWS) for stream in ("train", "eval"))
-        return rows_of_run(*logs, reader=RowReader())
+        train, evals = (first_rows(self._dir.log(stream), catalog.RECOGNISED_ROWS) for stream, rank in self._logs[:2])
+        return rows_of_run(train, evals, reader=RowReader())
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -351,8 +351,8 @@ class StoredRun:
     @property
     def vital_signs(self) -> list[str]:
         """The logged names to look at, the most informative first."""
-        is_summary = lambda name: is_of_whole_training(name) and self.is_evaluated(name)  # noqa: E731
-        return self.reader.vital_signs([name for name in self.metrics if not is_summary(name)])
+        summaries = {name for name in self._evaluated_only if is_of_whole_training(name)}
+        return self.reader.vital_signs([name for name in self.metrics if name not in summaries])
 
     @cached_property
     def outcome(self) -> str | None:

@@ -18,7 +18,7 @@ from rlvitals.health.monitor import Monitor
 from rlvitals.health.rows import Fields, rows_of_log, rows_of_run
 from rlvitals.importers import ForeignLog
 from rlvitals.records import HealthEvent
-from rlvitals.views.judge import Counted, Judge
+from rlvitals.views.judge import Judge, RowCount
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record, when
 
@@ -58,7 +58,7 @@ class RowSource:
     """The rules that it was monitored with, if they differ from the shipped ones. It is judged by them again."""
     mapping: dict[str, str] = field(default_factory=dict)
     """The mapping of names in its own settings."""
-    counted: Counted | None = None
+    counted: RowCount | None = None
     """Its training rows as they were logged. None: as the monitor reads them."""
     log: ForeignLog | None = None
     """The log it is read from, if rlvitals did not record it."""
