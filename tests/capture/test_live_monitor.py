@@ -388,6 +388,20 @@ def test_a_resume_repeats_nothing_and_goes_on_where_it_was(tmp_path, seen):
     assert rlvitals.open_run(tmp_path).findings == run.findings
 
 
+def test_a_finding_in_the_last_row_does_not_keep_the_run_open(tmp_path, caplog):
+    given = {"algorithm": "grpo", "rules": ["grad_norm > 0.5 for 5: critical"]}
+    with rlvitals.start(tmp_path, **given) as run:
+        for step in range(1, 6):  # the fifth step lacks its last row, so that the monitor waits for it until the end
+            run.log({"loss": 0.1 * step, "grad_norm": 1.0}, step=step)
+            if step < 5:
+                run.log({"reward": 0.1 * step}, step=step)
+    assert [found.step for found in rlvitals.open_run(tmp_path).findings] == [5]
+    assert not [record for record in caplog.records if "cannot write" in record.message]
+    with rlvitals.start(tmp_path, resume=True, **given) as run:  # the first recording has released the run
+        run.log({"loss": 0.1}, step=6)
+    assert rlvitals.open_run(tmp_path).last_step == 6
+
+
 def test_a_warning_that_became_critical_is_not_recorded_again_by_a_resume(tmp_path):
     with rlvitals.start(tmp_path) as run:
         for step in range(1, 30):

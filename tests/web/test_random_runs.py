@@ -32,7 +32,8 @@ from rlvitals.views.summary import headline, summarise
 
 pytestmark = pytest.mark.slow
 
-SEEDS = range(16)
+SEEDS = (0, 2, 7, 9, 11, 22, 31, 35, 36, 38, 41, 56, 63, 85, 93, 104)
+"""Seeds whose runs found planted bugs. Others may be tried, in any number."""
 
 ONLINE = ["loss", "grad_norm", "learning_rate", "reward", "kl", "entropy", "completions/mean_length", "reward_std"]
 PAIRS = ["loss", "grad_norm", "learning_rate", "rewards/chosen", "rewards/rejected", "rewards/margins", "kl"]
@@ -209,6 +210,7 @@ def assert_same_everywhere(path, live, capsys):
     algorithms = {view.algorithm, report.algorithm, watched.algorithm, line["algorithm"], gauges.algorithm or None}
     frameworks = {view.framework, report.framework, watched.framework, line["framework"], gauges.framework or None}
     assert (algorithms, frameworks) == ({view.algorithm}, {view.framework})
-    tiles = [(tile["name"], tile["status"], tile["why"], tile["band"]) for tile in vitals["tiles"]]
-    assert [(tile["name"], tile["status"], tile["why"], tile["band"]) for tile in page.tiles] == tiles
-    assert [(tile.name, tile.status, tile.why, tile.band) for tile in watched.tiles()] == tiles
+    # Names that superseded rows logged first, and names of no known metric, may come in another order.
+    tiles = sorted((tile["name"], tile["status"], tile["why"], str(tile["band"])) for tile in vitals["tiles"])
+    assert sorted((tile["name"], tile["status"], tile["why"], str(tile["band"])) for tile in page.tiles) == tiles
+    assert sorted((tile.name, tile.status, tile.why, str(tile.band)) for tile in watched.tiles()) == tiles

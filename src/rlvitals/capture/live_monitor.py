@@ -329,14 +329,17 @@ class LiveMonitor:
         """Show findings and the verdict on this card instead of on stderr."""
         self._notices.card = card
 
+    def take_last_rows(self) -> None:
+        """Judge the row whose step may have continued: no row follows. The caller holds the run's lock."""
+        if self.is_on and self._backlog is None and os.getpid() == self._pid:
+            self._guarded(lambda: self._look_at(self._reader.flush(), time.time()))
+
     def close(self, status: Status = "finished") -> None:
-        """Judge the last rows and report the verdict. Waits briefly for notifications that are being sent."""
+        """Report the verdict. Waits briefly for notifications that are being sent."""
         self.settle()
         with self._lock:
-            if self.is_on and self._backlog is None and os.getpid() == self._pid:
-                self._guarded(lambda: self._look_at(self._reader.flush(), time.time()))
-                if self._reader.rows:
-                    self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
+            if self.is_on and self._backlog is None and os.getpid() == self._pid and self._reader.rows:
+                self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
         self._write()
         if self._unwritten:

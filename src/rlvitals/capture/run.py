@@ -395,6 +395,7 @@ class Run:
             self.flush()
             if not self._recording:
                 return
+            self._monitor.take_last_rows()
             self._recording = False
         endings.unwatch(self)
         self._pulse.stop()
@@ -553,7 +554,8 @@ class Run:
         """Append a line to the health log; False if it fails. The training log's writer reports disk errors."""
         try:
             with self._lock:
-                self._writer.verify()
+                if self._recording:  # a closed log is not opened again
+                    self._writer.verify()
             append_event(self._dir, line, sync=self.settings.fsync == "always")
         except OSError:
             return False
