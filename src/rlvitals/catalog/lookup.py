@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -52,6 +52,9 @@ MOST_RECOGNISED = 5_000
 """The most names that are read; in a log with a million keys the rest would add nothing."""
 
 
+MOST_RECOGNITIONS = 256
+"""The most sets of names whose framework and algorithm are cached."""
+
 MOST_REMEMBERED = 65_536
 """The most look-ups whose results are cached; when there are more, the cache is cleared."""
 
@@ -92,9 +95,11 @@ class Recogniser:
         """Take the names of the next row; names of a row after the first RECOGNISED_ROWS are ignored."""
         self._rows += 1
         if self._rows <= RECOGNISED_ROWS:
+            known = len(self._names)
             self._names.update((name, None) for name in names if name not in _PLACES)
-            found = self._catalog.recognise(self._names)
-            self.found = found if any(found) else self.found
+            if len(self._names) > known:
+                found = self._catalog.recognise(self._names)
+                self.found = found if any(found) else self.found
         return self.found
 
 
@@ -144,6 +149,7 @@ class Catalog:
         self._neutral: set[str] = set()
         self._ignorable: set[str] = set()
         self._answers: dict[tuple[str, str | None, str | None], tuple[Match, ...]] = {}
+        self._recognitions: dict[tuple[str, ...], Recognised] = {}
 
     def add(self, data: CatalogData, where: str = "the catalogue") -> None:
         """Add a source's entries. A metric replaces one with the same id and family; an id of another family is an
@@ -171,6 +177,7 @@ class Catalog:
         for name, derived in vars(type(self)).items():
             if isinstance(derived, cached_property):
                 self.__dict__.pop(name, None)
+        self._recognitions = {}
         self._answers = {}  # a new dict: a look-up in another thread may still write to the old one
 
     def _check_form(self, form: NameForm, where: str) -> None:
@@ -277,10 +284,21 @@ class Catalog:
         return [folded[word] for word in difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.5)]
 
     def recognise(self, names: Iterable[str]) -> Recognised:
-        """The framework that has most of the names, and its algorithm. In a tie, their common parent, or none."""
+        """The framework that has most of the names, and its algorithm. In a tie, their common parent, or none. Cached:
+        the runs of a folder mostly log the same names.
+        """
+        given = tuple(islice(names, MOST_RECOGNISED))
+        found = self._recognitions.get(given)
+        if found is None:
+            found = self._recognise(given)
+            if len(self._recognitions) >= MOST_RECOGNITIONS:
+                self._recognitions.clear()
+            self._recognitions[given] = found
+        return found
+
+    def _recognise(self, given: Sequence[str]) -> Recognised:
         known: Counter[str] = Counter()
         counted = 0
-        given = list(islice(names, MOST_RECOGNISED))
         if any(_OF_EPISODES.search(name) for name in given):
             return Recognised(None, None)
         telling: set[str] = set()
