@@ -24,7 +24,9 @@ from rlvitals.store.marks import FolderMarks
 from rlvitals.tui.drawing import chart_lines, step_bar
 from rlvitals.tui.plain import follow, line
 from rlvitals.tui.watched import MOST_METRICS, Watched
+from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.folder_list import FolderList
+from rlvitals.views.vitals import tiles
 
 pytestmark = pytest.mark.slow
 
@@ -288,6 +290,19 @@ def test_a_run_that_starts_between_two_looks_is_watched_as_a_run(tmp_path):
     watched.poll()
     assert (watched.rows, watched.algorithm, watched.total_steps) == (1, "grpo", 500)
     assert (watched.ending, "accuracy" in watched.names) == ("the run is finished", True)
+
+
+def test_a_sign_of_slices_shows_the_mean_that_the_dashboard_shows(tmp_path):
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", display="none") as run:
+        for step in range(1, 13):
+            row = {"loss": 1.0 / step, "reward/env=math": 0.1 * step}
+            run.log(row | ({"reward/env=code": 0.5} if step % 3 == 0 and step < 12 else {}), step=step)
+    watched = Watched(tmp_path / "run")
+    watched.poll()
+    view = rlvitals.open_run(tmp_path / "run")
+    shown = {tile["name"]: tile["value"] for tile in tiles(view, diagnose(view))}
+    assert {tile.name: tile.value for tile in watched.tiles()} == pytest.approx(shown)
+    assert shown["reward/env=math"] == pytest.approx((1.1 + 0.5) / 2)  # one more value of math began another round
 
 
 def test_what_was_found_in_epochs_before_a_resume_stays_on_the_screen(tmp_path):

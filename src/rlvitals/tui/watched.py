@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlvitals import catalog
+from rlvitals.catalog.slices import Round
 from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
@@ -243,12 +244,18 @@ class Watched:
         """The number of dropped values: their names are beyond MOST_METRICS."""
         self._stamps: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
         self._evaluated_only: set[str] = set()
+        self._stems: dict[str, str | None] = {}
+        """For each name that is a slice, what it has in common with the others of its series; None for other names."""
+        self._rounds: dict[str, Round] = {}
+        self._means: dict[str, float] = {}
+        """By stem: the mean of the slices, as the doctor reads it."""
 
     def _keep(self, row: dict[str, Any]) -> None:
         step = self._judge.last_step or 0
         stamp = row.get("timestamp")
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
+        touched: dict[str, Round] = {}
         for taken, value in row.items():
             if taken in _HEADS or isinstance(value, bool) or not isinstance(value, float | int):
                 continue
@@ -265,6 +272,19 @@ class Watched:
                 number = math.inf
             trace.add(self._judge.points, step, number)
             self.latest[name] = number
+            if math.isfinite(number) and (stem := self._stem(name)) is not None:
+                rounds = self._rounds.setdefault(stem, Round())
+                rounds.take(name, number)
+                touched[stem] = rounds
+        for stem, rounds in touched.items():
+            if (mean := rounds.mean()) is not None:
+                self._means[stem] = mean
+
+    def _stem(self, name: str) -> str | None:
+        if name not in self._stems:
+            cut = self.reader.cut(name)
+            self._stems[name] = None if cut is None else cut.stem
+        return self._stems[name]
 
     def _shown_name(self, name: str) -> str:
         """The logged name of a metric; for a held-out metric that training logs too, its held-out name."""
@@ -287,9 +307,8 @@ class Watched:
             return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *status)
         # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
-        last = [value for one in members if math.isfinite(value := self.latest[one])]
         title = title_of_mean(self.title(name), len(members))
-        value = sum(last) / len(last) if last else math.nan
+        value = self._means.get(self._stem(name) or "", math.nan)
         return Tile(name, title, value, change(*mean, direction), band, *status)
 
 
