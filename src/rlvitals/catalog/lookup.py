@@ -80,6 +80,8 @@ RECOGNISED_ROWS = 3
 """The first rows of a run, whose names show its framework and algorithm. The monitor cannot wait for more."""
 
 _PLACES = frozenset({"step", "timestamp", "attempt"})
+SAMPLED = "System/"
+"""The prefix of samples of the machine, which the monitor reads with the next row and which point to no framework."""
 
 
 class Recogniser:
@@ -96,7 +98,8 @@ class Recogniser:
         self._rows += 1
         if self._rows <= RECOGNISED_ROWS:
             known = len(self._names)
-            self._names.update((name, None) for name in names if name not in _PLACES)
+            named = (name for name in names if name not in _PLACES and not name.startswith(SAMPLED))
+            self._names.update((name, None) for name in named)
             if len(self._names) > known:
                 found = self._catalog.recognise(self._names)
                 self.found = found if any(found) else self.found

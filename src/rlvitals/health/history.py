@@ -220,7 +220,8 @@ def recorded_verdict(
     """
     findings, living = History(events).findings, set(attempts)
     by_earlier_version = not any(event.type == "monitor" for event in events) and (bool(findings) or was_monitored())
-    if not by_earlier_version and not (living and was_watched(events, living)):
+    is_complete = was_watched(events, living) and (bool(living) or not rows)
+    if not by_earlier_version and not is_complete:
         findings = [finding for finding in findings if finding.rule == GONE]
         if not findings:
             return None

@@ -80,6 +80,8 @@ class RowReader:
         """By name that was marked as held out: the name it was logged under."""
         self.evaluated: set[str] = set()
         """The names in rows of evaluations, marked as held out."""
+        self.sampled: set[str] = set()
+        """The names in samples of the machine."""
         self.rows = 0
         """Training rows, as they were logged."""
         self.first_step: int | None = None
@@ -195,7 +197,10 @@ class RowReader:
             while later and later[0][0] <= now:
                 self._samples.add(later.popleft()[1])
         joined = self._samples.take()
-        return joined | row if joined else row
+        if not joined:
+            return row
+        self.sampled.update(joined)
+        return joined | row
 
 
 def is_training_row(row: Fields) -> bool:

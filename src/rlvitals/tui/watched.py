@@ -120,7 +120,7 @@ class Watched:
         with self.lock:
             rows = self._feed.reader
             # One of `logged_names` in `_traces`: training logs the metric too.
-            names = [name for name in self._traces if name not in rows.logged_names]
+            names = [name for name in self._traces if name not in rows.logged_names and name not in rows.sampled]
             # Training first: of two names of one concept, the first counts.
             names.sort(key=lambda name: name in self._evaluated_only or name in rows.evaluated)
             return self.reader.vital_signs(names)
