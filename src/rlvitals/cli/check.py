@@ -213,12 +213,12 @@ class _Watch(Following):
 
     def run(self) -> None:
         """Judge the existing rows without announcing their findings, then announce the findings of new rows."""
-        self._take(self.feed.poll(), aloud=False)
+        self._take(self.poll_feed()[0], aloud=False)
         self._greet()
         while True:
             news, ending = self.poll_feed()
             self._take(news, aloud=True)
-            if not self.feed.is_watched:  # the run's own clock reports missing rows
+            if not ending and not self.feed.is_watched:  # the run's own clock reports missing rows
                 self._announce(self.judge.tick(time.time()))
             self._reactions.tend()
             idle = time.monotonic() - self.last_row_at
@@ -282,9 +282,8 @@ class _Watch(Following):
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self.judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = (
-                f"step {step} | {plural(self.rows, 'row')} | {of_judge(judge).verdict} | last row {duration(idle)} ago"
-            )
+            verdict = of_judge(judge, self.feed.reader).verdict
+            text = f"step {step} | {plural(self.rows, 'row')} | {verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

@@ -6,7 +6,7 @@ rows now, or from `logs/findings.jsonl`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,8 +180,20 @@ def read_texts(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     return all(attempt in states for attempt in attempts)
 
 
-def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
-    """The verdict on a run with these findings, and its reason."""
+def reads_metrics(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
+    """Whether a rule reads a metric of these attempts. So it is assumed where a monitor did not record it."""
+    states = {event.attempt: event.facts.get("reads_metrics") for event in events if event.type == "monitor"}
+    return not any(states.get(attempt) is False for attempt in attempts) or any(
+        states.get(attempt) is True for attempt in attempts
+    )
+
+
+def verdict_of(
+    findings: Iterable[Finding], rows: int, last_step: int | None = None, *, reads_metrics: bool = True
+) -> tuple[Verdict, str]:
+    """The verdict on a run with these findings, and its reason. `reads_metrics`: whether a rule reads one of its
+    metrics; otherwise nothing can be said about it.
+    """
     grave = by_gravity(findings)
     verdict = worst(grave)
     if stop := next((finding for finding in grave if finding.rule == GONE and is_standing(finding)), None):
@@ -191,28 +203,40 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
         return verdict, counted(grave)
     if rows < FEW_ROWS:
         return "cannot judge", f"{plural(rows, 'row')}: a verdict needs at least {FEW_ROWS}"
+    if not reads_metrics:
+        return "cannot judge", "none of its metrics is one that a rule reads"
     upto = "" if last_step is None else f" up to step {last_step:,}"
     return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
 
 
-def verdict_on_record(
-    findings: list[Finding],
-    events: Iterable[HealthEvent],
-    attempts: Collection[int],
+def recorded_verdict(
+    events: Sequence[HealthEvent],
+    attempts: Iterable[int],
     rows: int,
     last_step: int | None,
     *,
-    config: Callable[[], Mapping[str, Any]],
-) -> tuple[Verdict, str]:
-    """The verdict and its reason from recorded events alone. Without a finding, the run's monitor must have read all
-    rows of its `attempts`. Monitors of an earlier version did not record that; `config` returns the run's settings,
-    which show whether one was on.
+    was_monitored: Callable[[], bool],
+) -> tuple[Verdict, str] | None:
+    """The verdict that a run's recorded events give, for lists, which judge no rows. None if no monitor read all rows
+    of the living attempts: the missing events could change it in any direction.
+
+    `was_monitored`: whether the run's settings ask for a monitor (`asks_for_monitor`). Earlier versions did not record
+    that it ran.
     """
-    if not findings and not (attempts and was_watched(events, attempts)):
-        own = config().get("rlvitals")
-        if not (isinstance(own, Mapping) and own.get("monitor") is True):
-            return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
-    return verdict_of(findings, rows, last_step)
+    findings, living = History(events).findings, set(attempts)
+    by_earlier_version = not any(event.type == "monitor" for event in events) and (bool(findings) or was_monitored())
+    is_complete = was_watched(events, living) and (bool(living) or not rows)
+    if not by_earlier_version and not is_complete:
+        findings = [finding for finding in findings if finding.rule == GONE]
+        if not findings:
+            return None
+    return verdict_of(findings, rows, last_step, reads_metrics=reads_metrics(events, living))
+
+
+def asks_for_monitor(config: Mapping[str, Any]) -> bool:
+    """Whether the settings of a run ask for a monitor."""
+    own = config.get("rlvitals")
+    return isinstance(own, Mapping) and own.get("monitor") is True
 
 
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:

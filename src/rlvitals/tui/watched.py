@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from rlvitals import catalog
+from rlvitals.catalog.slices import Round
 from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import SEVERITIES, Finding
@@ -90,13 +91,17 @@ class Watched(Following):
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            both = self.feed.logged_names  # one of these in `_traces`: training logs the metric too
-            return self.reader.vital_signs([name for name in self._traces if name not in both])
+            rows = self.feed.reader
+            # One of `logged_names` in `_traces`: training logs the metric too.
+            names = [name for name in self._traces if name not in rows.logged_names and name not in rows.sampled]
+            # Training first: of two names of one concept, the first counts.
+            names.sort(key=lambda name: self._is_evaluated(name) or name in rows.evaluated)
+            return self.reader.vital_signs(names)
 
     @property
     def diagnosis(self) -> Diagnosis:
         with self.lock:
-            return of_judge(self.judge)
+            return of_judge(self.judge, self.feed.reader)
 
     @property
     def findings(self) -> list[Finding]:
@@ -128,7 +133,7 @@ class Watched(Following):
     def tiles(self) -> list[Tile]:
         """The current state of the vital signs."""
         with self.lock:
-            standing = standing_findings(of_judge(self.judge))
+            standing = standing_findings(self.diagnosis)
             groups = self.reader.slices(list(self._traces))
             facts_of = slice_facts(groups, self.reader)
             return [self._tile(name, standing, slices_of(name, groups, facts_of)) for name in self.vital_names]
@@ -210,12 +215,18 @@ class Watched(Following):
         """The number of dropped values: their names are beyond MOST_METRICS."""
         self._stamps: deque[tuple[int, float]] = deque(maxlen=ETA_ROWS)
         self._evaluated_only: set[str] = set()
+        self._stems: dict[str, str | None] = {}
+        """For each name that is a slice, what it has in common with the others of its series; None for other names."""
+        self._rounds: dict[str, Round] = {}
+        self._means: dict[str, float] = {}
+        """By stem: the mean of the slices, as the doctor reads it."""
 
     def _keep(self, row: dict[str, Any]) -> None:
         step = self.judge.last_step or 0
         stamp = row.get("timestamp")
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
+        touched: dict[str, Round] = {}
         for taken, value in row.items():
             if taken in _HEADS or isinstance(value, bool) or not isinstance(value, float | int):
                 continue
@@ -232,10 +243,23 @@ class Watched(Following):
                 number = math.inf
             trace.add(self.judge.points, step, number)
             self.latest[name] = number
+            if math.isfinite(number) and (stem := self._stem(name)) is not None:
+                rounds = self._rounds.setdefault(stem, Round())
+                rounds.take(name, number)
+                touched[stem] = rounds
+        for stem, rounds in touched.items():
+            if (mean := rounds.mean()) is not None:
+                self._means[stem] = mean
+
+    def _stem(self, name: str) -> str | None:
+        if name not in self._stems:
+            cut = self.reader.cut(name)
+            self._stems[name] = None if cut is None else cut.stem
+        return self._stems[name]
 
     def _shown_name(self, name: str) -> str:
         """The logged name of a metric; for a held-out metric that training logs too, its held-out name."""
-        logged = self.feed.logged_names.get(name)
+        logged = self.feed.reader.logged_names.get(name)
         if logged is not None and (logged in self._evaluated_only or logged not in self._traces):
             self._evaluated_only.add(logged)
             return logged
@@ -250,7 +274,7 @@ class Watched(Following):
 
     def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]
-        band = self.band(name, catalog.stage_at(self.judge.last_step, self.total_steps))
+        band = self.band(name, catalog.stage_at(self.feed.reader.last_step, self.total_steps))
         meaning = self.reader.meaning(name, evaluated=self._is_evaluated(name))
         direction = meaning.metric.direction if meaning else "none"
         status = status_of(name, standing, members, evaluated=self._is_evaluated(name))
@@ -258,9 +282,8 @@ class Watched(Following):
             return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *status)
         # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
-        last = [value for one in members if math.isfinite(value := self.latest[one])]
         title = title_of_mean(self.title(name), len(members))
-        value = sum(last) / len(last) if last else math.nan
+        value = self._means.get(self._stem(name) or "", math.nan)
         return Tile(name, title, value, change(*mean, direction), band, *status)
 
 

@@ -222,7 +222,9 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
     in the same folder.
     """
     monitor = judge.monitor
-    diagnosis = of_judge(judge)
+    view = _view(source)
+    counted = view or source.counted or judge
+    diagnosis = of_judge(judge, counted)
     kept, notes = _without_repetition(judge.raised)
     grave = sorted(
         (raised for raised in kept if raised.finding.severity != "info"),
@@ -253,16 +255,15 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
         )
     metrics = dict.fromkeys(name for finding in findings for name in finding.metrics)
     traces = {name: trace for name in metrics if (trace := judge.trace(name)) is not None}
-    view = _view(source)
     return Report(
         source=str(source.path),
         format=source.format,
         verdict=diagnosis.verdict,
         reason=diagnosis.reason,
         points=judge.points,
-        rows=_rows(judge, source, view),
-        first_step=judge.first_step,
-        last_step=judge.last_step,
+        rows=counted.rows,
+        first_step=counted.first_step,
+        last_step=counted.last_step,
         algorithm=monitor.case.algorithm,
         framework=monitor.case.framework,
         findings=findings,
@@ -282,12 +283,6 @@ def _view(source: RowSource) -> RunView | None:
     if isinstance(source.view, RunView):
         return source.view
     return None if source.log is None else LogView(source.log, source.path)
-
-
-def _rows(judge: Judge, source: RowSource, view: RunView | None) -> int:
-    if source.logged is not None:
-        return source.logged
-    return judge.training_rows if view is None else view.rows
 
 
 def _parts(case: Case) -> dict[str, float | None]:

@@ -31,15 +31,14 @@ class Following:
     @property
     def rows(self) -> int:
         """Training rows of the living line: the number that every list and page shows."""
-        return self.judge.training_rows if self.feed.rows is None else self.feed.rows
+        return self.feed.reader.rows
 
     def poll_feed(self) -> tuple[News, str]:
         """What is new, and why nothing more will come; empty if more may come."""
+        if not self.judge.points:  # without rows, the path may have become a run
+            self.feed = open_feed(self.path, self.feed)
         ending = self.feed.ending  # read before the poll, so that the poll reads all rows up to the end
-        news = self.feed.poll()
-        if not self.judge.points and not news.rows:
-            self.feed = open_feed(self.path)  # the path may have become a run
-        return news, ending
+        return self.feed.poll(), ending
 
     def source_for(self, news: News) -> RowSource | None:
         """The source, if judging starts again with these rows: with the first rows, before which the settings of a log

@@ -12,29 +12,23 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import History, verdict_on_record
+from rlvitals.health.history import NOT_MONITORED, asks_for_monitor, recorded_verdict
 from rlvitals.records import HealthEvent, Row, RunInfo, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
 from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import STREAMS, RunDir, archive_of
 from rlvitals.store.reader import last_rows
-from rlvitals.store.tail import rows_in
 from rlvitals.views.run import RunView, open_run
 
 END_ROWS = 4
 """Rows that are read at either end of a log."""
-
-MOST_NAMES = 2_000
-"""Maximum names that are used to recognise a framework."""
 
 FRESH_SECONDS = 5.0
 """A running run is read again after this time, because its files do not show whether its writer is alive."""
@@ -107,23 +101,25 @@ class Headlines:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
-        names = dict.fromkeys(name for row in [*first_rows(run_dir.train_log), *ends] for name in row.numbers)
-        recognised = _recognised(tuple(names)[:MOST_NAMES])
-        rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
-        events, damage = view.events_and_damage()
-        verdict, reason = _verdict(view, events, rows, ends)
+        is_resumed = len(view.attempts) > 1  # some rows and events may belong to abandoned attempts
+        rows = view.rows if is_resumed else self._rows(run_dir)
+        last_step = view.last_step if is_resumed else max((row.step for row in ends), default=None)
+        recorded, damage = view.events_and_damage()
+        events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
+        attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
+        verdict, reason = _verdict(view, events, attempts, rows, last_step)
         updated = last_sign(info, ends)
         return {
             "name": info.name,
-            "algorithm": info.algorithm or recognised.algorithm,
-            "framework": info.framework or recognised.framework,
+            "algorithm": view.algorithm,
+            "framework": view.framework,
             "status": view.status,
             "status_note": "; ".join([*filter(None, [view.status_note]), *damage]),
             "verdict": verdict,
             "reason": reason,
             "started": info.created,
             "updated": updated,
-            "last_step": max((row.step for row in ends), default=None),
+            "last_step": last_step,
             "total_steps": info.total_steps,
             "rows": rows,
             "metrics": self._metrics(run_dir, view),
@@ -174,28 +170,12 @@ def _is_quick(run_dir: RunDir) -> bool:
     )
 
 
-def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[Row]) -> tuple[Verdict, str]:
+def _verdict(
+    view: RunView, events: list[HealthEvent], attempts: set[int], rows: int, last_step: int | None
+) -> tuple[Verdict, str]:
     """The verdict from recorded events only. No row is judged for a list."""
-    is_resumed = len(view.attempts) > 1  # some events may belong to abandoned attempts
-    last_step = max((row.step for row in ends), default=None)
-    events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
-    attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
-    return verdict_on_record(History(events).findings, events, attempts, rows, last_step, config=lambda: view.config)
-
-
-@lru_cache(maxsize=256)
-def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
-    """Cached, because the runs of a folder mostly log the same names."""
-    return catalog.recognise(names)
-
-
-def first_rows(log: Path) -> list[Row]:
-    """The first rows of a log without the damaged ones."""
-    try:
-        with open_log(log) as file:
-            return rows_in([file.readline() for _ in range(END_ROWS)])
-    except OSError:
-        return []
+    found = recorded_verdict(events, attempts, rows, last_step, was_monitored=lambda: asks_for_monitor(view.config))
+    return found or ("cannot judge", f"{NOT_MONITORED}; open the run to check it")
 
 
 def _state(run_dir: RunDir) -> object:

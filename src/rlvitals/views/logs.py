@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.config import planned_steps
+from rlvitals.health.rows import Fields, RowReader, rows_of_log
 from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
@@ -101,6 +102,9 @@ class LogView(RunView):
         if stream == "system":
             return iter(())  # a foreign log's values about its machine are in its rows
         return (row for row in self._rows[stream] if self._is_ghost(row) == ghosts)
+
+    def _first_rows(self) -> Iterator[Fields]:
+        return rows_of_log(self.log.rows, RowReader())
 
     def last_rows(self, count: int) -> list[Row]:
         return sorted(self.iterate(), key=lambda row: row.step)[-count:] if count else []

@@ -22,9 +22,9 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row, Stream
 from rlvitals.store.files import stamp
 from rlvitals.store.layout import STREAMS, RunDir, archive_of
-from rlvitals.store.reader import last_rows, read_blocks
+from rlvitals.store.reader import first_rows, last_rows, read_blocks
 from rlvitals.store.tail import file_size, rows_in
-from rlvitals.views.headlines import END_ROWS, first_rows
+from rlvitals.views.headlines import END_ROWS
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, plain_settings, setting_of
 
@@ -240,7 +240,7 @@ def _cell(view: RunView, wanted: Wanted) -> Cell:
 
 def _names_at_ends(run_dir: RunDir) -> list[str]:
     logs = [run_dir.log(stream) for stream in STREAMS]
-    rows = [row for log in logs for row in (*first_rows(log), *last_rows(log, END_ROWS))]
+    rows = [row for log in logs for row in (*first_rows(log, END_ROWS), *last_rows(log, END_ROWS))]
     return list(dict.fromkeys(name for row in rows for name in row.numbers))
 
 
