@@ -22,7 +22,7 @@ from rlvitals.train import checkpoint, models, ppo, recipe, tiny
 from rlvitals.train.ppo import data as ppo_data
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.ppo.evaluation import Evaluation, computable
+from rlvitals.train.ppo.evaluation import computable, text_scores
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.seeds import batch_places
@@ -80,7 +80,7 @@ def test_a_text_score_that_throws_is_left_out_and_the_others_stay(monkeypatch, c
         raise RecursionError("too deep")
 
     monkeypatch.setattr("rlvitals.textscore.bleu", throws)
-    found = Evaluation(0.0, ["a b"], ["a b"]).text_scores(["bleu", "rouge"])
+    found = text_scores(["bleu", "rouge"], ["a b"], ["a b"])
     assert found == {"rouge": 1.0}
     assert "RecursionError" in caplog.text
 
@@ -420,7 +420,7 @@ def test_a_reward_model_learns_which_answer_is_preferred_and_learns_nothing_from
             generator=torch.Generator().manual_seed(1),
         )  # fmt: skip
         both = reward_model.scores_of_pairs(judge, pairs, batch_size=16, pad_id=0)
-        quality.append(reward_model.measure(*both).accuracy)
+        quality.append(reward_model.accuracy(*both))
     assert quality[0] == 1.0
     assert quality[1] < 0.9
     reward_model.calibrate(judge, torch.cat(both))

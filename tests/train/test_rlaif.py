@@ -27,7 +27,6 @@ from rlvitals.train.rlaif.settings import check, open_gold
 from rlvitals.train.rlaif.tasks import split_tasks, warmed_up
 from rlvitals.train.rlaif.trainer import load_student, start_run
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
-from rlvitals.train.teachers.cache import Bill
 from rlvitals.train.teachers.offline import OfflineTeacher
 
 pytestmark = pytest.mark.slow
@@ -458,9 +457,11 @@ def test_a_number_derived_from_several_values_survives_a_restart_in_the_middle_o
     assert resumed.row() == {}
 
 
-def test_the_bill_counts_both_directions():
-    stats = metrics.bill_stats(Bill(prompt_tokens=30, completion_tokens=4), 1.5)
-    assert (stats["Teacher/Tokens"].number, stats["Teacher/Seconds"].number) == (34, 1.5)
+def test_the_cost_counts_the_tokens_of_both_directions_and_of_failed_judgements():
+    stats = metrics.cost_stats([Judgement(dict.fromkeys(WEIGHTS, 1.0), "", 20, 3), Judgement(None, "", 10, 1)], 1.5)
+    assert {name.removeprefix("Teacher/"): value.number for name, value in stats.items()} == {
+        "Tokens": 34, "PromptTokens": 30, "CompletionTokens": 4, "Seconds": 1.5,
+    }  # fmt: skip
 
 
 def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path, trainer):

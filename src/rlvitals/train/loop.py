@@ -130,7 +130,7 @@ class Loop(Generic[S]):
 
     def revert(self, place: Path) -> None:
         """Restore the weights of an earlier checkpoint and continue training from there."""
-        self.restore_weights(checkpoint.go_back(place, model=self.language_model, optimizer=self.optimizer))
+        self.restore_weights(checkpoint.revert(place, model=self.language_model, optimizer=self.optimizer))
 
     @cached_property
     def _actions(self) -> rlvitals.Actions:
@@ -160,8 +160,6 @@ class Loop(Generic[S]):
 
     def gather(self, things: list[T]) -> list[T]:
         """Gather the items of all ranks."""
-        if self.ranks == 1:
-            return things
         from accelerate.utils import gather_object
 
         gathered: list[T] = gather_object(things)

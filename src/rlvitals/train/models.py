@@ -46,7 +46,7 @@ class Loaded(NamedTuple):
 
 def is_tiny(model: str | None, size: str | None) -> bool:
     """Whether these two settings select a tiny model: it is the default."""
-    _check_size(size)
+    check_size(size)
     return model is None and (size or TINY) == TINY
 
 
@@ -77,7 +77,7 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
 
     Weights are loaded in `dtype`. Training in bfloat16 uses autocast over float32 weights.
     """
-    _check_size(size)
+    check_size(size)
     if model is None and size == PACKAGED:
         return _packaged(dtype)
     name = model or SIZES[size or TINY]
@@ -103,9 +103,14 @@ def named_errors(what: str, advice: str = "") -> Iterator[None]:
 
 
 def keep(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> Loaded:
-    """The model in `folder`. It is built there first if it is missing or `rebuild` is set; the write is atomic.
+    """The language model in `folder`, built there first by `write_once`."""
+    write_once(folder, build, rebuild=rebuild)
+    return load(str(folder), None)
 
-    The main process builds it and all processes load it, so that every rank starts with the same weights.
+
+def write_once(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> None:
+    """Build and write a model if `folder` is missing or `rebuild` is set. The main process does it and the others wait,
+    so that every rank can load the same weights.
     """
     from accelerate import PartialState
 
@@ -113,7 +118,6 @@ def keep(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> Loaded:
     if state.is_main_process and (rebuild or not folder.is_dir()):
         write(folder, build())
     state.wait_for_everyone()
-    return load(str(folder), None)
 
 
 def write(folder: Path, loaded: Loaded) -> None:
@@ -193,7 +197,8 @@ def _ready(model: Any, tokenizer: Any) -> Loaded:
     return Loaded(model, tokenizer)
 
 
-def _check_size(size: str | None) -> None:
+def check_size(size: str | None) -> None:
+    """Raise ConfigError for an unknown model size."""
     if size is not None and size not in SIZES:
         near = did_you_mean(size.lower(), SIZES)
         raise ConfigError(f"there is no model size {size!r}.{near} Sizes: {', '.join(SIZES)}")

@@ -149,22 +149,9 @@ def _clip(parameters: Any, max_norm: float) -> Tensor:
     return found.detach()
 
 
-def is_main() -> bool:
-    """Whether this is the process that writes files."""
-    return not _is_distributed() or dist.get_rank() == 0
-
-
 def is_sharded(model: Any) -> bool:
     """Whether the model's weights are sharded over the ranks."""
     return bool(_parts(model))
-
-
-def wait() -> None:
-    """Wait until every rank has called this."""
-    if _is_distributed():
-        from accelerate import PartialState
-
-        PartialState().wait_for_everyone()  # it knows the device of this rank
 
 
 def _is_distributed() -> bool:

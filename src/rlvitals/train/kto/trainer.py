@@ -16,12 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from rlvitals.capture import console
-from rlvitals.capture.forwarding import trackers_of
-from rlvitals.capture.live_monitor import check_rules
-from rlvitals.capture.start import refuse_existing
+from rlvitals.capture.start import check_settings, refuse_existing
 from rlvitals.config import resolve
-from rlvitals.errors import ConfigError, needs
+from rlvitals.errors import needs
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import functions, models, tiny
@@ -56,10 +53,10 @@ class KTOSettings(TrainerSettings):
     dataset: str | None
     eval_dataset: str | None
     eval_share: Part
-    examples: int
+    examples: Count
     max_steps: Count | None
     epochs: Rate
-    batch_size: int | None
+    batch_size: Pair | None
     gradient_accumulation: Count
     warmup_ratio: Part
     beta: Rate
@@ -77,8 +74,9 @@ class KTOSettings(TrainerSettings):
 
 def train(settings: KTOSettings) -> TrainingOutcome:
     """Train, and write `logs/`, `checkpoint-N/` and `final_model/` to the run's folder."""
-    check(settings)
-    recording = checked_recording(settings)
+    check_limits(settings)
+    recording = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
+    check_settings(resolve(None, recording))  # before the model is built
     folder, resumed = folder_of(settings)
     data = read_data(settings)
     if not settings.resume_from:
@@ -146,30 +144,11 @@ def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: L
     return trainer
 
 
-def check(settings: KTOSettings) -> None:
-    """Raise ConfigError for settings that cannot work."""
-    check_limits(settings)
-    if settings.examples < 4:
-        raise ConfigError(f"examples must be at least 4, not {settings.examples}")
-    if batch_size(settings) < 2:
-        raise ConfigError(f"batch_size must be at least 2, not {settings.batch_size}: KTO's KL term needs a neighbour")
-
-
 def batch_size(settings: KTOSettings) -> int:
     """Number of examples per step and device."""
     if settings.batch_size is not None:
         return settings.batch_size
     return TINY_BATCH if settings.is_tiny else BATCH
-
-
-def checked_recording(settings: KTOSettings) -> dict[str, Any]:
-    """The recording options, as `rlvitals.start` takes them. They are checked before the model is built."""
-    given = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
-    resolved = resolve(None, given)
-    trackers_of(resolved)
-    check_rules(resolved)
-    console.check(resolved.display, resolved.display_layout)
-    return given
 
 
 def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:

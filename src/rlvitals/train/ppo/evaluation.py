@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from rlvitals import textscore
 from rlvitals.terminal import logger
 from rlvitals.textscore.evaluate import ScoreOptions, why_missing
 from rlvitals.train.judge_guard import JudgeGuard
@@ -25,28 +25,15 @@ EPOCH = {
 """The source of each epoch column: the first of these names that a row has."""
 
 
-class Evaluation(NamedTuple):
-    """The policy's results on held-out prompts."""
+def text_scores(names: Sequence[str], answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """The similarity of answers and references by each of these scores. A score that fails is omitted."""
+    guard = JudgeGuard("a text score")
 
-    score: float
-    """Mean true score; NaN if nothing could be graded."""
-    answers: list[str]
-    references: list[str]
+    def score(name: str) -> float:
+        return float(getattr(textscore, TEXT_SCORES[name])(answers, references))
 
-    def text_scores(self, names: Sequence[str]) -> dict[str, float]:
-        """The similarity of answers and references by each of these scores. A score that fails is omitted."""
-        scores, guard = importlib.import_module("rlvitals.textscore"), JudgeGuard("a text score")
-
-        def score(name: str) -> float:
-            return float(getattr(scores, TEXT_SCORES[name])(self.answers, self.references))
-
-        computed = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
-        return {name: number for name, number in computed.items() if not math.isnan(number)}
-
-    def shown(self, count: int = 8) -> list[dict[str, str]]:
-        """A few answers for people to read, in the evaluation's own file."""
-        pairs = list(zip(self.answers, self.references, strict=True))[:count]
-        return [{"answer": answer, "reference": reference} for answer, reference in pairs]
+    computed = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
+    return {name: number for name, number in computed.items() if not math.isnan(number)}
 
 
 def computable(wanted: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ normalises with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
 Preferred = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """The tokens of a prompt, the preferred answer and the other answer."""
-
-
-class Quality(NamedTuple):
-    """The quality of a reward model on pairs that it was not trained on."""
-
-    accuracy: float
-    """Share of pairs in which the preferred answer has the higher score."""
-    loss: float
-    margin: float
-    """Mean difference of the two scores."""
 
 
 def build(folder: str, pad_id: int) -> Any:
@@ -66,8 +56,8 @@ def learn(
     if not pairs:
         raise ConfigError("the reward model has no pair of answers to learn from")
     # Labels are drawn once, so that a wrong label is wrong in every epoch.
-    by_lot = torch.rand(len(pairs), generator=generator) < noise
-    swapped = (by_lot & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
+    is_random = torch.rand(len(pairs), generator=generator) < noise
+    swapped = (is_random & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
 
     def labelled(place: int) -> Preferred:
         prompt, chosen, rejected = pairs[place]
@@ -94,10 +84,9 @@ def pair_losses(chosen: Tensor, rejected: Tensor) -> Tensor:
     return losses
 
 
-def measure(chosen: Tensor, rejected: Tensor) -> Quality:
-    """The quality of a model that gives these scores to the answers of pairs. A tie counts as half right."""
-    right = (chosen > rejected).float() + 0.5 * (chosen == rejected).float()
-    return Quality(float(right.mean()), float(pair_losses(chosen, rejected).mean()), float((chosen - rejected).mean()))
+def accuracy(chosen: Tensor, rejected: Tensor) -> float:
+    """The share of pairs in which the preferred answer has the higher score. A tie counts half."""
+    return float(((chosen > rejected).float() + 0.5 * (chosen == rejected).float()).mean())
 
 
 def calibrate(model: Any, raw: Tensor) -> None:

@@ -32,7 +32,7 @@ from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.ppo import experience
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo.data import Data, Grader, data_of
-from rlvitals.train.ppo.evaluation import EpochSums, Evaluation, computable
+from rlvitals.train.ppo.evaluation import EpochSums, computable, text_scores
 from rlvitals.train.ppo.experience import Experience
 from rlvitals.train.ppo.settings import PPOSettings, check
 from rlvitals.train.ppo.stages import Stages
@@ -45,6 +45,9 @@ PATIENCE = 5
 """Training fails after this many consecutive steps without a score, because then the reward itself is broken."""
 
 UNSCORABLE = "reward.unscorable_fraction"
+
+SHOWN_ANSWERS = 8
+"""How many answers an evaluation's own file shows."""
 
 
 def train(settings: PPOSettings) -> TrainingOutcome:
@@ -67,11 +70,8 @@ class PpoTrainer(Loop[PPOSettings]):
         self.scored_texts = computable(settings.text_scores) if self.is_main else []
         stages = Stages(settings, data, grader, run, accelerator)
         start = stages.start()
-        self.tokenizer, self.pad_id, self.sampling = (
-            start.tokenizer,
-            stages.texts.pad_id,
-            stages.texts.sampling(settings),
-        )
+        self.tokenizer, self.pad_id = start.tokenizer, stages.texts.pad_id
+        self.sampling = stages.texts.sampling(settings)
         self.prompts = [stages.texts.prompt(example.prompt) for example in data.examples]
         self.held_out_prompts = [stages.texts.prompt(example.prompt) for example in data.held_out]
         self.reward = stages.reward()
@@ -311,18 +311,15 @@ class PpoTrainer(Loop[PPOSettings]):
         } if known else {}  # fmt: skip
         seen: dict[str, Any] = reduce({**of_known, UNSCORABLE: values.mean([float(grade is None) for grade in grades])})
         score = seen.get("val/score/mean")
-        pairs = self.gather(answers)
-        found = Evaluation(
-            math.nan if score is None or score.number is None else float(score.number),
-            [answer for answer, _ in pairs],
-            [reference for _, reference in pairs],
-        )
-        self.last_score = found.score
+        self.last_score = math.nan if score is None else float(score)
+        answers = self.gather(answers)
         if not self.is_main:
             return {}
-        scores = found.text_scores(self.scored_texts) if with_texts else {}
+        texts, references = map(list, zip(*answers, strict=True))
+        scores = text_scores(self.scored_texts, texts, references) if with_texts else {}
         named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/", UNSCORABLE))}
-        self.run.log_eval({**named, **scores, "examples": found.shown()}, step=self.step)
+        shown = [{"answer": answer, "reference": reference} for answer, reference in answers[:SHOWN_ANSWERS]]
+        self.run.log_eval({**named, **scores, "examples": shown}, step=self.step)
         return scores
 
     # What a checkpoint holds.

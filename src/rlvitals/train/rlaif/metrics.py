@@ -13,7 +13,6 @@ from typing import Any
 from rlvitals import values
 from rlvitals.compute import judging, merge, rollout
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
-from rlvitals.train.teachers.cache import Bill
 from rlvitals.values import Derived, Value
 
 TAGS = {
@@ -65,19 +64,23 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     return found
 
 
-def bill_stats(bill: Bill, seconds: float) -> Stats:
-    """The cost of one batch's judgements: prompt and completion tokens, and seconds."""
+def cost_stats(judgements: Sequence[Judgement], seconds: float) -> Stats:
+    """The cost of a step's judgements: prompt and completion tokens, and seconds."""
+    prompts = sum(judgement.prompt_tokens for judgement in judgements)
+    completions = sum(judgement.completion_tokens for judgement in judgements)
     return {
-        "Teacher/Tokens": values.total([bill.prompt_tokens + bill.completion_tokens]),
-        "Teacher/PromptTokens": values.total([bill.prompt_tokens]),
-        "Teacher/CompletionTokens": values.total([bill.completion_tokens]),
+        "Teacher/Tokens": values.total([prompts + completions]),
+        "Teacher/PromptTokens": values.total([prompts]),
+        "Teacher/CompletionTokens": values.total([completions]),
         "Teacher/Seconds": values.total([seconds]),
     }
 
 
 def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> Stats:
-    """Agreement of a teacher with itself on the same answers: 1 minus the absolute difference of the two rewards."""
-    pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=True)]
+    """Agreement of a teacher with itself on the answers that were judged twice, the first ones of a batch: 1 minus the
+    absolute difference of the two rewards.
+    """
+    pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=False)]
     agreements = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
     return {"Teacher/SelfAgreement": values.mean(agreements)} if agreements else {}
 

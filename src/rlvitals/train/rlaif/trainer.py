@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -160,7 +159,6 @@ class RlaifTrainer(Loop[RLAIFSettings]):
 
     def take_step(self) -> bool:
         """Sample answers, judge them and train on them. Returns False if nothing was judged."""
-        began = replace(self.teacher.bill)
         self.teacher.step = self.step
         with self.run.phase("generate") as phase:
             with sharded.whole(self.model, self.accelerator):
@@ -169,13 +167,13 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         with self.run.phase("compute_rewards"):
             start = time.perf_counter()
             judgements = self.teacher.judge(batch.questions)
-            stats: dict[str, Any] = {}
-            if self.is_due(self.settings.agreement_steps):  # judge the same answers again, without the cache
-                few = slice(0, self.settings.agreement_samples)
-                stats = metrics.agreement_stats(judgements[few], self.teacher.judge_again(batch.questions[few]))
+            again: list[Judgement] = []
+            if self.is_due(self.settings.agreement_steps):
+                again = self.teacher.judge_again(batch.questions[: self.settings.agreement_samples])
             seconds = time.perf_counter() - start
+        stats = metrics.agreement_stats(judgements, again)
         stats |= metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
-        stats |= metrics.bill_stats(self.teacher.bill.minus(began), seconds)
+        stats |= metrics.cost_stats([*judgements, *again], seconds)
         with self.run.phase("train_step"):
             learnt = self.improve(batch, judgements)
         self.ledger.add(reduce({**stats, **learnt}))

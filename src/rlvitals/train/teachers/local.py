@@ -1,4 +1,4 @@
-"""A teacher that is a model of transformers in this process: a folder, or a name the hub or its cache knows."""
+"""A teacher that is a model of transformers in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlvitals.train.teachers.base import (
 
 
 class LocalTeacher:
-    """Asks its model greedily, `batch_size` questions at a time."""
+    """Samples verdicts greedily, `batch_size` questions at a time."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, *, max_tokens: int = 80, batch_size: int = 16) -> None:
         self._model, self._tokenizer = model.eval(), tokenizer
@@ -29,10 +29,10 @@ class LocalTeacher:
         self.identity = f"local {name} {RUBRIC} {max_tokens}"
 
     def check(self) -> None:
-        """A model that is loaded can be asked."""
+        """Nothing to check: the model is loaded."""
 
     def close(self) -> None:
-        """Nothing is held but the weights."""
+        """Nothing to close."""
 
     def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         found: list[Judgement] = []
