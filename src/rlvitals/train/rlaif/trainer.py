@@ -115,7 +115,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         super().__init__(settings, run, accelerator)
         self.tasks, self.held_out = tasks
         self.steps_per_epoch = max(1, len(self.tasks) // (settings.prompts_per_step * self.ranks))
-        self.ledger = metrics.Ledger()
+        self.epochs = metrics.Epochs()
         self.baseline: float | None = None
         self.last_eval: tuple[int, float | None] = (-1, None)
         self.tokenizer = student.tokenizer
@@ -141,8 +141,9 @@ class RlaifTrainer(Loop[RLAIFSettings]):
             self.baseline = self.last_eval[1]
         while self.step < settings.max_steps:
             self.step += 1
-            silent = 0 if self.take_step() else silent + 1
-            self.log()
+            row = self.take_step()
+            silent = 0 if "Train/Loss" in row else silent + 1
+            self.log(row)
             if self.is_due(settings.eval_steps):
                 self.evaluate()
             must_stop = self.is_asked_to_stop()
@@ -157,8 +158,8 @@ class RlaifTrainer(Loop[RLAIFSettings]):
                 return self._finish("stopped")
         return self._finish("finished")
 
-    def take_step(self) -> bool:
-        """Sample answers, judge them and train on them. Returns False if nothing was judged."""
+    def take_step(self) -> dict[str, Any]:
+        """Sample answers, judge them and train on them. Returns the row of all ranks."""
         self.teacher.step = self.step
         with self.run.phase("generate") as phase:
             with sharded.whole(self.model, self.accelerator):
@@ -175,11 +176,11 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         stats |= metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
         stats |= metrics.cost_stats([*judgements, *again], seconds)
         with self.run.phase("train_step"):
-            learnt = self.improve(batch, judgements)
-        self.ledger.add(reduce({**stats, **learnt}))
+            stats |= self.improve(batch, judgements)
+        row: dict[str, Any] = reduce(stats)
         if self.is_main:
             self.run.count(tokens=int(batch.rows.mask.sum()) * self.ranks, samples=len(batch.groups) * self.ranks)
-        return bool(learnt)
+        return row
 
     def tasks_of_step(self) -> list[FunctionTask]:
         """The tasks of this rank. Every epoch has its own order; tasks that do not fill a last step are left out."""
@@ -276,19 +277,18 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         if self.is_main:
             self.run.log_eval(row, step=self.step)
 
-    def log(self) -> None:
+    def log(self, row: dict[str, Any]) -> None:
         """Log a row if one is due. The epoch's metrics are in the row of its last step."""
-        of_epoch = self.ledger.close_epoch() if self.is_due(self.steps_per_epoch) else {}
-        if of_epoch or self.is_due(self.settings.logging_steps) or self.is_last:
-            row = {**self.ledger.row(), "epoch": (self.step - 1) // self.steps_per_epoch, **of_epoch}
-            if self.is_main:
-                self.run.log(row, step=self.step)
+        self.epochs.add(row)
+        of_epoch = self.epochs.close() if self.is_due(self.steps_per_epoch) else {}
+        epoch = (self.step - 1) // self.steps_per_epoch
+        self.record(row, {"epoch": epoch, **of_epoch}, is_due=bool(of_epoch))
 
     def state(self) -> dict[str, Any]:
-        return {"book": self.ledger.state(), "baseline": self.baseline}
+        return {"book": self.epochs.state(), "baseline": self.baseline}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.ledger.restore(state["book"])
+        self.epochs.restore(state["book"])
         self.baseline = state["baseline"]
         self.teacher.forget_after(state["step"])
 
@@ -299,7 +299,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         after = self.last_eval[1]
         if after is None or self.baseline is None:
             return self.end(status, f"{ended}; the held-out tasks could not be judged. {self.folder}")
-        last = self.ledger.epoch_rewards[-3:]
+        last = self.epochs.rewards[-3:]
         is_settled = len(last) == 3 and float(np.std(last)) < 0.02 and last[-1] >= 0.65
         return self.end(
             status,
