@@ -20,7 +20,7 @@ from conftest import torchrun, unexplained, until
 from rlvitals.compute import policy
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import functions, models, recipe, rlaif
-from rlvitals.train.loop import PendingRow, open_accelerator
+from rlvitals.train.loop import MergedRow, open_accelerator
 from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings as Settings
 from rlvitals.train.rlaif.settings import check, open_gold
@@ -407,7 +407,7 @@ def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():
 
 
 def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
-    epochs = metrics.Epochs()
+    epochs = metrics.EpochTags()
     values = rlvitals.values
     for rewards, losses, tokens in (([0.0, 1.0, 1.0], [2.0], 10), ([0.5], [1.0, 1.0, 1.0], 5)):
         stats = {"Train/AvgReward": values.mean(rewards), "Train/RewardVariance": values.of(rewards, "var")}
@@ -419,7 +419,7 @@ def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
     assert first["Epoch/RewardVariance"] == pytest.approx(sum((x - 0.625) ** 2 for x in (0, 1, 1, 0.5)) / 4)
     assert (first["Epoch/NumSamples"], first["Epoch/APITokens"]) == (4, 15)
     assert "Epoch/RewardTrend" not in first
-    restored = metrics.Epochs()
+    restored = metrics.EpochTags()
     restored.restore(json.loads(json.dumps(epochs.state())))
     for each in (epochs, restored):
         stats = {"Train/AvgReward": values.mean([1.0]), "Train/RewardVariance": values.of([1.0], "var")}
@@ -437,13 +437,13 @@ def test_a_number_derived_from_several_values_survives_a_restart_in_the_middle_o
         )
         for _ in range(3)
     ]
-    unbroken, resumed = PendingRow(), PendingRow()
+    unbroken, resumed = MergedRow(), MergedRow()
     for batch in batches:
         unbroken.add(batch)
     for batch in batches:
         resumed.add(batch)
-        resumed = PendingRow(json.loads(json.dumps(resumed.state())))
-        resumed = PendingRow(json.loads(json.dumps(resumed.state())))  # before another batch came
+        resumed = MergedRow(json.loads(json.dumps(resumed.state())))
+        resumed = MergedRow(json.loads(json.dumps(resumed.state())))  # before another batch came
         if batch is batches[1]:
             resumed.add(batches[2])
             break

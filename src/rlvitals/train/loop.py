@@ -54,7 +54,7 @@ def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, A
         raise
 
 
-class PendingRow:
+class MergedRow:
     """The values of the steps since the last logged row, merged. Checkpoints hold them, so that a resumed run logs the
     same rows as an uninterrupted one.
     """
@@ -106,7 +106,7 @@ class Loop(Generic[S]):
         self.is_quiet = settings.is_quiet or not self.is_main
         self.folder = kept_folder(settings.output_dir)
         self.step = 0
-        self._pending = PendingRow()
+        self._pending = MergedRow()
 
     def prepare(self, model: Any, groups: list[dict[str, Any]], share: Callable[[int], float]) -> None:
         """Create the optimizer of these parameter groups (`params`, `lr`) and the scheduler. `share` gives the share of
@@ -161,7 +161,7 @@ class Loop(Generic[S]):
             )
             self.restore_weights(kept)
             self.restore(kept)
-            self._pending = PendingRow(kept.get("pending") or kept.get("book"))  # `book`: RLAIF's older checkpoints
+            self._pending = MergedRow(kept.get("pending") or kept.get("book"))  # `book`: RLAIF's older checkpoints
             self.step = int(kept["step"])
         if self.is_main:
             checkpoint.tidy(self.folder, after=self.step)

@@ -111,7 +111,7 @@ def _is_right(judgement: Judgement) -> bool | None:
     return None if judgement.scores is None else judgement.scores["correctness"] == 1.0
 
 
-class Epochs:
+class EpochTags:
     """Sums since the start of the epoch, and the reward and loss of the previous epoch."""
 
     def __init__(self) -> None:

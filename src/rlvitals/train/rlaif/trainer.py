@@ -115,7 +115,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         super().__init__(settings, run, accelerator)
         self.tasks, self.held_out = tasks
         self.steps_per_epoch = max(1, len(self.tasks) // (settings.prompts_per_step * self.ranks))
-        self.epochs = metrics.Epochs()
+        self.epochs = metrics.EpochTags()
         self.baseline: float | None = None
         self.last_eval: tuple[int, float | None] = (-1, None)
         self.tokenizer = student.tokenizer
@@ -199,16 +199,14 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         """`count` answers to each task, sampled by the current student. Its weights must not be sharded."""
         device, pad = self.accelerator.device, self.tokenizer.pad_token_id
         asked = [task for task in tasks for _ in range(count)]
-        prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in tasks for _ in range(count)]
+        prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in asked]
         ids, mask = sampling.left_padded(prompts, pad, device)
         with self.accelerator.autocast():
             sampled = sampling.sample(
                 self.inner, ids, mask, max_new_tokens=self.settings.max_new_tokens, generator=generator,
                 temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id, pad_id=pad,
             )  # fmt: skip
-        texts = self.tokenizer.batch_decode(
-            [row[kept.bool()] for row, kept in zip(sampled.tokens, sampled.mask, strict=True)], skip_special_tokens=True
-        )
+        texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
         questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
         rows = sampling.answered(ids, mask, sampled.tokens, sampled.mask)
@@ -217,13 +215,16 @@ class RlaifTrainer(Loop[RLAIFSettings]):
     def improve(self, batch: AnswerBatch, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """Take one optimiser step on the judged answers. Returns its metrics; empty if nothing was judged."""
         device = self.accelerator.device
-        judged = torch.tensor([judgement.scores is not None for judgement in judgements], device=device)
-        mask = batch.mask * judged[:, None]
+        judged = [place for place, judgement in enumerate(judgements) if judgement.scores is not None]
+        mask = torch.zeros_like(batch.mask)
+        mask[judged] = batch.mask[judged]
         tokens = self.accelerator.reduce(mask.sum(), reduction="sum")  # of all ranks, not a mean of means
         if not int(tokens):
             return {}
         advantages = torch.zeros(len(judgements), device=device)
-        advantages[judged] = _advantages(judgements, batch.groups).to(device)
+        rewards = np.array([judgements[place].reward for place in judged])
+        relative = advantage.group_relative(rewards, [batch.groups[place] for place in judged])
+        advantages[judged] = torch.as_tensor(relative, dtype=torch.float32, device=device)
         size = self.settings.micro_batch_size or len(judgements)
         parts = []
         for start in range(0, len(judgements), size):
@@ -306,10 +307,3 @@ class RlaifTrainer(Loop[RLAIFSettings]):
             f"{ended}: held-out reward {self.baseline:.3f} -> {after:.3f} ({after - self.baseline:+.3f} over the "
             f"untrained student){', settled' if is_settled else ''}. {self.folder}",
         )
-
-
-def _advantages(judgements: Sequence[Judgement], groups: Sequence[int]) -> Tensor:
-    """Advantages of the judged answers, each relative to the judged answers to the same task."""
-    judged = [(j.reward, group) for j, group in zip(judgements, groups, strict=True) if j.scores is not None]
-    rewards = np.array([reward for reward, _ in judged])
-    return torch.as_tensor(advantage.group_relative(rewards, [group for _, group in judged]), dtype=torch.float32)

@@ -114,22 +114,18 @@ class EndpointAnswer(Generic[T]):
         return replace(self, prompt_tokens=prompt, completion_tokens=completion)
 
 
+@dataclass(eq=False)
 class _Failed(Exception):
-    """One try failed. `wait` is the time that the server asked for. `is_final`: another try will not help. `is_unread`:
-    there was a reply, `reply_text`, without a verdict.
-    """
+    """One try failed."""
 
-    def __init__(
-        self,
-        why: str,
-        *,
-        wait: float | None = None,
-        is_final: bool = False,
-        is_unread: bool = False,
-        reply_text: str = "",
-    ) -> None:
-        super().__init__(why)
-        self.wait, self.is_final, self.is_unread, self.reply_text = wait, is_final, is_unread, reply_text
+    why: str
+    wait: float | None = None
+    """Seconds that the server asked to wait."""
+    is_final: bool = False
+    """Whether another try would not help."""
+    is_unread: bool = False
+    """Whether there was a reply without a verdict."""
+    reply_text: str = ""
 
 
 class JudgeClient:
@@ -172,7 +168,7 @@ class JudgeClient:
             error = errors.pop().with_traceback(None)  # its frames hold the reply
             # `read` may raise anything; the same reply again would not help.
             failed = error if isinstance(error, _Failed) else _Failed(words_of(error), is_final=True)
-            line = " ".join(str(failed).split())
+            line = " ".join(failed.why.split())
             if self._key:  # the server may have quoted it; replaced before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
             spent = replace(spent, failure=line[:300], is_unread=failed.is_unread)
