@@ -136,17 +136,12 @@ def update(optimizer: Any, max_norm: float) -> list[Tensor]:
     The gradient of each group is clipped to `max_norm`. A step with a gradient that is not a number is skipped, because
     it would make every weight NaN. Its norm is returned unchanged, so that the log shows it.
     """
-    norms = [_clip(group["params"], max_norm) for group in optimizer.param_groups]
+    norms: list[Any] = [torch.nn.utils.clip_grad_norm_(group["params"], max_norm) for group in optimizer.param_groups]
+    norms = [(norm.full_tensor() if _is_spread(norm) else norm).detach() for norm in norms]
     if all(bool(norm.isfinite()) for norm in norms):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return norms
-
-
-def _clip(parameters: Any, max_norm: float) -> Tensor:
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-    found: Tensor = norm.full_tensor() if _is_spread(norm) else norm  # type: ignore[attr-defined]
-    return found.detach()
 
 
 def is_sharded(model: Any) -> bool:

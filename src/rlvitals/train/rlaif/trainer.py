@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -64,13 +65,10 @@ def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
     """The student before training. A tiny one is kept in the run's folder as the reference for a resume."""
     if not settings.is_tiny:
         return models.load(settings.model, settings.model_size)
-
-    def build() -> models.Loaded:
-        return warmed_up(
-            settings.seed, steps=settings.warm_up_steps, batch_size=settings.warm_up_batch_size,
-            learning_rate=settings.warm_up_learning_rate, device=accelerator.device,
-        )  # fmt: skip
-
+    build = partial(
+        warmed_up, settings.seed, steps=settings.warm_up_steps, batch_size=settings.warm_up_batch_size,
+        learning_rate=settings.warm_up_learning_rate, device=accelerator.device,
+    )  # fmt: skip
     return models.keep(
         kept_folder(settings.output_dir) / models.TINY_FOLDER, build, rebuild=settings.resume_from is None
     )
