@@ -18,7 +18,7 @@ from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import Tokenized, dealt, fit, right_padded
+from rlvitals.train.supervised import Tokenized, fit, right_padded, shuffled_batches
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,10 +65,10 @@ def learn(
 
     # A longer warm-up: the head is new, and its first gradients would disturb the trained body.
     optimizer, schedule = adamw([{"params": model.parameters(), "lr": learning_rate}], rise_and_fall(steps, 40))
-    decks = dealt(len(pairs), batch_size, generator)
+    batches = shuffled_batches(len(pairs), batch_size, generator)
 
     def loss_of(step: int) -> Tensor:
-        batch = [labelled(place) for place in next(decks)]
+        batch = [labelled(place) for place in next(batches)]
         return pair_losses(*_both_scores(model, batch, pad_id)).mean()
 
     fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
@@ -85,7 +85,11 @@ def pair_losses(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 
 def accuracy(chosen: Tensor, rejected: Tensor) -> float:
-    """The share of pairs in which the preferred answer has the higher score. A tie counts half."""
+    """The share of pairs in which the preferred answer has the higher score. A tie counts half.
+
+    >>> accuracy(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
+    0.75
+    """
     return float(((chosen > rejected).float() + 0.5 * (chosen == rejected).float()).mean())
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from rlvitals.train import models, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo import reward_model
-from rlvitals.train.ppo.actor_critic import ActorCritic, Lesson, lesson, teach
+from rlvitals.train.ppo.actor_critic import ActorCritic, AnswerReturns, learn_values, returns_of
 from rlvitals.train.ppo.data import Data, Grader, Preference, PromptExample, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
@@ -81,9 +82,7 @@ class Stages:
         self._settings, self._data, self._grader = settings, data, grader
         self._run, self._accelerator, self._is_new_run = run, accelerator, not settings.resume_from
         folder = kept_folder(settings.output_dir)
-        self.warm_start, self._judge, self._critic = (
-            folder / name for name in ("warm_start", "reward_model", "critic")
-        )
+        self.warm_start, self._judge, self._critic = folder / "warm_start", folder / "reward_model", folder / "critic"
         self.results: dict[str, float] = {}
         self.texts: Texts
 
@@ -98,14 +97,16 @@ class Stages:
         """The function that scores answers: the reward model, the true grade, or the user's function."""
         if self._settings.reward != "model":
             return self._reward_of_texts
-        model = sharded.to_read(self._reward_model(), self._accelerator)
+        if self._settings.reward_model is None:
+            models.write_once(self._judge, self._trained_reward_model, rebuild=self._is_new_run)
+        model = sharded.to_read(self._build(self._settings.reward_model or self._judge), self._accelerator)
         self._add_results(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
-        return lambda rows, places: reward_model.scores(model, rows)
+        return _reward_by(model)
 
     def critic(self) -> Any:
         """The initial critic, in the format of a reward model; see `ActorCritic.begin_values`."""
         models.write_once(self._critic, self._trained_critic, rebuild=self._is_new_run)
-        return reward_model.build(str(self._critic), self.texts.pad_id)
+        return self._build(self._critic)
 
     @cached_property
     def _reward_of_texts(self) -> Reward:
@@ -166,14 +167,9 @@ class Stages:
         context = 2 * max(map(len, texts)) + settings.max_new_tokens
         return models.Loaded(*build_tiny(pieces, width=TINY_WIDTH, context=context, seed=settings.seed))
 
-    def _reward_model(self) -> Any:
-        if self._settings.reward_model is None:
-            models.write_once(self._judge, self._trained_reward_model, rebuild=self._is_new_run)
-        return reward_model.build(self._settings.reward_model or str(self._judge), self.texts.pad_id)
-
     def _trained_reward_model(self) -> models.Loaded:
         settings, pad_id = self._settings, self.texts.pad_id
-        model = reward_model.build(str(self.warm_start), pad_id).to(self._accelerator.device)
+        model = self._build(self.warm_start).to(self._accelerator.device)
         preferences = list(self._data.preferences)
         unseen = [*self._data.held_out_preferences]
         batch, steps = settings.reward_model_batch, settings.reward_model_steps
@@ -202,9 +198,9 @@ class Stages:
 
     def _trained_critic(self) -> models.Loaded:
         """The critic, trained unsharded on the main process."""
-        settings, pad_id, device = self._settings, self.texts.pad_id, self._accelerator.device
+        settings, device = self._settings, self._accelerator.device
         is_judge = settings.reward == "model" and settings.reward_model is None
-        model = reward_model.build(str(self._judge if is_judge else self.warm_start), pad_id)
+        model = self._build(self._judge if is_judge else self.warm_start)
         if not is_judge:
             torch.nn.init.zeros_(model.score.weight)  # every state has the initial value 0
         steps = settings.value_warm_up_steps
@@ -215,12 +211,11 @@ class Stages:
             inner = ActorCritic(policy, is_separate=True).to(device)
             inner.begin_values(model)
             if settings.reward == "model":
-                judge = reward_model.build(settings.reward_model or str(self._judge), pad_id).to(device)
-                reward: Reward = lambda rows, places: reward_model.scores(judge, rows)  # noqa: E731
+                reward = _reward_by(self._build(settings.reward_model or self._judge).to(device))
             else:
                 reward = self._reward_of_texts
             with self._progress(steps) as on_step:
-                teach(
+                learn_values(
                     inner, self._first_answers(policy, reward, steps), steps=steps,
                     learning_rate=settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
                     generator=seeded("cpu", settings.seed, "critic"), on_step=on_step,
@@ -228,8 +223,8 @@ class Stages:
             inner.put_values(model)
         return models.Loaded(model, self.texts.tokenizer)
 
-    def _first_answers(self, policy: Any, reward: Reward, most: int) -> list[Lesson]:
-        """Lessons from the initial policy's answers and their rewards; at most `most` lessons."""
+    def _first_answers(self, policy: Any, reward: Reward, most: int) -> list[AnswerReturns]:
+        """At most `most` batches of the initial policy's answers, with their returns."""
         settings, found = self._settings, []
         generator = seeded(self._accelerator.device, settings.seed, "first answers")
         places = list(range(min(SAMPLED_PROMPTS, len(self._data.examples)))) * ANSWERS_A_PROMPT
@@ -237,7 +232,7 @@ class Stages:
             chunk = places[start : start + settings.batch_size]
             prompts, sampled = self._answer(policy, [self._data.examples[place] for place in chunk], generator)
             rows = answered(*prompts, sampled.tokens, sampled.mask)
-            found.append(lesson(rows, sampled, reward(rows, chunk).float(), settings))
+            found.append(returns_of(rows, sampled, reward(rows, chunk).float(), settings))
         return found
 
     def _compared(self, examples: list[PromptExample]) -> list[Preference]:
@@ -261,6 +256,9 @@ class Stages:
         sampled = sample(model, ids, mask, generator=generator, **self.texts.sampling(self._settings))
         return (ids, mask), sampled
 
+    def _build(self, folder: Path | str) -> Any:
+        return reward_model.build(str(folder), self.texts.pad_id)
+
     def _encode(self, pair: Preference) -> reward_model.Preferred:
         texts = self.texts
         return texts.prompt(pair.prompt), texts.answer(pair.chosen), texts.answer(pair.rejected)
@@ -283,3 +281,7 @@ class Stages:
                 next(waiting, None)
 
             yield advance
+
+
+def _reward_by(model: Any) -> Reward:
+    return lambda rows, places: reward_model.scores(model, rows)

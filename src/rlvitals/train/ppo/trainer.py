@@ -85,7 +85,7 @@ class PpoTrainer(Loop[PPOSettings]):
         rate = settings.learning_rate or rate_by_size(models.parameters(start.model), tiny=3e-4)
         value_rate = settings.value_learning_rate or rate * (10 if settings.critic == "shared" else 3)
         self.prepare(inner, parameter_groups(inner, rate, value_rate), shares_of_rate(settings))
-        self.silent = 0
+        self.unscored_steps = 0
         self.kl_coef = settings.kl_coef
         self.epochs = EpochSums()
         self.first_score = self.last_score = math.nan
@@ -213,11 +213,11 @@ class PpoTrainer(Loop[PPOSettings]):
     def _learn_from(self, batch: Experience) -> dict[str, Any]:
         """Update the policy with the answers that have a score. If no rank has one, the policy does not change."""
         scored = int(self.accelerator.reduce(batch.is_scored.sum(), "sum"))
-        self.silent = 0 if scored else self.silent + 1
-        if self.silent >= PATIENCE:
+        self.unscored_steps = 0 if scored else self.unscored_steps + 1
+        if self.unscored_steps >= PATIENCE:
             raise ConfigError(
-                f"the reward {self.settings.reward!r} has scored nothing for {self.silent} steps; the first failure is "
-                f"in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
+                f"the reward {self.settings.reward!r} has scored nothing for {self.unscored_steps} steps; the first "
+                f"failure is in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
             )
         if not scored:
             return {}

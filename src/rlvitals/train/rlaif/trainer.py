@@ -130,7 +130,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
 
     def learn(self, origin: Path | None) -> TrainingOutcome:
         """RLAIF from the beginning, or from a checkpoint."""
-        settings, silent = self.settings, 0
+        settings, unjudged_steps = self.settings, 0
         self.resume(origin)
         if origin is None and settings.resume_from:
             self.teacher.forget_after(0)  # killed before its first checkpoint: restart at step 0
@@ -140,16 +140,16 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         while self.step < settings.max_steps:
             self.step += 1
             row = self.take_step()
-            silent = 0 if "Train/Loss" in row else silent + 1
+            unjudged_steps = 0 if "Train/Loss" in row else unjudged_steps + 1
             self.log(row)
             if self.is_due(settings.eval_steps):
                 self.evaluate()
             must_stop = self.is_asked_to_stop()
             if self.is_due(settings.save_steps):
                 self.save()
-            if silent >= settings.teacher_patience:
+            if unjudged_steps >= settings.teacher_patience:
                 raise ConfigError(
-                    f"the teacher has judged nothing for {silent} steps; see Teacher/FailureRate. The last "
+                    f"the teacher has judged nothing for {unjudged_steps} steps; see Teacher/FailureRate. The last "
                     f"checkpoint is {checkpoint.newest(self.folder)}"
                 )
             if must_stop:
