@@ -85,7 +85,7 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
         from transformers import AutoModelForCausalLM, AutoTokenizer
     if model is not None and _looks_like_a_folder(model) and not Path(model).is_dir():
         raise ConfigError(f"model {model!r}: there is no such folder")
-    advice = " Give --model a folder, or take --model-size tiny or 135m."
+    advice = " Pass a folder with --model, or use --model-size tiny or 135m."
     with quietly(), named_errors(f"the model {name!r}", advice):
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
         tokenizer: Any = AutoTokenizer.from_pretrained(name)

@@ -174,7 +174,7 @@ def read_data(settings: KTOSettings) -> Preferences:
         data = preferences.split(preferences.read(settings.dataset), held_out_share=share, seed=settings.seed)
     if settings.eval_dataset is not None:
         data = data._replace(held_out=preferences.read(settings.eval_dataset))
-    preferences.check(data.train, batch_size(settings), settings.dataset or "the data made")
+    preferences.check(data.train, batch_size(settings), settings.dataset or "the generated data")
     return data
 
 
@@ -273,7 +273,7 @@ def outcome(folder: Path, state: Any) -> TrainingOutcome:
 def _findings(folder: Path) -> str:
     found = [finding for finding in open_run(folder).findings if finding.severity != "info"]
     if not found:
-        return f"The doctor found nothing to warn of. Model: {folder / 'final_model'}"
+        return f"The doctor reports no warnings. Model: {folder / 'final_model'}"
     first = next((finding for finding in found if finding.severity == "critical"), found[0])
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return f"The doctor at step {first.step}: {first.title}{more}; see rlvitals check {folder}"

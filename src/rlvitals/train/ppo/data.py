@@ -155,7 +155,9 @@ def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
     rows = read_rows(dataset, ("prompt", "reference"))
     examples = [PromptExample(row.text("prompt"), row.text("reference")) for row in rows]
     if len(examples) < 2:
-        raise ConfigError(f"dataset {dataset!r} has {len(examples)} example(s): it takes at least 2, one to hold out")
+        raise ConfigError(
+            f"dataset {dataset!r} has {len(examples)} example(s): at least 2 are needed, one for evaluation"
+        )
     aside = min(held_out, max(1, len(examples) // 5))
     pairs = [] if preferences is None else _read_pairs(preferences)
     pairs_aside = min(HELD_OUT_PREFERENCES, max(1, len(pairs) // 5)) if pairs else 0
@@ -175,5 +177,5 @@ def _read_pairs(preferences: str) -> list[Preference]:
     if same is not None:
         raise ConfigError(f"preferences {preferences!r}, pair {same}: chosen and rejected are the same text")
     if len(pairs) < 2:
-        raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): it takes at least 2")
+        raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): at least 2 are needed")
     return pairs

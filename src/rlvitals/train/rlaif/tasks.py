@@ -47,7 +47,7 @@ def _test(where: str, test: Any) -> tuple[str, str]:
                     f"{where}: the test {call!r} expects {expected!r}, which is not a literal of Python"
                 ) from None
             return call, expected
-    raise ConfigError(f"{where}: a test must be two texts, a call and the literal it gives, not {str(test)[:60]!r}")
+    raise ConfigError(f"{where}: a test must be two texts, a call and the expected literal, not {str(test)[:60]!r}")
 
 
 class Split(NamedTuple):

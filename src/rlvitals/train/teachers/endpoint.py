@@ -139,13 +139,13 @@ class JudgeClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError("the teacher's address must look like https://host/v1")
         if parts.username or parts.password or parts.query:
-            raise ConfigError(f"the teacher's address holds a secret; put the key into the variable {key_variable}")
+            raise ConfigError(f"the teacher's address contains a secret; put the key into the variable {key_variable}")
         self._host, self._is_safe = parts.hostname, parts.scheme == "https"
         self._port, self._path = parts.port, parts.path.rstrip("/") + "/chat/completions"
         self.model, self.address = model, f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._key = os.environ.get(key_variable, "").strip()
         if not self._is_safe and self._key and self._host not in LOOPBACK:
-            logger.warning("the key of %s goes to %s without encryption", key_variable, self._host)
+            logger.warning("the key in %s is sent to %s without encryption", key_variable, self._host)
         self._seconds, self._tries = seconds, tries
         self._body = {"model": model, "temperature": 0, "max_tokens": max_tokens}
         if json_mode:

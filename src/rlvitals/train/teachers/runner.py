@@ -164,7 +164,7 @@ class Runner:
         present = [words for name, words in PROTECTIONS.items() if self.protections.get(name)]
         missing = [words for name, words in PROTECTIONS.items() if not self.protections.get(name)]
         return (
-            f"answers run in a process with {', '.join([f'{self._seconds:g} s', *present])}"
+            f"answers run in a process with {', '.join([f'{self._seconds:g} s of processor time', *present])}"
             + (f"; not available here: {', '.join(missing)}" if missing else "")
             + ". This is not a sandbox for hostile code."
         )
