@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -100,27 +99,22 @@ def train(settings: KTOSettings) -> TrainingOutcome:
     with models.quietly():
         weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
         args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
-        model, tokenizer = the_model(settings, folder, data, args, is_resumed=resumed is not None)
-        args.learning_rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=3e-4, large=5e-7)
-        trainer = build_trainer(
-            settings, args, data, Loaded(model, tokenizer), callbacks=[_last_evaluation(), recorder]
-        )
+        loaded = the_model(settings, folder, data, args, is_resumed=resumed is not None)
+        size = models.parameters(loaded.model)
+        args.learning_rate = settings.learning_rate or rate_by_size(size, tiny=3e-4, large=5e-7)
+        trainer = build_trainer(settings, args, data, loaded, callbacks=[_last_evaluation(), recorder])
         trainer.remove_callback(PrinterCallback)
         if resumed is not None:
             _count_tokens_on(trainer, resumed)
-        _print_setup(settings, args, data, model)
-        with ExitStack() as ending:
-            ending.push(lambda _, error, __: _finish_early(recorder, error))
+        _print_setup(settings, args, data, size)
+        try:
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        except BaseException as error:  # callbacks are not notified of it
+            recorder.finish(error=error)
+            raise
         sharded.save_in_one_piece(trainer.accelerator)
         trainer.save_model(str(folder / "final_model"))
     return outcome(folder, trainer.state)
-
-
-def _finish_early(recorder: Any, error: BaseException | None) -> None:
-    """Pass an error that ends the training early to the recorder."""
-    if error is not None:
-        recorder.finish(error=error)
 
 
 def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
@@ -314,14 +308,14 @@ def _tokens(tokenizer: Any, example: LabelledAnswer, longest: int) -> tuple[list
     return prompt, whole[len(prompt) : max(longest, len(prompt) + 1)]
 
 
-def _print_setup(settings: KTOSettings, args: Any, data: Preferences, model: Any) -> None:
+def _print_setup(settings: KTOSettings, args: Any, data: Preferences, size: int) -> None:
     good = sum(example.label for example in data.train)
     _say(
         settings,
         f"data: {len(data.train)} examples, {good} good (weight {args.desirable_weight:.3g}) and "
         f"{len(data.train) - good} bad (weight {args.undesirable_weight:.3g}); {len(data.held_out)} held out",
     )
-    _say(settings, f"model: {models.parameters(model):,} parameters, learning rate {args.learning_rate:.3g}")
+    _say(settings, f"model: {size:,} parameters, learning rate {args.learning_rate:.3g}")
 
 
 def _say(settings: KTOSettings, sentence: str) -> None:

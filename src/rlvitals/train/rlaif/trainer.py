@@ -13,7 +13,7 @@ import copy
 import random
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -48,11 +48,8 @@ def train(settings: RLAIFSettings) -> TrainingOutcome:
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
     if not settings.resume_from:
         refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)
-    with ExitStack() as stack, models.quietly():
-        teacher = stack.enter_context(closing(open_teacher(settings)))
-        gold = open_gold(settings)
-        if gold is not None:
-            stack.enter_context(closing(gold))
+    teacher, gold = open_teacher(settings), open_gold(settings)
+    with closing(teacher), nullcontext() if gold is None else closing(gold), models.quietly():
         teacher.check()
         accelerator = open_accelerator(settings)
         student = load_student(settings, accelerator)
