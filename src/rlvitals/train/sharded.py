@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from rlvitals.errors import ConfigError
@@ -95,11 +94,21 @@ def whole(model: Any, accelerator: Any) -> Iterator[None]:
             part.set_reshard_after_forward(is_let_go, recurse=False)
 
 
-def gathered(things: Any, *, is_kept: bool = True) -> Any:
+def gathered(things: Any, *, is_kept: bool = True, seen: dict[int, Any] | None = None) -> Any:
     """The same mappings and lists with full tensors, in main memory; every rank. A rank without `is_kept` takes part
-    and discards the result. A tensor that occurs twice (tied weights) is gathered once.
+    and discards the result. A tensor that occurs twice (tied weights) is gathered once: `seen` holds them by id.
     """
-    return _gathered(things, {}, is_kept) if _is_distributed() else things
+    seen = {} if seen is None else seen
+    if isinstance(things, Mapping):
+        return {name: gathered(thing, is_kept=is_kept, seen=seen) for name, thing in things.items()}
+    if isinstance(things, list | tuple):
+        return type(things)([gathered(thing, is_kept=is_kept, seen=seen) for thing in things])
+    if not _is_spread(things):
+        return things
+    if id(things) not in seen:
+        one = things.detach().to(things.device_mesh.device_type).full_tensor()
+        seen[id(things)] = one.cpu() if is_kept else None
+    return seen[id(things)]
 
 
 def weights_of(model: Any, *, is_kept: bool = True) -> dict[str, Tensor]:
@@ -149,10 +158,6 @@ def is_sharded(model: Any) -> bool:
     return bool(_parts(model))
 
 
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _precision(is_bf16: bool) -> Any:
     """Layers compute in bfloat16 if enabled. Gradients are summed over the ranks in float32, and a model's outputs are
     not cast: log-probs rounded to bfloat16 would change PPO's ratios by a percent.
@@ -163,33 +168,13 @@ def _precision(is_bf16: bool) -> Any:
 
 
 def _parts(model: Any) -> list[Any]:
-    """The modules that are gathered one by one; empty if nothing is sharded."""
-    if not _is_distributed():
-        return []
-    from torch.distributed.fsdp import FSDPModule
-
-    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+    """The modules that are gathered one by one, torch's FSDPModules; empty if nothing is sharded."""
+    return [module for module in model.modules() if hasattr(module, "unshard")]
 
 
 def _is_spread(tensor: Any) -> bool:
-    if not _is_distributed():
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
-
-
-def _gathered(things: Any, seen: dict[int, Any], is_kept: bool) -> Any:
-    if isinstance(things, Mapping):
-        return {name: _gathered(thing, seen, is_kept) for name, thing in things.items()}
-    if isinstance(things, list | tuple):
-        return type(things)([_gathered(thing, seen, is_kept) for thing in things])
-    if not _is_spread(things):
-        return things
-    if id(things) not in seen:
-        one = things.detach().to(things.device_mesh.device_type).full_tensor()
-        seen[id(things)] = one.cpu() if is_kept else None
-    return seen[id(things)]
+    """Whether this is torch's DTensor, of which each rank holds a part."""
+    return hasattr(tensor, "full_tensor")
 
 
 def _part_of(one: Tensor, own: Any) -> Any:
