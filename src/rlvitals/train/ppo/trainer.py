@@ -44,8 +44,6 @@ from rlvitals.train.seeds import batch_places, seeded
 PATIENCE = 5
 """Training fails after this many consecutive steps without a score, because then the reward itself is broken."""
 
-UNSCORABLE = "reward.unscorable_fraction"
-
 SHOWN_ANSWERS = 8
 """How many answers an evaluation's own file shows."""
 
@@ -221,9 +219,7 @@ class PpoTrainer(Loop[PPOSettings]):
             )
         if not scored:
             return {}
-        row = self.improve(batch)
-        distances = experience.kl_of_answers(batch)
-        return row | ({"objective/kl": values.mean(distances.tolist())} if len(distances) else {})
+        return self.improve(batch) | {"objective/kl": values.mean(experience.kl_of_answers(batch).tolist())}
 
     def improve(self, batch: Experience) -> dict[str, Any]:
         """Train on a batch for ppo_epochs epochs, with one update per minibatch. Returns the values to log."""
@@ -289,37 +285,33 @@ class PpoTrainer(Loop[PPOSettings]):
         generator = seeded(accelerator.device, settings.seed, "evaluation", self.rank)
         answers: list[tuple[str, str]] = []
         grades: list[float | None] = []
-        with (
-            sharded.whole(self.model, accelerator),
-            self.run.progress(chunks, evaluating=True, disable=self.is_quiet) as bar,
-        ):
+        progress = self.run.progress(chunks, evaluating=True, disable=self.is_quiet)
+        with sharded.whole(self.model, accelerator), progress as bar:
             for chunk in bar:
                 examples = [self.data.held_out[place] for place in chunk]
-                ids, mask = left_padded(
-                    [self.held_out_prompts[place] for place in chunk], self.pad_id, accelerator.device
-                )
+                prompts = [self.held_out_prompts[place] for place in chunk]
+                ids, mask = left_padded(prompts, self.pad_id, accelerator.device)
                 sampled = self.model("sample", ids, mask, generator=generator, **self.sampling)
                 texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
-                new = [self.grader.grade(example, text) for example, text in zip(examples, texts, strict=True)]
+                new = list(map(self.grader.grade, examples, texts))
                 bar.score([grade for grade in new if grade is not None])
                 answers += [(text, example.reference) for example, text in zip(examples, texts, strict=True)]
                 grades += new
         known = [grade for grade in grades if grade is not None]
-        of_known = {
+        stats: dict[str, Any] = reduce({
             **rollout.stats(scores=known, stage="eval", names="roll"),
             "eval/right": values.mean([grade == 1.0 for grade in known]),
-        } if known else {}  # fmt: skip
-        seen: dict[str, Any] = reduce({**of_known, UNSCORABLE: values.mean([float(grade is None) for grade in grades])})
-        score = seen.get("val/score/mean")
+            "reward.unscorable_fraction": values.mean([float(grade is None) for grade in grades]),
+        })  # fmt: skip
+        score = stats.get("val/score/mean")
         self.last_score = math.nan if score is None else float(score)
         answers = self.gather(answers)
         if not self.is_main:
             return {}
         texts, references = map(list, zip(*answers, strict=True))
         scores = text_scores(self.scored_texts, texts, references) if with_texts else {}
-        named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/", UNSCORABLE))}
         shown = [{"answer": answer, "reference": reference} for answer, reference in answers[:SHOWN_ANSWERS]]
-        self.run.log_eval({**named, **scores, "examples": shown}, step=self.step)
+        self.run.log_eval({**stats, **scores, "examples": shown}, step=self.step)
         return scores
 
     # What a checkpoint holds.
