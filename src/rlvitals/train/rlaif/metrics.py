@@ -57,8 +57,6 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     replies = [judgement for judgement in judgements if judgement.completion_tokens or judgement.is_unread]
     if replies:
         found |= judging.stats(verdicts=[None if reply.is_unread else True for reply in replies])
-    if not scored:
-        return found
     rewards = [judgement.reward for judgement, _ in scored]
     found |= rollout.stats(scores=rewards, group_ids=[group for _, group in scored], names="rlaif")
     for name, tag in TAGS.items():
