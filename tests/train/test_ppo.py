@@ -367,6 +367,22 @@ def test_bad_data_is_named_with_its_line_before_anything_is_written(tmp_path, da
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("most", "kept_examples"), [(128, 9), (1, 10)])
+def test_the_last_fifth_of_a_users_files_is_held_out(tmp_path, most, kept_examples):
+    examples = [{"prompt": f"p{number}", "reference": "r"} for number in range(11)]
+    pairs = [{"prompt": f"q{number}", "chosen": "a", "rejected": "b"} for number in range(6)]
+    for name, lines in (("data", examples), ("pairs", pairs)):
+        (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    data = ppo_data.read(str(tmp_path / "data"), str(tmp_path / "pairs"), held_out=most)
+    assert [each.prompt for each in data.examples] == [f"p{number}" for number in range(kept_examples)]
+    assert [each.prompt for each in data.held_out] == [f"p{number}" for number in range(kept_examples, 11)]
+    assert data.demonstrations == [(each.prompt, "r") for each in data.examples]
+    assert [each.prompt for each in data.preferences] == ["q0", "q1", "q2", "q3", "q4"]
+    assert [each.prompt for each in data.held_out_preferences] == ["q5"]
+    without = ppo_data.read(str(tmp_path / "data"), None, held_out=most)
+    assert (without.preferences, without.held_out_preferences) == ([], [])
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot read"):
         ppo_data.read(str(tmp_path / "none.jsonl"), None, held_out=1)

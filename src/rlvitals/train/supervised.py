@@ -61,8 +61,6 @@ def warm_up(
     """Train with AdamW; the learning rate rises shortly and falls to a tenth. Returns the last loss. `generator` (on
     the CPU) determines the order.
     """
-    if not pairs_ids:
-        raise ConfigError("the supervised warm-up has no (prompt, answer) pair to learn from")
     rise = max(1, min(20, steps // 10))
     optimizer, schedule = adamw(
         [{"params": model.parameters(), "lr": learning_rate}],
@@ -133,6 +131,8 @@ def shuffled_batches(count: int, batch_size: int, generator: torch.Generator) ->
     >>> sorted(next(batches) + next(batches) + next(batches))
     [0, 0, 1, 1, 2, 2]
     """
+    if not count:
+        raise ConfigError("there are no examples to learn from")
     waiting: list[int] = []
     while True:
         while len(waiting) < batch_size:

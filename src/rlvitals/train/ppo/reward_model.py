@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlvitals.compute.arrays import log_sigmoid
-from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.schedule import adamw, rise_and_fall
@@ -53,8 +52,6 @@ def learn(
 
     `noise` is the share of pairs whose label is drawn at random: with 1 there is nothing to learn.
     """
-    if not pairs:
-        raise ConfigError("the reward model has no pair of answers to learn from")
     # Labels are drawn once, so that a wrong label is wrong in every epoch.
     is_random = torch.rand(len(pairs), generator=generator) < noise
     swapped = (is_random & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
