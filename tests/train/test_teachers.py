@@ -8,10 +8,19 @@ import random
 
 import pytest
 
-from rlvitals.train import functions
+from rlvitals.train import functions, tiny
 from rlvitals.train.teachers import runner as runner_module
-from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, BadVerdict, Judgement, read_object, read_scores
+from rlvitals.train.teachers.base import (
+    WEIGHTS,
+    AnswerToJudge,
+    BadVerdict,
+    Judgement,
+    messages,
+    read_object,
+    read_scores,
+)
 from rlvitals.train.teachers.cache import CachedTeacher
+from rlvitals.train.teachers.local import LocalTeacher
 from rlvitals.train.teachers.offline import OfflineTeacher, cost, documentation, quality
 
 TASK = next(task for task in functions.every_task() if task.family == "below" and task.constant == 4)
@@ -156,6 +165,19 @@ def test_a_verdict_is_found_whatever_stands_around_it(text):
 def test_anything_else_is_no_verdict(text):
     with pytest.raises(BadVerdict):
         read_scores(read_object(text))
+
+
+def test_a_local_model_is_asked_in_its_template_and_its_unreadable_reply_is_no_judgement():
+    question = AnswerToJudge(TASK, TASK.reference)
+    texts = [message["content"] for message in messages(question)]
+    model, tokenizer = tiny.build(texts, width=16, layers=1, heads=2, context=1000)
+    local = LocalTeacher(model, tokenizer, "tiny", max_tokens=3, batch_size=2)
+    chat = tokenizer.apply_chat_template(messages(question), add_generation_prompt=True, tokenize=False)
+    for asked in (chat, "".join(f"{text}\n\n" for text in texts)):
+        found = local.judge([question] * 3)
+        assert [one.prompt_tokens for one in found] == [len(tokenizer(asked)["input_ids"])] * 3
+        assert all(one.scores is None and one.is_unread and 0 < one.completion_tokens <= 3 for one in found)
+        tokenizer.chat_template = None
 
 
 # The cache

@@ -55,6 +55,13 @@ def is_chat(tokenizer: Any, asked: bool | None, *, is_tiny: bool) -> bool:
     return bool(getattr(tokenizer, "chat_template", None)) and not is_tiny if asked is None else asked
 
 
+def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    """The tokens of a chat in the model's template, up to the beginning of its answer."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
 def wants_bf16(asked: bool | None) -> bool:
     """Whether to compute in bfloat16: as set, and by default on a GPU that supports it."""
     import torch

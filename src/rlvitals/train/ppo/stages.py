@@ -52,8 +52,7 @@ class Texts:
     def prompt(self, text: str) -> list[int]:
         """A prompt's tokens, in the model's chat template if chat is enabled."""
         if self._chat:
-            message = [{"role": "user", "content": text}]
-            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+            return models.chat_ids(self.tokenizer, [{"role": "user", "content": text}])
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -137,10 +136,7 @@ class Stages:
     def _warmed_up(self) -> models.Loaded:
         settings, data = self._settings, self._data
         loaded = self._tiny() if settings.is_tiny else models.load(settings.model, settings.model_size)
-        steps = settings.warm_up_steps
-        if steps is None:
-            steps = TINY_WARM_UP if settings.is_tiny else 0
-        if steps:
+        if steps := self._steps(settings.warm_up_steps, TINY_WARM_UP):
             texts = self._texts(loaded)
             loaded.model.to(self._accelerator.device)
             with self._progress(steps) as on_step:
@@ -203,10 +199,7 @@ class Stages:
         model = self._build(self._judge if is_judge else self.warm_start)
         if not is_judge:
             torch.nn.init.zeros_(model.score.weight)  # every state has the initial value 0
-        steps = settings.value_warm_up_steps
-        if steps is None:
-            steps = TINY_VALUE_WARM_UP if settings.is_tiny else 0
-        if steps:
+        if steps := self._steps(settings.value_warm_up_steps, TINY_VALUE_WARM_UP):
             policy = models.load(str(self.warm_start), None).model.to(device)
             inner = ActorCritic(policy, is_separate=True).to(device)
             inner.begin_values(model)
@@ -255,6 +248,10 @@ class Stages:
         ids, mask = left_padded(prompts, self.texts.pad_id, self._accelerator.device)
         sampled = sample(model, ids, mask, generator=generator, **self.texts.sampling(self._settings))
         return (ids, mask), sampled
+
+    def _steps(self, given: int | None, of_tiny: int) -> int:
+        """The number of steps of a stage. By default only a tiny model makes any."""
+        return given if given is not None else of_tiny if self._settings.is_tiny else 0
 
     def _build(self, folder: Path | str) -> Any:
         return reward_model.build(str(folder), self.texts.pad_id)

@@ -79,13 +79,8 @@ class EndpointTeacher:
 
     def _judge(self, question: AnswerToJudge) -> Judgement:
         answer = self._client.ask(messages(question), read_scores)
-        return Judgement(
-            answer.verdict,
-            answer.failure,
-            answer.prompt_tokens,
-            answer.completion_tokens,
-            is_unread=answer.is_unread,
-        )
+        tokens = answer.prompt_tokens, answer.completion_tokens
+        return Judgement(answer.verdict, answer.failure, *tokens, is_unread=answer.is_unread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rlvitals.train.models import chat_ids
 from rlvitals.train.sampling import left_padded, sample
 from rlvitals.train.teachers.base import (
     RUBRIC,
@@ -60,10 +61,8 @@ class LocalTeacher:
         return found
 
     def _prompt(self, question: AnswerToJudge) -> list[int]:
-        asked, is_chat = messages(question), bool(self._tokenizer.chat_template)
-        if is_chat:
-            text = self._tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-        else:
-            text = "\n\n".join(message["content"] for message in asked) + "\n\n"
-        ids: list[int] = self._tokenizer(text, add_special_tokens=not is_chat)["input_ids"]
+        asked = messages(question)
+        if self._tokenizer.chat_template:
+            return chat_ids(self._tokenizer, asked)
+        ids: list[int] = self._tokenizer("".join(f"{message['content']}\n\n" for message in asked))["input_ids"]
         return ids
