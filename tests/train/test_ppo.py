@@ -134,6 +134,7 @@ def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
         first = next(csv.DictReader(file))
     rewards = [row["critic/score/mean"] for row in rows(folder) if row["step"] in (1, 2, 3)]
     assert float(first["reward"]) == pytest.approx(sum(rewards) / 3)
+    assert float(first["samples_per_second"]) * float(first["epoch_time"]) == pytest.approx(3 * SMALL["batch_size"])
     rates = [row["actor/lr"] for row in rows(folder) if row["step"] in (1, 2, 3)]
     assert float(first["learning_rate"]) == pytest.approx(sum(rates) / 3)
 
@@ -367,18 +368,18 @@ def test_bad_data_is_named_with_its_line_before_anything_is_written(tmp_path, da
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("most", "kept_examples"), [(128, 9), (1, 10)])
+@pytest.mark.parametrize(("most", "kept_examples"), [(128, 12), (1, 13)])
 def test_the_last_fifth_of_a_users_files_is_held_out(tmp_path, most, kept_examples):
-    examples = [{"prompt": f"p{number}", "reference": "r"} for number in range(11)]
-    pairs = [{"prompt": f"q{number}", "chosen": "a", "rejected": "b"} for number in range(6)]
+    examples = [{"prompt": f"p{number}", "reference": "r"} for number in range(14)]
+    pairs = [{"prompt": f"q{number}", "chosen": "a", "rejected": "b"} for number in range(9)]
     for name, lines in (("data", examples), ("pairs", pairs)):
         (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     data = ppo_data.read(str(tmp_path / "data"), str(tmp_path / "pairs"), held_out=most)
     assert [each.prompt for each in data.examples] == [f"p{number}" for number in range(kept_examples)]
-    assert [each.prompt for each in data.held_out] == [f"p{number}" for number in range(kept_examples, 11)]
+    assert [each.prompt for each in data.held_out] == [f"p{number}" for number in range(kept_examples, 14)]
     assert data.demonstrations == [(each.prompt, "r") for each in data.examples]
-    assert [each.prompt for each in data.preferences] == ["q0", "q1", "q2", "q3", "q4"]
-    assert [each.prompt for each in data.held_out_preferences] == ["q5"]
+    assert [each.prompt for each in data.preferences] == [f"q{number}" for number in range(8)]
+    assert [each.prompt for each in data.held_out_preferences] == ["q8"]
     without = ppo_data.read(str(tmp_path / "data"), None, held_out=most)
     assert (without.preferences, without.held_out_preferences) == ([], [])
 
