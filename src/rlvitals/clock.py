@@ -24,10 +24,9 @@ from rlvitals.health.rulebook import Rulebook
 from rlvitals.health.rules import OUTSIDE
 from rlvitals.records import Row
 from rlvitals.store.cards import read_info
-from rlvitals.store.cursors import STREAMS
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import append_event, event_line
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import STREAMS, RunDir, Stream
 from rlvitals.store.lock import STALE_SECONDS, heartbeat_age, read_holder
 from rlvitals.store.process import ProcessId, is_alive
 from rlvitals.store.tail import RowTail, file_size

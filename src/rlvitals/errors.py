@@ -142,6 +142,15 @@ class RunUnreadable(RunError):
     """The run was written by a newer rlvitals, or a file of it is damaged or cannot be read; the message says which."""
 
 
+@contextmanager
+def explained(what: str, kind: type[RlvitalsError] = RunError, *, after: str = "") -> Iterator[None]:
+    """Wrap the use of files: an OSError becomes an error of this kind, whose message says what failed and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}{after}") from error
+
+
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return ' Did you mean 'x'?' for the nearest known word, or nothing.
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from rlvitals import catalog
-from rlvitals.health.history import GONE, History, verdict_of, was_watched, with_stop
+from rlvitals.health.history import GONE, History, asks_for_monitor, recorded_verdict, with_stop
+from rlvitals.health.rows import RowReader, rows_of_run
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, Row, RunInfo, RunReading, Severity, Status, Verdict
-from rlvitals.splits import is_held_out
+from rlvitals.splits import is_held_out, is_of_whole_training
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.cards import read_config, read_info
 from rlvitals.store.files import stamp
 from rlvitals.store.findings import event_of
 from rlvitals.store.index import indexed_lines
-from rlvitals.store.layout import RunDir, archive_of
+from rlvitals.store.layout import STREAMS, RunDir, archive_of
 from rlvitals.store.lock import status_now
 from rlvitals.store.past import LivingLine, living_line
+from rlvitals.store.reader import first_rows
 from rlvitals.store.tail import RowTail, rows_in
 
 LOOK_BYTES = 256 * 1024
@@ -34,6 +36,9 @@ LOOK_BYTES = 256 * 1024
 
 MOST_NAMES = 2_000
 """Maximum number of names in which vital signs are searched, in the order in which they were logged."""
+
+KEPT_PLACES = 500
+"""Newest rows of which attempt and step are kept, to know whether a resumed run has enough rows for a verdict."""
 
 SPEED = "perf.tokens_per_s"
 """The catalogue's id of the tokens per second of a whole step."""
@@ -79,11 +84,14 @@ class RunGauges:
         self._state: object = None
         self._reading: RunReading | None = None
         self._card: tuple[object, RunInfo] | None = None
-        self._tails = {stream: RowTail(self._dir.log(stream)) for stream in ("train", "eval")}
+        self._tails = {stream: RowTail(self._dir.log(stream)) for stream in STREAMS}
         self._health = RowTail(self._dir.findings)
         self._events: list[HealthEvent] = []
         self._rows = 0
         self._last: Row | None = None
+        self._places: deque[tuple[int, int]] = deque(maxlen=KEPT_PLACES)
+        self._highest = 0
+        """The highest training step of the last row's attempt."""
         self._last_time: float | None = None
         self._trained: dict[str, float] = {}
         self._evaluated: dict[str, float] = {}
@@ -131,8 +139,8 @@ class RunGauges:
             self._line = living_line(self._dir)
         status = self._status(info)
         self._find_signs(info)
-        step = self._last.step if self._last is not None else None
-        findings = History(self._living_events(info, status, step))
+        step = self._highest if self._last is not None else None
+        events = self._living_events(info, status, step)
         newest = {**self._evaluated, **self._trained}
         values = {sign.concept: sign.value(newest) for sign in self._signs}
         return RunReading(
@@ -142,7 +150,7 @@ class RunGauges:
             algorithm=self._about[0],
             framework=self._about[1],
             status=status,
-            verdict=self._verdict(findings.findings, step),
+            verdict=self._verdict(events, step),
             rows=self._rows,
             attempt=max(info.attempt, self._last.attempt if self._last is not None else 1),
             started=info.created,
@@ -150,7 +158,7 @@ class RunGauges:
             step=step,
             total_steps=info.total_steps,
             tokens_per_s=values.pop(SPEED, None),
-            open_findings=_by_severity(findings.open),
+            open_findings=_by_severity(History(events).open),
             raised_findings=_by_severity(event.finding for event in self._events if event.finding is not None),
             vitals={concept: value for concept, value in values.items() if value is not None},
         )
@@ -170,7 +178,10 @@ class RunGauges:
                 values = self._trained if is_training else self._evaluated
                 values.update(row.numbers)
                 if is_training:
+                    is_resumed = self._last is None or row.attempt != self._last.attempt
+                    self._highest = row.step if is_resumed else max(row.step, self._highest)
                     self._last = row
+                    self._places.append((row.attempt, row.step))
                 if math.isfinite(row.timestamp):
                     self._last_time = max(self._last_time or 0.0, row.timestamp)
 
@@ -194,9 +205,15 @@ class RunGauges:
             return
         self._names_known = known
         trained = tuple(self._trained)[:MOST_NAMES]
-        evaluated = tuple(name for name in self._evaluated if name not in self._trained)[:MOST_NAMES]
-        algorithm, framework, self._signs = _signs(info.algorithm, info.framework, trained, evaluated)
-        self._about = (algorithm or "", framework or "")
+        own = (name for name in self._evaluated if name not in self._trained and not is_of_whole_training(name))
+        evaluated = tuple(own)[:MOST_NAMES]
+        found = catalog.Recognised(info.framework, info.algorithm)
+        if not all(found):
+            train, evals = (first_rows(tail.path, catalog.RECOGNISED_ROWS) for tail in self._tails.values())
+            by_names = catalog.recognise_rows(rows_of_run(train, evals, reader=RowReader()))
+            found = catalog.Recognised(info.framework or by_names.framework, info.algorithm or by_names.algorithm)
+        self._signs = _signs(found.algorithm, found.framework, trained, evaluated)
+        self._about = (found.algorithm or "", found.framework or "")
 
     def _living_events(self, info: RunInfo, status: Status, step: int | None) -> list[HealthEvent]:
         """The events of the living line, and a finding that the process is gone if it is."""
@@ -210,31 +227,26 @@ class RunGauges:
         gone = Finding(GONE, "stall", "critical", at, at, "the process is gone", advice=advice) if is_gone else None
         return with_stop(events, info.attempt, gone, math.nan)
 
-    def _verdict(self, findings: list[Finding], step: int | None) -> Verdict:
+    def _verdict(self, events: list[HealthEvent], step: int | None) -> Verdict:
         attempts = self._line.attempts if self._line is not None else {self._last.attempt} if self._last else set()
-        is_watched = bool(attempts) and was_watched(self._events, attempts)
-        if not findings and not is_watched and not self._was_watched_before():
-            return "cannot judge"
-        return verdict_of(findings, self._rows, step)[0]
+        rows = self._rows
+        if self._line is not None:
+            rows = sum(not self._line.lineage.is_abandoned(*place) for place in self._places)
+        found = recorded_verdict(events, attempts, rows, step, was_monitored=self._was_set_to_monitor)
+        return found[0] if found is not None else "cannot judge"
 
-    def _was_watched_before(self) -> bool:
-        """Whether a monitor of an earlier version, which did not record that it watched, looked at the run."""
+    def _was_set_to_monitor(self) -> bool:
         if self._was_monitored is None:
-            own = read_config(self._dir).get("rlvitals")
-            self._was_monitored = isinstance(own, dict) and own.get("monitor") is True
+            self._was_monitored = asks_for_monitor(read_config(self._dir))
         return self._was_monitored
 
 
 @lru_cache(maxsize=256)
 def _signs(
     algorithm: str | None, framework: str | None, trained: tuple[str, ...], evaluated: tuple[str, ...]
-) -> tuple[str | None, str | None, tuple[GaugeSign, ...]]:
-    """Algorithm, framework and vital signs of a run that logs these names. Cached: the runs of a fleet mostly log the
-    same.
-    """
+) -> tuple[GaugeSign, ...]:
+    """The vital signs of a run that logs these names. Cached: the runs of a fleet mostly log the same."""
     names = [*trained, *evaluated]
-    recognised = catalog.recognise(names) if names else catalog.Recognised(None, None)
-    algorithm, framework = algorithm or recognised.algorithm, framework or recognised.framework
     reader = catalog.reader(framework, algorithm)
     groups = reader.slices(names)
     speed = [name for name in trained if (found := reader.meaning(name)) is not None and found.metric.id == SPEED]
@@ -248,7 +260,7 @@ def _signs(
         slices = next((group.names for group in groups if name in group.names.values()), None)
         members = (name,) if slices is None else tuple(slices.values())
         signs.setdefault(concept, GaugeSign(concept, members, found.caveat if _converts(found) else None))
-    return algorithm, framework, tuple(signs.values())
+    return tuple(signs.values())
 
 
 def _converts(found: catalog.Match) -> bool:

@@ -60,6 +60,15 @@ def cut_middle(text: str, longest: int = LONGEST_FIELD) -> str:
     return f"{text[: longest - tail - 1]}…{text[-tail:] if tail else ''}"
 
 
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "row"), plural(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def message(text: str) -> str:
     r"""A message for people. Later lines are indented, so that no line looks like a separate message.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import socket
@@ -410,6 +411,61 @@ def test_a_resume_repeats_nothing_and_goes_on_where_it_was(tmp_path, seen):
     assert len(rules) == len(set(rules))
     assert [row["step"] for row in seen] == [*range(1, 15), 14, *range(15, 25)]
     assert rlvitals.open_run(tmp_path).findings == run.findings
+
+
+def test_a_finding_in_the_last_row_does_not_keep_the_run_open(tmp_path, caplog):
+    given = {"algorithm": "grpo", "rules": ["grad_norm > 0.5 for 5: critical"]}
+    with rlvitals.start(tmp_path, **given) as run:
+        for step in range(1, 6):  # the fifth step lacks its last row, so that the monitor waits for it until the end
+            run.log({"loss": 0.1 * step, "grad_norm": 1.0}, step=step)
+            if step < 5:
+                run.log({"reward": 0.1 * step}, step=step)
+    assert [found.step for found in rlvitals.open_run(tmp_path).findings] == [5]
+    assert not [record for record in caplog.records if "cannot write" in record.message]
+    with rlvitals.start(tmp_path, resume=True, **given) as run:  # the first recording has released the run
+        run.log({"loss": 0.1}, step=6)
+    assert rlvitals.open_run(tmp_path).last_step == 6
+
+
+def test_a_warning_that_became_critical_is_not_recorded_again_by_a_resume(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        for step in range(1, 30):
+            run.log(alive(step) | {"extra": math.nan if step > 5 else 1.0}, step=step)
+    before = [(found.rule, found.severity, found.step) for found in run.findings]
+    assert {"warning", "critical"} <= {severity for _, severity, _ in before}
+    for step in (30, 31):
+        with rlvitals.start(tmp_path, resume=True) as run:
+            run.log(alive(step) | {"extra": math.nan}, step=step)
+    assert [(found.rule, found.severity, found.step) for found in run.findings] == before
+
+
+def test_a_text_in_a_row_is_not_a_name_that_the_monitor_reads(tmp_path, seen):
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 1.0, "chosen_text": "yes"}, step=1)
+        run.log({"loss": math.inf, "chosen_text": "yes"}, step=2)
+    assert [set(row) for row in seen] == [{"step", "timestamp", "loss"}] * 2
+
+
+def test_an_evaluation_before_the_first_row_of_a_resumed_run_does_not_decide_where_it_continues(tmp_path, seen):
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(10))
+    del seen[:]
+    with rlvitals.start(tmp_path, resume=True) as run:  # from the beginning
+        run.log_eval({"score": 0.5}, step=0)
+        log_rows(run, alive, range(5))
+    assert [row["step"] for row in seen] == [0, *range(5)]
+    del seen[:]
+    with rlvitals.start(tmp_path, resume=True) as run:
+        run.log_eval({"score": 0.6}, step=4)
+    assert [row["step"] for row in seen] == [0, *range(5), 4]
+
+
+def test_of_a_run_that_was_resumed_nothing_can_be_said_before_its_first_row(tmp_path):
+    with rlvitals.start(tmp_path) as run:
+        log_rows(run, alive, range(1, 20))
+    with rlvitals.start(tmp_path, resume=True) as run:
+        pass
+    assert run.verdict == ("cannot judge", "no row was logged since the run was resumed")
 
 
 def test_rows_of_an_abandoned_line_are_not_seen_and_their_findings_are_not_kept(tmp_path, seen):

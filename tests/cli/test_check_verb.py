@@ -11,11 +11,13 @@ import time
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
 import rlvitals
 from judged_logs import dying_rows, healthy_rows, write_jsonl
+from rlvitals.cli import check
 from rlvitals.cli.main import main
 
 
@@ -218,6 +220,21 @@ def test_a_metric_cannot_write_into_the_page(tmp_path):
             assert part in page.text
 
 
+def test_the_page_says_what_was_judged_as_the_terminal_does(tmp_path, capsys):
+    write_jsonl(tmp_path / "logs" / "one.jsonl", healthy_rows(1))
+    broken = tmp_path / "logs" / "run"
+    with rlvitals.start(broken, display="none") as run:
+        run.log({"loss": 0.5}, step=1)
+    (broken / "run.json").write_text("[]")
+    main(["check", str(tmp_path / "logs"), "--verbose", "--html", str(tmp_path / "page.html")])
+    page, printed = Page((tmp_path / "page.html").read_text()).text, capsys.readouterr().out
+    for part in ("1 row", "0 rows"):
+        assert part in page
+        assert part in printed
+    assert "1 rows" not in page
+    assert "None" not in page
+
+
 def test_the_page_of_a_folder_links_to_each_log(tmp_path, healthy, dying):
     main(["check", str(tmp_path), "--html", str(tmp_path / "page.html")])
     text = (tmp_path / "page.html").read_text()
@@ -317,6 +334,33 @@ def test_another_users_process_is_not_signalled(healthy, capsys):
         assert "belongs to another user" in capsys.readouterr().err
         assert stranger.poll() is None
         stranger.terminate()
+
+
+def test_a_finished_run_without_a_monitor_is_not_a_stalled_one(tmp_path, capsys):
+    with rlvitals.start(tmp_path / "run", monitor=False, display="none", hardware=False) as run:
+        for step in range(1, 31):
+            run.log({"loss": 1.0 / step, "grad_norm": 1.0 + 0.1 * (step % 3)}, step=step)
+    log = tmp_path / "run" / "logs" / "training_metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    # It ended long ago: a minute a step, from 2020 on.
+    log.write_text("".join(json.dumps(row | {"timestamp": 1.6e9 + 60 * row["step"]}) + "\n" for row in rows))
+    assert main(["check", "--follow", str(tmp_path / "run"), "--until-idle", "5"]) == 0
+    assert "healthy" in capsys.readouterr().out.lower()
+
+
+def test_a_run_that_starts_between_two_looks_is_followed_as_a_run(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run"
+
+    def train(_seconds):
+        if not path.exists():
+            with rlvitals.start(path, algorithm="grpo", display="none", hardware=False) as run:
+                for step in range(1, 11):
+                    run.log({"loss": 1.0 / step, "reward": 0.1 * step}, step=step)
+
+    monkeypatch.setattr(check, "time", SimpleNamespace(sleep=train, time=time.time, monotonic=time.monotonic))
+    main(["check", "--follow", str(path), "--json", "--until-idle", "5"])
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (report["format"], report["algorithm"], report["rows"]) == ("run", "grpo", 10)
 
 
 @pytest.mark.slow

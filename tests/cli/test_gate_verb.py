@@ -200,6 +200,20 @@ def test_hostile_names_are_harmless_in_xml_and_markdown(tmp_path, capsys):
     assert "<b>" not in output.replace("&lt;b>", "")
 
 
+def test_a_bar_in_a_name_ends_no_cell_of_the_table_and_stays_as_it_is_elsewhere(tmp_path, capsys):
+    for place, seed in (("own|one", 1), ("baseline", 2)):
+        with rlvitals.start(tmp_path / place, display="none", monitor=False) as run:
+            for step in range(1, 61):
+                run.log({"my|score": 0.5 + 0.01 * ((step * seed) % 7)}, step=step)
+    words = ["gate", str(tmp_path / "own|one"), "--baseline", str(tmp_path / "baseline"), "--metric", "my|score"]
+    main([*words, "--direction", "up", "--markdown", "-"])
+    output = capsys.readouterr().out
+    rows = [line for line in output.splitlines() if line.startswith("| ")]
+    assert any(r"my\|score, end of the run" in row for row in rows)
+    assert {re.sub(r"\\.", "", row).count("|") for row in rows} == {8}  # a bar after a backslash separates nothing
+    assert f"- candidate: `{tmp_path / 'own|one'}`" in output
+
+
 def test_the_markdown_summary_shows_every_measure(runs, tmp_path, capsys):
     file = tmp_path / "summary.md"
     assert main(["gate", str(runs / "worse"), "--baseline", str(runs / "baselines"), "--markdown", str(file)]) == 1

@@ -74,7 +74,7 @@ def test_the_settings_are_printed_resolved_and_explained(tmp_path, capsys):
     config = yaml.safe_load(printed)
     assert (config["beta"], config["max_steps"], config["learning_rate"], config["lora"]) == (0.2, 9, 5e-7, True)
     assert config["output_dir"] == "out/7b"
-    assert "# how strongly the model is held to the reference" in printed
+    assert "# strength of the penalty for leaving the reference" in printed
 
 
 @pytest.mark.parametrize(("word", "lora"), [("--lora", True), ("--no-lora", False), ("--lora=true", True)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rows import RowReader, in_order, is_training_row, rows_of_log, rows_of_run
+from rlvitals.health.rows import RowReader, in_order, is_set_back, is_training_row, rows_of_log, rows_of_run
 from rlvitals.records import Row
 
 
@@ -33,9 +33,32 @@ def test_without_times_steps_decide():
     assert places([row(1), row(2), row(3)], [row(2), row(9)]) == [("t", 1), ("t", 2), ("e", 2), ("t", 3), ("e", 9)]
 
 
-def test_after_a_clock_was_set_back_file_order_decides():
-    train = [row(1, 100.0), row(2, 50.0), row(3), row(4, 110.0)]
-    assert places(train, [row(3, 105.0)]) == [("t", 1), ("t", 2), ("t", 3), ("e", 3), ("t", 4)]
+@pytest.mark.parametrize(
+    ("times", "evaluated_at"),
+    [
+        pytest.param([100.0, 50.0, math.nan, 110.0], 105.0, id="back and past it"),
+        pytest.param([100.0, 50.0, 51.0, 52.0], 51.0, id="after the first row"),
+        pytest.param([100.0, 101.0, 102.0, 52.0], 51.0, id="before the evaluation"),
+    ],
+)
+def test_steps_decide_in_a_run_whose_clock_was_set_back(times, evaluated_at):
+    train = [row(step, when) for step, when in enumerate(times, 1)]
+    evals = [row(1, times[0]), row(3, evaluated_at)]
+    assert is_set_back(times)
+    found = [(log[0], one.step) for log, one in in_order(train, evals, is_set_back=True)]
+    assert found == [("t", 1), ("e", 1), ("t", 2), ("t", 3), ("e", 3), ("t", 4)]
+
+
+def test_the_rows_of_a_reader_are_those_that_were_logged():
+    reader = RowReader()
+    for step in range(3, 7):
+        reader.take("train", step, math.nan, {"loss": 1.0})
+        reader.take("train", step, math.nan, {"reward": 1.0})
+    reader.take("eval", 9, math.nan, {"score": 1.0})
+    assert (reader.rows, reader.first_step, reader.last_step) == (8, 3, 6)
+    foreign = RowReader()
+    list(rows_of_log([{"step": 2, "loss": 1.0}, {"step": 2, "reward": 1.0}, {"step": 5, "eval/loss": 1.0}], foreign))
+    assert (foreign.rows, foreign.first_step, foreign.last_step) == (2, 2, 2)
 
 
 @given(st.data())

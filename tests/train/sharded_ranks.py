@@ -87,7 +87,7 @@ def main(folder):
     step_both(*both, 3)
     spread_optimizer.param_groups[0]["lr"] = 7e-3
     for each, optimizer in both[1:]:
-        kept = checkpoint.go_back(place, model=each.policy, optimizer=optimizer)
+        kept = checkpoint.revert(place, model=each.policy, optimizer=optimizer)
         each.load_critic_state(kept["critic"])
     the_same(sharded.weights_of(spread), then)
     the_same(one.state_dict(), then)

@@ -132,7 +132,7 @@ def test_going_back_takes_weights_and_moments_but_not_the_rate_nor_the_draws(tmp
     then = {name: weight.clone() for name, weight in training.model.state_dict().items()}
     training.steps(3)
     rate, drawn = training.optimizer.param_groups[0]["lr"], torch.get_rng_state()
-    assert checkpoint.go_back(place, model=training.model, optimizer=training.optimizer) == {"word": "then"}
+    assert checkpoint.revert(place, model=training.model, optimizer=training.optimizer) == {"word": "then"}
     assert all(torch.equal(weight, then[name]) for name, weight in training.model.state_dict().items())
     assert training.optimizer.param_groups[0]["lr"] == rate
     assert torch.equal(torch.get_rng_state(), drawn)

@@ -357,15 +357,17 @@ def test_judgements_come_in_the_order_of_the_questions(hostile):
     assert [reward for reward in rewards if reward is not None] == pytest.approx([0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7])
 
 
-def test_a_bill_adds_up_over_cache_failures_and_tries(hostile):
+def test_tokens_add_up_over_cache_failures_and_tries(hostile):
     hostile.script = [replies("what?", (10, 1)), replies(json.dumps(SCORES), (10, 20)), status(400)]
-    teacher = CachedTeacher(EndpointTeacher(JudgeClient(hostile.url, "judge-1"), concurrency=1))
+    inner = EndpointTeacher(JudgeClient(hostile.url, "judge-1"), concurrency=1)
+    teacher = CachedTeacher(inner)
     one, two = AnswerToJudge(TASK, "one"), AnswerToJudge(TASK, "two")
-    assert teacher.judge([one, one])[0].scores == SCORES
-    assert teacher.judge([one, two])[1].scores is None
-    teacher.close()
-    assert (teacher.bill.asked, teacher.bill.cached, teacher.bill.failed) == (4, 2, 1)
-    assert (teacher.bill.prompt_tokens, teacher.bill.completion_tokens) == (20, 21)
+    found = teacher.judge([one, one]) + teacher.judge([one, two])
+    inner.close()
+    assert [judgement.scores for judgement in found] == [SCORES, SCORES, SCORES, None]
+    assert [judgement.is_cached for judgement in found] == [False, True, True, False]
+    assert sum(judgement.prompt_tokens for judgement in found) == 20
+    assert sum(judgement.completion_tokens for judgement in found) == 21
 
 
 # The key

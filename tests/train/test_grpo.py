@@ -335,7 +335,9 @@ def test_a_short_training_records_everything(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    given = {"max_steps": 2, "save_steps": 1, "eval_steps": 1, "grpo_epochs": 2, "minibatch_size": 6, "keep_last": None}
+    """The row of both steps is logged after the resume, which continues between them."""
+    given = {"max_steps": 2, "save_steps": 1, "eval_steps": 1, "grpo_epochs": 2, "minibatch_size": 6, "keep_last": None,
+             "logging_steps": 2}  # fmt: skip
     grpo.train(settings(tmp_path / "whole", **given))
     code = (
         "import os; from rlvitals.train import grpo; from rlvitals.train.grpo.settings import GRPOSettings\n"
@@ -349,8 +351,8 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) ->
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == -9
     grpo.train(settings(tmp_path / "broken", resume_from="last", **given))
     whole, broken = (rows(tmp_path / name) for name in ("whole", "broken"))
-    assert [row["step"] for row in broken] == [1, 2]
-    for name in ("reward", "loss", "kl", "grad_norm", "entropy"):
+    assert [row["step"] for row in broken] == [2]
+    for name in ("reward", "loss", "kl", "grad_norm", "entropy", "train/num_early_exit"):
         assert [row[name] for row in broken] == pytest.approx([row[name] for row in whole], abs=1e-5), name
     assert evaluation(tmp_path / "broken", 2) | {"eval_time": 0} == evaluation(tmp_path / "whole", 2) | {"eval_time": 0}
 

@@ -85,7 +85,6 @@ def test_whatever_is_thrown_costs_its_own_judgement_and_no_other(error, caplog):
     name = type(error).__name__
     assert [one for one in found if not isinstance(one, str)] == [0, 10, 20, 50, 60, 70, 80, 100]
     assert [place for place, one in enumerate(found) if isinstance(one, str) and one.startswith(name)] == [3, 4, 9]
-    assert guard.failures == 3
     (record,) = caplog.records  # once, however many there are
     assert name in record.getMessage()
 
@@ -129,7 +128,6 @@ def test_no_text_ends_the_offline_teacher_and_its_neighbours_are_judged_as_ever(
     assert missing == set(TOO_DEEP.values())
     assert all("RecursionError" in one.reason for one in found if one.scores is None)
     assert [found[0].scores, found[-1].scores] == alone
-    assert (cached.bill.asked, cached.bill.failed) == (len(texts), len(TOO_DEEP))
     assert [one.scores for one in cached.judge_again([AnswerToJudge(TASK, text) for text in TOO_DEEP.values()])] == [
         None
     ] * 4

@@ -227,6 +227,21 @@ def test_two_processes_train_one_model_and_one_of_them_records(tmp_path):
     assert rows[-1]["system/samples"] == 4 * 8 * 2
 
 
+@pytest.mark.slow
+def test_a_training_that_raises_ends_its_run_as_failed(tmp_path, monkeypatch):
+    from trl.trainer.kto_trainer import KTOTrainer
+
+    def broken(*_, **__):
+        raise FloatingPointError("broken")
+
+    monkeypatch.setattr(KTOTrainer, "training_step", broken)
+    with pytest.raises(FloatingPointError):
+        kto.train(settings(output_dir=str(tmp_path), max_steps=2, batch_size=8, warm_up_steps=0, examples=40,
+                           eval_steps=0, display="none"))  # fmt: skip
+    ended = json.loads((tmp_path / "run.json").read_text())
+    assert (ended["status"], "broken" in json.dumps(ended)) == ("failed", True)
+
+
 def test_a_folder_that_holds_a_run_is_refused_before_anything_is_built(tmp_path):
     rlvitals.start(tmp_path / "run", monitor=False).finish()
     with pytest.raises(RunExists):

@@ -67,7 +67,7 @@ def test_a_model_of_the_hub_that_cannot_be_had_says_what_to_do(monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"cannot load the model 'Qwen/Qwen2\.5-7B-Instruct'.*--model a folder"):
+    with pytest.raises(ConfigError, match=r"cannot load the model 'Qwen/Qwen2\.5-7B-Instruct'.*folder with --model"):
         models.load(None, "7b")
 
 
@@ -106,3 +106,9 @@ def test_quiet_is_quiet_inside_and_leaves_everything_as_it_was(capsys):
     assert (transformers_logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()) == before
     with pytest.warns(UserWarning, match="loud again"):
         warnings.warn("loud again", stacklevel=1)
+
+
+def test_a_chat_ends_where_its_answer_begins():
+    _, tokenizer = tiny.build(["add 7 to x"], width=16, layers=1, heads=2)
+    ids = models.chat_ids(tokenizer, [{"role": "user", "content": "add 7"}])
+    assert tokenizer.decode(ids) == "user: add 7\nassistant: "

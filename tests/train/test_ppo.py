@@ -22,7 +22,7 @@ from rlvitals.train import checkpoint, models, ppo, recipe, tiny
 from rlvitals.train.ppo import data as ppo_data
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.ppo.evaluation import Evaluation, computable
+from rlvitals.train.ppo.evaluation import computable, text_scores
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.seeds import batch_places
@@ -80,8 +80,8 @@ def test_a_text_score_that_throws_is_left_out_and_the_others_stay(monkeypatch, c
         raise RecursionError("too deep")
 
     monkeypatch.setattr("rlvitals.textscore.bleu", throws)
-    found = Evaluation(0.0, ["a b"], ["a b"]).text_scores(["bleu", "rouge"])
-    assert found == {"rouge": 1.0}
+    found = text_scores(["bleu", "rouge"], ["a b c"], ["a b"])
+    assert found == {"rouge": pytest.approx(0.8)}
     assert "RecursionError" in caplog.text
 
 
@@ -106,7 +106,10 @@ def test_a_run_leaves_the_documents_epochs_and_everything_to_go_on_from(finished
     folder, outcome = finished
     assert (outcome.status, outcome.steps) == ("finished", 6)
     assert [row["step"] for row in rows(folder)] == list(range(7))
-    assert [row["step"] for row in rows(folder, "eval_metrics")] == [0, 2, 3, 4, 6]
+    evaluations = rows(folder, "eval_metrics")
+    assert [row["step"] for row in evaluations] == [0, 2, 3, 4, 6]
+    first, last = (row["val/score/mean"] for row in (evaluations[0], evaluations[-1]))
+    assert f"went from {first:.3f} to {last:.3f}" in outcome.verdict
     with (folder / "metrics" / "training_metrics.csv").open() as file:
         epochs = list(csv.DictReader(file))
     columns = ("loss", "reward", "kl_divergence", "entropy", "learning_rate", "epoch_time", "samples_per_second",
@@ -131,6 +134,7 @@ def test_an_epochs_reward_is_the_mean_over_its_samples(finished):
         first = next(csv.DictReader(file))
     rewards = [row["critic/score/mean"] for row in rows(folder) if row["step"] in (1, 2, 3)]
     assert float(first["reward"]) == pytest.approx(sum(rewards) / 3)
+    assert float(first["samples_per_second"]) * float(first["epoch_time"]) == pytest.approx(3 * SMALL["batch_size"])
     rates = [row["actor/lr"] for row in rows(folder) if row["step"] in (1, 2, 3)]
     assert float(first["learning_rate"]) == pytest.approx(sum(rates) / 3)
 
@@ -165,9 +169,13 @@ def files(folder):
     return found - {"logs/system.jsonl"}
 
 
-@pytest.mark.parametrize(("critic", "reward"), [("shared", "model"), ("separate", "grade")])
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, child_environment, critic, reward):
-    changes = {"critic": critic, "reward": reward, "kl_target": 0.1, "kl_horizon": 100.0}
+@pytest.mark.parametrize(
+    "changes",
+    [{"critic": "shared", "reward": "model"}, {"critic": "separate", "reward": "grade", "logging_steps": 3}],
+    ids=lambda changes: changes["critic"],
+)
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path, child_environment, changes):
+    changes = {**changes, "kl_target": 0.1, "kl_horizon": 100.0}
     ppo.train(settings(tmp_path / "unbroken", **changes))
     child = subprocess.Popen(
         [sys.executable, *command(tmp_path / "killed", **changes)], env=child_environment, stderr=subprocess.DEVNULL
@@ -315,7 +323,6 @@ WRONG = [
     ({"max_steps": 0}, "max_steps must be at least 1"),
     ({"gamma": 1.5}, "gamma must be between 0 and 1"),
     ({"kl_coef": -0.1}, "kl_coef cannot be negative"),
-    ({"logging_steps": 3}, "logging_steps must divide save_steps"),
     ({"families": ("ad",)}, "no family 'ad'"),
     ({"text_scores": ("blue",)}, "Did you mean 'bleu'"),
     ({"reward": "modell"}, "Did you mean 'model'"),
@@ -359,6 +366,22 @@ def test_bad_data_is_named_with_its_line_before_anything_is_written(tmp_path, da
     with pytest.raises(ConfigError, match=re.escape(message)):
         ppo.train(settings(tmp_path / "run", **given))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("most", "kept_examples"), [(128, 12), (1, 13)])
+def test_the_last_fifth_of_a_users_files_is_held_out(tmp_path, most, kept_examples):
+    examples = [{"prompt": f"p{number}", "reference": "r"} for number in range(14)]
+    pairs = [{"prompt": f"q{number}", "chosen": "a", "rejected": "b"} for number in range(9)]
+    for name, lines in (("data", examples), ("pairs", pairs)):
+        (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    data = ppo_data.read(str(tmp_path / "data"), str(tmp_path / "pairs"), held_out=most)
+    assert [each.prompt for each in data.examples] == [f"p{number}" for number in range(kept_examples)]
+    assert [each.prompt for each in data.held_out] == [f"p{number}" for number in range(kept_examples, 14)]
+    assert data.demonstrations == [(each.prompt, "r") for each in data.examples]
+    assert [each.prompt for each in data.preferences] == [f"q{number}" for number in range(8)]
+    assert [each.prompt for each in data.held_out_preferences] == ["q8"]
+    without = ppo_data.read(str(tmp_path / "data"), None, held_out=most)
+    assert (without.preferences, without.held_out_preferences) == ([], [])
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -420,7 +443,7 @@ def test_a_reward_model_learns_which_answer_is_preferred_and_learns_nothing_from
             generator=torch.Generator().manual_seed(1),
         )  # fmt: skip
         both = reward_model.scores_of_pairs(judge, pairs, batch_size=16, pad_id=0)
-        quality.append(reward_model.measure(*both).accuracy)
+        quality.append(reward_model.accuracy(*both))
     assert quality[0] == 1.0
     assert quality[1] < 0.9
     reward_model.calibrate(judge, torch.cat(both))

@@ -20,14 +20,13 @@ from conftest import torchrun, unexplained, until
 from rlvitals.compute import policy
 from rlvitals.errors import ConfigError, RunExists
 from rlvitals.train import functions, models, recipe, rlaif
-from rlvitals.train.loop import open_accelerator
+from rlvitals.train.loop import MergedRow, open_accelerator
 from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings as Settings
 from rlvitals.train.rlaif.settings import check, open_gold
 from rlvitals.train.rlaif.tasks import split_tasks, warmed_up
 from rlvitals.train.rlaif.trainer import load_student, start_run
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
-from rlvitals.train.teachers.cache import Bill
 from rlvitals.train.teachers.offline import OfflineTeacher
 
 pytestmark = pytest.mark.slow
@@ -408,24 +407,24 @@ def test_self_agreement_is_that_of_two_judgements_of_the_same_answer():
 
 
 def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
-    ledger = metrics.Ledger()
+    epochs = metrics.EpochTags()
     values = rlvitals.values
     for rewards, losses, tokens in (([0.0, 1.0, 1.0], [2.0], 10), ([0.5], [1.0, 1.0, 1.0], 5)):
         stats = {"Train/AvgReward": values.mean(rewards), "Train/RewardVariance": values.of(rewards, "var")}
         stats |= {"Train/Loss": values.mean(losses), "Teacher/Tokens": values.total([tokens])}
-        ledger.add(stats | {name: values.mean(rewards) for name in metrics.SCORES})
-    first = ledger.close_epoch()
+        epochs.add(stats | {name: values.mean(rewards) for name in metrics.SCORES})
+    first = epochs.close()
     assert first["Epoch/AvgReward"] == pytest.approx(2.5 / 4)
     assert first["Epoch/AvgLoss"] == pytest.approx(5.0 / 4)
     assert first["Epoch/RewardVariance"] == pytest.approx(sum((x - 0.625) ** 2 for x in (0, 1, 1, 0.5)) / 4)
     assert (first["Epoch/NumSamples"], first["Epoch/APITokens"]) == (4, 15)
     assert "Epoch/RewardTrend" not in first
-    restored = metrics.Ledger()
-    restored.restore(json.loads(json.dumps(ledger.state())))
-    for each in (ledger, restored):
+    restored = metrics.EpochTags()
+    restored.restore(json.loads(json.dumps(epochs.state())))
+    for each in (epochs, restored):
         stats = {"Train/AvgReward": values.mean([1.0]), "Train/RewardVariance": values.of([1.0], "var")}
         each.add(stats | {"Train/Loss": values.mean([0.25])} | {name: values.mean([1.0]) for name in metrics.SCORES})
-        second = each.close_epoch()
+        second = each.close()
         assert second["Epoch/RewardTrend"] == pytest.approx(0.375)
         assert second["Epoch/LossTrend"] == pytest.approx(1.0)  # positive: the loss falls
 
@@ -438,29 +437,29 @@ def test_a_number_derived_from_several_values_survives_a_restart_in_the_middle_o
         )
         for _ in range(3)
     ]
-    unbroken, resumed = metrics.Ledger(), metrics.Ledger()
+    unbroken, resumed = MergedRow(), MergedRow()
     for batch in batches:
         unbroken.add(batch)
     for batch in batches:
         resumed.add(batch)
-        state, resumed = json.loads(json.dumps(resumed.state())), metrics.Ledger()
-        resumed.restore(state)
-        state, resumed = json.loads(json.dumps(resumed.state())), metrics.Ledger()  # before another batch came
-        resumed.restore(state)
+        resumed = MergedRow(json.loads(json.dumps(resumed.state())))
+        resumed = MergedRow(json.loads(json.dumps(resumed.state())))  # before another batch came
         if batch is batches[1]:
             resumed.add(batches[2])
             break
-    expected, found = unbroken.row(), resumed.row()
+    expected, found = unbroken.take(), resumed.take()
     name = "policy.logp_advantage_cov"
     assert found[name].number == pytest.approx(expected[name].number)
     assert found[name].number != pytest.approx(batches[2][name].number)
     assert found.keys() == expected.keys()
-    assert resumed.row() == {}
+    assert resumed.take() == {}
 
 
-def test_the_bill_counts_both_directions():
-    stats = metrics.bill_stats(Bill(prompt_tokens=30, completion_tokens=4), 1.5)
-    assert (stats["Teacher/Tokens"].number, stats["Teacher/Seconds"].number) == (34, 1.5)
+def test_the_cost_counts_the_tokens_of_both_directions_and_of_failed_judgements():
+    stats = metrics.cost_stats([Judgement(dict.fromkeys(WEIGHTS, 1.0), "", 20, 3), Judgement(None, "", 10, 1)], 1.5)
+    assert {name.removeprefix("Teacher/"): value.number for name, value in stats.items()} == {
+        "Tokens": 34, "PromptTokens": 30, "CompletionTokens": 4, "Seconds": 1.5,
+    }  # fmt: skip
 
 
 def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path, trainer):
@@ -469,8 +468,7 @@ def test_tokens_are_paid_once_for_an_answer_that_comes_again(tmp_path, trainer):
         run.step = 1
         asked = run.answer(run.tasks_of_step(), 2, run.generator(1)).questions  # the answers that the step will draw
         different = len({(question.task.prompt, question.answer) for question in asked})
-        run.take_step()
-        row = run.ledger.row()
+        row = run.take_step()
     assert row["Teacher/Tokens"].number == 12 * different
     assert row["Teacher/CacheHitRate"].number == (len(asked) - different) / len(asked)
 

@@ -119,7 +119,7 @@ def test_a_process_killed_by_somebody_else_says_nothing_about_the_answer():
     try:
         own.described()
         threading.Timer(0.3, os.kill, (own._worker.pid, signal.SIGKILL)).start()
-        with pytest.raises(CannotRun, match="killed by somebody else"):
+        with pytest.raises(CannotRun, match="killed by another process"):
             own.test("def f(x):\n    while True: pass", TESTS)
         assert own.test("def f(x): return x + 1", TESTS).share == 1.0
     finally:
@@ -129,9 +129,10 @@ def test_a_process_killed_by_somebody_else_says_nothing_about_the_answer():
 def test_what_protects_the_machine_is_described_and_that_it_is_no_sandbox(runner):
     text = runner.described()
     assert "not a sandbox for hostile code" in text
-    for wall, words in (("network", "no network"), ("memory", "a memory limit")):
+    for protection, words in (("network", "no network"), ("memory", "a memory limit")):
         assert words in text
-        assert (text.find(words) < text.find("not to be had")) == runner.protections[wall] or "not to be" not in text
+        is_present = text.find(words) < text.find("; not available") or "; not available" not in text
+        assert is_present == runner.protections[protection]
 
 
 INSIDE = """

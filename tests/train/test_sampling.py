@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from rlvitals.errors import ConfigError
 from rlvitals.train.sampling import answer_stats, answered, left_padded, sample
-from rlvitals.train.supervised import answer_loss, dealt, warm_up
+from rlvitals.train.supervised import answer_loss, shuffled_batches, warm_up
 
 EOS, PAD = 1, 0
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
@@ -133,6 +134,11 @@ def test_a_warm_up_learns_to_copy_what_it_was_shown():
 
 
 def test_every_pair_is_dealt_equally_often():
-    decks = dealt(5, 3, torch.Generator().manual_seed(3))
-    drawn = [place for _ in range(10) for place in next(decks)]
+    batches = shuffled_batches(5, 3, torch.Generator().manual_seed(3))
+    drawn = [place for _ in range(10) for place in next(batches)]
     assert sorted(drawn) == sorted(list(range(5)) * 6)
+
+
+def test_a_warm_up_without_examples_is_refused():
+    with pytest.raises(ConfigError, match="no examples to learn from"):
+        warm_up(llama(), [], steps=1, batch_size=2, learning_rate=1e-2, pad_id=PAD, generator=torch.Generator())

@@ -17,14 +17,16 @@ import rlvitals
 from judged_logs import dying_rows, healthy_rows, write_jsonl
 from rlvitals.cli.main import main
 from rlvitals.compute import groups
-from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.records import Finding, Group, Rollout, ToolCall, Turn
 from rlvitals.render.charts import ChartSeries
 from rlvitals.render.numbers import number
 from rlvitals.store.marks import FolderMarks
 from rlvitals.tui.drawing import chart_lines, step_bar
 from rlvitals.tui.plain_lines import follow, line
 from rlvitals.tui.watched import MOST_METRICS, Watched
+from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.folder_list import FolderList
+from rlvitals.views.vitals import tiles
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +188,7 @@ def test_log_scale_theme_help_and_explain_answer_to_the_dashboards_keys(tmp_path
         assert app.theme != theme
         await pilot.press("question_mark")
         await settled(app, pilot, shows(app, "Keys", "log scale"))
+        assert "╭" in screen(app)  # a sheet has a border
         await pilot.press("escape", "e")
         await settled(app, pilot, shows(app, "reward.total.mean"))
         await pilot.press("escape", "2", "y")
@@ -275,6 +278,49 @@ def test_a_resumed_run_is_judged_again_from_its_living_rows(tmp_path):
     watched.poll()
     assert (watched.diagnosis.verdict, watched.judge.last_step, watched.judge.points) == ("healthy", 60, 60)
     assert watched.latest["grad_norm"] > 0
+
+
+def test_a_run_that_starts_between_two_looks_is_watched_as_a_run(tmp_path):
+    watched = Watched(tmp_path / "run")
+    assert not watched.poll()
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", total_steps=500, display="none") as run:
+        run.log({"loss": 1.0, "reward": 0.5}, step=1)
+        watched.poll()
+        run.log_eval({"accuracy": 0.5}, step=1)
+        assert not watched.ending
+    watched.poll()
+    assert (watched.rows, watched.algorithm, watched.total_steps) == (1, "grpo", 500)
+    assert (watched.ending, "accuracy" in watched.names) == ("the run is finished", True)
+
+
+def test_a_sign_of_slices_shows_the_mean_that_the_dashboard_shows(tmp_path):
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", display="none") as run:
+        for step in range(1, 13):
+            row = {"loss": 1.0 / step, "reward/env=math": 0.1 * step}
+            run.log(row | ({"reward/env=code": 0.5} if step % 3 == 0 and step < 12 else {}), step=step)
+    watched = Watched(tmp_path / "run")
+    watched.poll()
+    view = rlvitals.open_run(tmp_path / "run")
+    shown = {tile["name"]: tile["value"] for tile in tiles(view, diagnose(view))}
+    assert {tile.name: tile.value for tile in watched.tiles()} == pytest.approx(shown)
+    assert shown["reward/env=math"] == pytest.approx((1.1 + 0.5) / 2)  # one more value of math began another round
+
+
+def test_what_was_found_in_epochs_before_a_resume_stays_on_the_screen(tmp_path):
+    found = Finding("epoch_worse", "data", "warning", 10, 8, "the epoch is worse")
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        for row in healthy_rows(40):
+            log_row(run, row)
+        run.take_findings([found], {found.rule})
+    watched = Watched(tmp_path / "run")
+    watched.poll()
+    assert [(one.rule, one.recovered_step) for one in watched.findings] == [("epoch_worse", None)]
+    with rlvitals.start(tmp_path / "run", resume=30, display="none") as run:
+        for row in healthy_rows(40)[30:]:
+            log_row(run, row)
+    watched.poll()
+    assert [one.rule for one in watched.findings] == [one.rule for one in rlvitals.check(tmp_path / "run").findings]
+    assert [one.rule for one in watched.findings] == ["epoch_worse"]
 
 
 @pytest.mark.slow
@@ -412,6 +458,16 @@ def test_plain_lines_come_as_rows_come_and_end_when_nothing_does(tmp_path):
     assert lines[-1].startswith("no row came for")
 
 
+def test_the_lines_end_with_the_verdict_of_check_on_a_log_whose_last_line_is_not_ended(tmp_path, capsys):
+    log = write_jsonl(tmp_path / "log.jsonl", healthy_rows(8))
+    log.write_text(log.read_text().rstrip("\n"))
+    assert main(["check", str(log), "--follow", "--json", "--until-idle", "0.05", "--interval", "0.01"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert main(["watch", str(log), "--json", "--until-idle", "0.05", "--interval", "0.01"]) == 0
+    *_, row, end = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (row["rows"], end["verdict"], end["reason"]) == (report["rows"], report["verdict"], report["reason"])
+
+
 def test_a_run_that_cannot_be_read_is_reported_and_does_not_end_the_view(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none") as run:
         for row in healthy_rows(10):
@@ -468,6 +524,7 @@ def test_a_folder_of_runs_is_a_list_with_verdicts_of_which_one_is_chosen(several
             rows = [
                 line for line in screen(app).splitlines() if any(name in line for name in ("bad ", "going", "train_"))
             ]
+            assert all(row.startswith(" ") for row in rows)  # as far from the edge as the lines above and below
             assert "going" in rows[0]  # runs that are being written come first
             assert "healthy" in rows[0]
             assert "running" in rows[0]

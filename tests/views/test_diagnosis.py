@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 import rlvitals
 from health_lines import finding_line, monitor_line, recovered_line
+from rlvitals.cli.main import main
+from rlvitals.gauges import RunGauges
 from rlvitals.health.history import History
 from rlvitals.records import Finding, HealthEvent, Request
 from rlvitals.store.findings import answer_facts, append_event, event_line, request_facts
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import MOST_LISTED, Diagnosis, diagnose, findings_answer
+from rlvitals.views.headlines import Headlines
 from rlvitals.views.run import open_run
 
 ALARM = Finding("mine", "kl_explosion", "critical", 50, 40, "too much", action="stop", metrics=("zq",))
@@ -182,3 +186,46 @@ def test_the_curve_around_a_finding_has_the_band_of_its_metric(tmp_path):
     unknown, kl = findings_answer(view, Diagnosis("act", "", [found]))["findings"][0]["trace"]
     assert unknown["band"] is None
     assert kl["band"][0] < kl["band"][1]
+
+
+def states(path):
+    """The verdict of a run in a list, in its gauges, and on its own page."""
+    return Headlines().of(path)["verdict"], RunGauges(path, "run", "").look().verdict, diagnose(open_run(path)).verdict
+
+
+def test_a_run_of_which_no_rule_reads_a_metric_is_never_healthy(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        for step in range(1, 21):
+            run.log({"foo": 0.1 * step}, step=step)
+            if step == 15:
+                assert states(tmp_path / "run") == ("cannot judge",) * 3
+        assert run.verdict == ("cannot judge", "none of its metrics is one that a rule reads")
+        run.log({"foo": 0.1, "reward": 0.5}, step=21)
+        assert run.verdict[0] == "healthy"
+    assert states(tmp_path / "run") == ("healthy",) * 3
+
+
+def test_a_list_does_not_trust_the_record_of_a_run_that_was_monitored_in_part(tmp_path, capsys):
+    path, dead = tmp_path / "run", {"grad_norm": 0.0, "reward": 0.5}
+    with rlvitals.start(path, algorithm="grpo", display="none") as run:
+        for step in range(1, 9):
+            run.log({"loss": 1.0 / step, **dead, "grad_norm": 1.0 + 0.1 * step}, step=step)
+    with rlvitals.start(path, resume=True, monitor=False, display="none") as run:
+        for step in range(9, 60):
+            run.log({"loss": 1.0 / step, **dead}, step=step)
+    assert states(path) == ("cannot judge", "cannot judge", "act")
+    assert main(["show", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["verdict"] == "act"
+    assert "dead_gradient" in [found["rule"] for found in shown["findings"]]
+
+
+def test_the_steps_of_a_short_run_may_be_in_several_rows(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        for step in range(1, 5):
+            run.log({"loss": 1.0 / step}, step=step)
+            run.log({"reward": 0.1 * step}, step=step)
+    assert run.verdict == ("healthy", "nothing to act on up to step 4")
+    report = rlvitals.check(tmp_path / "run")
+    assert ((report.verdict, report.reason), report.rows) == (run.verdict, 8)
+    assert states(tmp_path / "run") == ("healthy",) * 3

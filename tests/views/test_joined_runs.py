@@ -55,6 +55,26 @@ def test_rows_of_a_step_are_one_row_and_one_verdict(training):
     assert "logged by several processes, and read from the orchestrator's run: time/step" in report.notes
 
 
+def test_every_list_says_alike_when_a_running_training_was_written_and_for_how_long(tmp_path, capsys):
+    folder = tmp_path / "rlvitals"
+    runs = [begin(folder / name) for name in ("orchestrator", "trainer")]
+    for name, run in zip(("orchestrator", "trainer"), runs, strict=True):
+        run.log({f"{name}/loss": 0.5}, step=1)
+        card = folder / name / "run.json"
+        known = json.loads(card.read_text())
+        card.write_text(json.dumps(known | {"created": known["created"] - 1000, "updated": known["updated"] - 1000}))
+    try:
+        main(["runs", str(tmp_path), "--json"])
+        (told,) = json.loads(capsys.readouterr().out)
+        (listed,) = FolderList(tmp_path).lines(wait=True)
+    finally:
+        for run in runs:
+            run.finish()
+    assert (told["status"], listed.facts["status"]) == ("running", "running")
+    assert told["seconds"] >= 1000
+    assert (listed.facts["updated"], listed.facts["seconds"]) == (told["updated"], told["seconds"])
+
+
 def test_a_folder_above_lists_it_once(training, capsys):
     main(["check", str(training.parent), "--json"])
     facts = json.loads(capsys.readouterr().out)

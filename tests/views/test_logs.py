@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from judged_logs import healthy_rows
 from rlvitals.cli.main import main
 from rlvitals.errors import NotALog
 from rlvitals.views.logs import open_any
+from rlvitals.views.report import gather
 
 
 @pytest.fixture
@@ -76,3 +79,31 @@ def test_what_is_not_there_is_reported_with_the_nearest_name(tmp_path):
     (tmp_path / "run-one").mkdir()
     with pytest.raises(NotALog, match="Did you mean 'run-one'"):
         open_any(tmp_path / "run-onne")
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_epochs_are_judged_alike_by_check_and_in_a_report_however_they_are_named(tmp_path, is_run):
+    """The table and the history beside the record are written only now and then."""
+    if is_run:
+        rlvitals.start(tmp_path / "out", display="none", hardware=False).finish()
+    tracker = rlvitals.MetricsTracker(tmp_path / "out" / "metrics", save_every_n_epochs=10, plots=False, display="none")
+    for epoch in range(1, 16):
+        tracker.log_epoch(epoch, loss=1 / epoch, reward=0.1 * epoch)
+    for place in (tmp_path / "out", tmp_path / "out" / "metrics", tmp_path / "out" / "metrics" / "epochs.jsonl"):
+        report, told = rlvitals.check(place), gather(place).check
+        assert (report.verdict, report.rows, report.format) == ("healthy", 15, "epochs")
+        assert (told["verdict"], told["rows"], told["source"]) == (report.verdict, report.rows, report.source)
+
+
+def test_a_killed_run_of_epochs_is_a_run_whose_process_is_gone(tmp_path, child_environment):
+    code = (
+        "import os, rlvitals\n"
+        "rlvitals.start('out', display='none', hardware=False)\n"
+        "tracker = rlvitals.MetricsTracker('out/metrics', plots=False, display='none')\n"
+        "for epoch in range(1, 16): tracker.log_epoch(epoch, loss=1 / epoch, reward=0.1 * epoch)\n"
+        "os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=child_environment, check=False, timeout=60)
+    report = rlvitals.check(tmp_path / "out")
+    assert (report.verdict, report.rows, [found.rule for found in report.findings]) == ("act", 15, ["process_gone"])
+    assert gather(tmp_path / "out").check["verdict"] == "act"

@@ -66,6 +66,15 @@ def test_nothing_else_is_opened_as_a_log(folder):
             served.served(name)
 
 
+def test_a_log_in_a_folder_that_is_a_link_to_the_outside_is_not_read(folder):
+    outside = folder.parent / f"{folder.name}-outside"
+    write_log(outside / "files" / "wandb-history.jsonl")
+    run = folder / "wandb" / "run-20260101_000000-abc"
+    run.mkdir(parents=True)
+    os.symlink(outside / "files", run / "files")
+    assert not any(run == log or run in log.parents for log in find_logs(folder).logs)
+
+
 def test_a_log_that_grows_is_read_again_and_its_page_gets_it(folder):
     log = folder / "deep" / "er" / "metrics.jsonl"
     served = Folder(folder)

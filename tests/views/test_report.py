@@ -13,6 +13,8 @@ from rlvitals.codec import to_json
 from rlvitals.compute import groups
 from rlvitals.importers import NotALog
 from rlvitals.records import Group, Rollout, Turn
+from rlvitals.views.evaluations import trend_of_log
+from rlvitals.views.logs import open_any
 from rlvitals.views.report import MANY_METRICS, gather
 
 
@@ -62,8 +64,11 @@ def test_a_foreign_logs_evaluations_are_found_in_rows_of_their_own_and_in_traini
     rows = healthy_rows(12)
     rows[4]["eval/accuracy"] = 0.25
     rows.append({"step": 12, "eval/accuracy": 0.5})
-    evaluations = gather(write_jsonl(tmp_path / "log.jsonl", rows)).evaluations["evaluations"]
-    assert [(stats["step"], stats["eval/accuracy"]) for stats in evaluations] == [(5, 0.25), (12, 0.5)]
+    log = write_jsonl(tmp_path / "log.jsonl", rows)
+    told = gather(log).evaluations
+    assert [(stats["step"], stats["accuracy"]) for stats in told["evaluations"]] == [(5, 0.25), (12, 0.5)]
+    assert told["best"] == {"step": 12, "accuracy": 0.5}
+    assert trend_of_log(open_any(log)).evaluations == told["evaluations"]  # the dashboard's
 
 
 def test_secrets_that_another_recorder_left_in_the_settings_are_masked(tmp_path):

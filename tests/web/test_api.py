@@ -184,6 +184,8 @@ def test_a_run_still_written_unreadably_is_a_503_with_the_reason(tmp_path):
         answer = client.api("run", run="run")
         assert answer.status == 503
         assert "9.0" in answer.facts["error"]
+        live = client.api("live", run="run")
+        assert (live.status, live.facts) == (503, answer.facts)
         assert client.api("runs").facts["runs"][0]["status"] == "unreadable"
 
 
@@ -247,7 +249,9 @@ def test_rollouts_are_listed_by_step_and_group_and_found_by_text(tmp_path):
         assert len(hits["hits"]) == 50
         assert hits["more"]
         assert {hit["outcome"] for hit in hits["hits"]} == {"wrong"}
-        assert client.api("rollouts", run="run", step=9).status == 404
+        nowhere = client.api("rollouts", run="run", step=9)
+        assert nowhere.status == 404
+        assert nowhere.facts["error"] == "there are no rollouts at step 9; the nearest are at 1"
         assert client.api("rollouts", run="run", search="x", page=10**6).status == 400
 
 

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from browsing import STATIC
 
+from rlvitals.health.history import VERDICTS
+
 RUN = {
     "lr": 5e-6, "reward.last": 0.6, "kl@100": None, "tags": ["good", "seed 1"], "status": "finished", "fp16": True,
     "model": "Tiny-7B", "loss.last": "nan", "odd name": 3, "zero": 0, "text_number": "12",
@@ -95,3 +97,21 @@ def test_every_case_of_the_filter(tmp_path):
             assert expected in found, (text, found)
         else:
             assert found is expected, (text, found)
+
+
+@pytest.mark.slow
+def test_runs_are_sorted_by_verdict_and_a_group_has_its_worst_as_on_a_terminal():
+    script = """
+        const element = () => ({setAttribute(name, value) { this[name] = value; }, append() {}});
+        globalThis.document = {querySelector: () => null, createElement: element};
+        Object.assign(globalThis, {location: {hash: ""}, addEventListener: () => {}});
+        const {sorted} = await import(process.argv[1] + "/runcolumns.js");
+        const {groupCell} = await import(process.argv[1] + "/rungroups.js");
+        const line = (verdict) => ({run: {run: verdict, verdict, status: "finished"}, cells: {}});
+        const lines = JSON.parse(process.argv[2]).map(line);
+        const cell = groupCell({name: "", lines: ["healthy", "cannot judge"].map(line)}, "verdict");
+        console.log(JSON.stringify([sorted(lines, "verdict", false).map(({run}) => run.verdict), cell.title]));
+    """
+    command = ["node", "--input-type=module", "-e", script, str(STATIC), json.dumps(sorted(VERDICTS))]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert json.loads(output) == [list(reversed(VERDICTS)), "Cannot judge"]

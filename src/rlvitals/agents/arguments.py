@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.web.answers import LONGEST_NAME
 
-Kind = Literal["text", "texts", "whole", "flag"]
+ArgumentKind = Literal["text", "texts", "whole", "flag"]
 
 _TYPES = {"text": "string", "whole": "integer", "flag": "boolean"}
 
@@ -23,7 +23,7 @@ class Argument:
     """One argument."""
 
     name: str
-    kind: Kind
+    kind: ArgumentKind
     about: str
     needed: bool = False
     choices: tuple[str, ...] = ()

@@ -25,6 +25,9 @@ ENVELOPE = 220
 HEAD_SHARE = 0.6
 """The share of the budget that the facts before a list may use."""
 
+LEAST_SIZE = 2
+"""Minimum points of a curve."""
+
 LEVELS = ((2_000, 1_000), (600, 40), (200, 20), (80, 8), (30, 3), (12, 1))
 """Maximum characters of a text and entries of a list, from the usual limits to limits that always fit."""
 
@@ -93,15 +96,15 @@ def fit(draft: Draft) -> dict[str, Any]:
             continue
 
 
-def fit_size(make: Callable[[int], Draft], size: int, least: int = 2) -> dict[str, Any]:
-    """The answer in the largest size up to `size` (and at least `least`) in which nothing has to be left out."""
+def fit_size(make: Callable[[int], Draft], size: int) -> dict[str, Any]:
+    """The answer in the largest size up to `size` (and at least LEAST_SIZE) in which nothing has to be left out."""
     while True:
         draft = make(size)
         answer = fit(draft)
-        if size <= least or ("cut" not in answer and answer["more"] is None):
+        if size <= LEAST_SIZE or ("cut" not in answer and answer["more"] is None):
             return answer
         cost = tokens_of({**draft.head, draft.key: draft.items})
-        size = max(least, min(size - 1, int(0.97 * size * (MOST_TOKENS - ENVELOPE) / cost)))
+        size = max(LEAST_SIZE, min(size - 1, int(0.97 * size * (MOST_TOKENS - ENVELOPE) / cost)))
 
 
 def _fitted(draft: Draft, label: str) -> dict[str, Any]:

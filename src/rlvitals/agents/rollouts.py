@@ -12,7 +12,7 @@ from rlvitals.contract import HitFacts
 from rlvitals.errors import RunNotFound
 from rlvitals.records import Group
 from rlvitals.render.rollout_lists import text_changes
-from rlvitals.views.rollouts import changes, outcomes, pick
+from rlvitals.views.rollouts import brief, changes, groups_at, pick, tried_before
 from rlvitals.web import api
 from rlvitals.web.answers import Query
 from rlvitals.web.folder import Folder
@@ -115,33 +115,20 @@ def rollout_diff(folder: Folder, given: Given) -> dict[str, Any]:
     """The prompts of two steps compared, or one prompt line by line."""
     run = run_of(folder, given)
     log = folder.view(run).rollout_log
-    groups = {}
-    for step in (given["before"], given["after"]):
-        groups[step] = log.at(step)
-        if not groups[step]:
-            raise RunNotFound(f"there are no rollouts at step {step}; 'rollouts' lists the steps that have some")
-    old, new = groups[given["before"]], groups[given["after"]]
+    old, new = groups_at(log, given["before"]), groups_at(log, given["after"])
     head: dict[str, Any] = {"run": run, "before": given["before"], "after": given["after"]}
     if "group" not in given:
         found = changes(old, new)
         head["prompts_at_both"] = sum(change.before is not None and change.after is not None for change in found)
         prompts = [
             without_nothing(
-                {"prompt": excerpt(key), "before": _brief(earlier), "after": _brief(later)}
+                {"prompt": excerpt(key), "before": brief(earlier), "after": brief(later)}
             )
             for key, earlier, later in found
         ]  # fmt: skip
         return fit(listed(head, "prompts", prompts, given))
     number, group = pick(new, given["group"])
-    earlier = next((one for one in old if one.key == group.key), None)
-    if earlier is None:
-        raise RunNotFound(f"the prompt of group {number} was not tried at step {given['before']}")
+    _, earlier = tried_before(old, group, number, given["before"])
     diff = text_changes(given["before"], earlier, given["after"], group, full=True)
-    head |= {"group": number, "before_rewards": _brief(earlier), "after_rewards": _brief(group)}
+    head |= {"group": number, "before_rewards": brief(earlier), "after_rewards": brief(group)}
     return fit(listed(head, "pieces", [Recorded(piece) for piece in _pieces(diff)], given))
-
-
-def _brief(group: Group | None) -> dict[str, Any] | None:
-    if group is None:
-        return None
-    return {"mean": group.mean, "std": group.std, "rollouts": len(group.rollouts), "outcomes": outcomes(group)}

@@ -347,7 +347,9 @@ def check_log(folder: Folder, given: Given) -> dict[str, Any]:
         return fit(listed({"path": given["path"], "hint": hint}, "places", shown[:MOST_PLACES], given))
     view = folder.view(folder.shown(str(place))) if is_run else open_any(place)
     view.dumps_within = folder.root
-    answer = findings_answer(view, of_judge(judge_source(source_of(view))), has_rollouts=bool(view.rollout_log.steps))
+    answer = findings_answer(
+        view, of_judge(judge_source(source_of(view)), view), has_rollouts=bool(view.rollout_log.steps)
+    )
     head = {
         "path": given["path"],
         "format": "run" if view.foreign is None else view.foreign.format,

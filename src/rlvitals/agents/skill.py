@@ -10,7 +10,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from rlvitals.errors import ConfigError
+from rlvitals.errors import ConfigError, explained
 from rlvitals.store.files import put_file, read_whole
 from rlvitals.version import __version__
 
@@ -38,15 +38,13 @@ def install(folder: Path, *, force: bool = False) -> tuple[Path, bool]:
     place = place_in(folder)
     body = skill_text().encode()
     wanted = body + f"\n<!-- rlvitals {__version__} sha256:{hashlib.sha256(body).hexdigest()} -->\n".encode()
-    try:
+    with explained(f"cannot write {place}", ConfigError):
         found = read_whole(place) if place.exists() else None
         if found == wanted:
             return place, False
         if found is not None and not force and not is_untouched(found):
             raise ConfigError(f"{place} was changed and is left as it is; --force replaces it")
         put_file(place, wanted)
-    except OSError as error:
-        raise ConfigError(f"cannot write {place}: {error.strerror or error}") from error
     return place, True
 
 

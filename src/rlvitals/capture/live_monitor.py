@@ -28,7 +28,7 @@ from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
 from rlvitals.health.history import History, by_gravity, recovery, verdict_of
-from rlvitals.health.rows import RowReader, is_training_row, rows_of_run
+from rlvitals.health.rows import RowReader, is_set_back, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
     Answer,
@@ -58,6 +58,7 @@ from rlvitals.store.reader import last_row
 from rlvitals.terminal import logger
 
 if TYPE_CHECKING:
+    from rlvitals.catalog import Reader
     from rlvitals.health.actions import Policy
     from rlvitals.health.monitor import Monitor
     from rlvitals.health.notify import Notifier
@@ -120,7 +121,7 @@ class LiveMonitor:
         """`append` writes a line to `logs/findings.jsonl`; if it returns False, the line is tried again later. `lock`
         is the run's own lock: callers of `look` and `tick` hold it.
         """
-        self.is_on = settings.monitor and rank == 0
+        self.is_on = self._is_meant_to_be_on = settings.monitor and rank == 0
         """False: calling `look` does nothing."""
         self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
         self._rank, self._lock, self._append = rank, lock, append
@@ -130,7 +131,8 @@ class LiveMonitor:
         self._reader = RowReader()
         self._monitor: Monitor | None = None
         self._has_started = False
-        self._is_announced = False
+        self._reads_metrics: bool | None = None
+        """Whether a rule reads one of the run's metrics, as it was recorded last. None: nothing was recorded yet."""
         self._policy: Policy | None = None
         self._notifier: Notifier | None = None
         self._notices = Notices(settings.display, str(run_dir.root))
@@ -143,12 +145,13 @@ class LiveMonitor:
         self._asks = PendingAsks(run_dir)
         self._unwritten: deque[bytes] = deque(maxlen=MOST_UNWRITTEN)
         self._step = 0
-        self._training_rows = 0
         self._problems_reported = 0
         self._is_busy = False
         self._tokens = TokenChecks(info, settings, lambda: (self._monitor or self._open_monitor()).rulebook)
         self._texts = TextScans(lambda: (self._monitor or self._open_monitor()).rulebook, settings.scanners)
         self._backlog: deque[Callable[[], None]] | None = None  # None: new rows are judged at once
+        self._first: tuple[Stream, int] | None = None
+        """The first row of a resumed attempt, if it is an evaluation, until the past is read."""
         self._has_read_past = threading.Event()
 
     @property
@@ -163,10 +166,22 @@ class LiveMonitor:
     @property
     def verdict(self) -> tuple[Verdict, str]:
         """The verdict on the run, and its reason."""
-        if not self._has_started and not self.is_on:
+        if not self._has_started and not self._is_meant_to_be_on:
             return "cannot judge", "the run is not monitored"
+        if not self._has_started and self._attempt.number > 1:
+            return "cannot judge", "no row was logged since the run was resumed"
         findings = self.findings
-        return verdict_of(findings, self._training_rows, self._step if self._training_rows else None)
+        reads_metrics = self._reads_metrics is not False
+        return verdict_of(findings, self._reader.rows, self._reader.last_step, reads_metrics=reads_metrics)
+
+    @property
+    def names(self) -> Reader:
+        """Reads the run's names as the monitor does, or by the run's settings if it is not monitored."""
+        from rlvitals import catalog
+
+        if self._monitor is not None:
+            return self._monitor.case.reader
+        return catalog.reader(self._info.framework, self._info.algorithm)
 
     def look(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream = "train") -> None:
         """Judge a row as it was written, or add it to the backlog. The caller holds the run's lock."""
@@ -177,7 +192,10 @@ class LiveMonitor:
         if not self._has_started:
             self._has_started = True
             if self._attempt.number > 1:
-                self._begin_reading_past(stream, step)
+                self._backlog, self._first = deque(), (stream, step)
+        if self._first is not None and stream == "train":  # it shows where the attempt continues; an evaluation may not
+            self._first = None
+            self._begin_reading_past(stream, step)
         if self._backlog is None:
             self._guarded(partial(self._judge, step, metrics, now, stream))
             return
@@ -290,6 +308,10 @@ class LiveMonitor:
     def _settle_past(self) -> None:
         if self._backlog is None or os.getpid() != self._pid:
             return
+        with self._lock:
+            first, self._first = self._first, None
+        if first is not None:  # no training row came
+            self._begin_reading_past(*first)
         self._has_read_past.wait(SETTLE_SECONDS)
         with self._lock:
             if self._backlog is None:
@@ -309,14 +331,17 @@ class LiveMonitor:
         """Show findings and the verdict on this card instead of on stderr."""
         self._notices.card = card
 
+    def take_last_rows(self) -> None:
+        """Judge the row whose step may have continued: no row follows. The caller holds the run's lock."""
+        if self.is_on and self._backlog is None and os.getpid() == self._pid:
+            self._guarded(lambda: self._look_at(self._reader.flush(), time.time()))
+
     def close(self, status: Status = "finished") -> None:
-        """Judge the last rows and report the verdict. Waits briefly for notifications that are being sent."""
+        """Report the verdict. Waits briefly for notifications that are being sent."""
         self.settle()
         with self._lock:
-            if self.is_on and self._backlog is None and os.getpid() == self._pid:
-                self._guarded(lambda: self._look_at(self._reader.flush()))
-                if self._training_rows:
-                    self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
+            if self.is_on and self._backlog is None and os.getpid() == self._pid and self._reader.rows:
+                self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
         self._write()
         if self._unwritten:
@@ -357,28 +382,29 @@ class LiveMonitor:
 
     def _judge(self, step: int, metrics: Mapping[str, Any], now: float, stream: Stream) -> None:
         """Pass one row to the monitor."""
-        self._announce(now)
-        self._look_at(self._reader.take(stream, step, now, _numbers(metrics)))
+        self._look_at(self._reader.take(stream, step, now, _numbers(metrics)), now)
 
-    def _look_at(self, rows: Iterable[Fields]) -> None:
+    def _look_at(self, rows: Iterable[Fields], now: float) -> None:
         monitor = self._monitor or self._open_monitor()
         for row in rows:
             self._step = row["step"]
-            self._training_rows += is_training_row(row)
             monitor.update(row)
+            if bool(monitor.case.signals) is not self._reads_metrics:
+                self._announce(now)
             if monitor.events or self._policy is not None:
                 self._take(monitor.events, row.get("timestamp", time.time()))
         if len(monitor.problems) != self._problems_reported:
             self._report_problems(monitor)
 
     def _announce(self, now: float) -> None:
-        """Record that this attempt is monitored; without alarms, this is the only line in its health log."""
-        if not self._is_announced:
-            self._is_announced = True
-            facts = {"is_on": True, "reads_texts": True} | (
-                {"takes_requests": True} if self._settings.actions != "advise" else {}
-            )
-            self._write(self._line("monitor", facts, now))
+        """Record that this attempt is monitored, and whether a rule reads one of its metrics. Without alarms, this is
+        the only line in its health log.
+        """
+        self._reads_metrics = self._monitor is not None and bool(self._monitor.case.signals)
+        facts: dict[str, Any] = {"is_on": True, "reads_texts": True, "reads_metrics": self._reads_metrics}
+        if self._settings.actions != "advise":
+            facts["takes_requests"] = True
+        self._write(self._line("monitor", facts, now))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Call `work`, and disable the monitor if it fails. The caller holds the run's lock."""
@@ -391,7 +417,6 @@ class LiveMonitor:
 
     def _begin_reading_past(self, stream: Stream, step: int) -> None:
         """Start a thread that reads the rows before this attempt's first row."""
-        self._backlog = deque()
         reading = threading.Thread(target=self._read_past, args=(stream, step), name="rlvitals-past", daemon=True)
         try:
             reading.start()
@@ -436,23 +461,24 @@ class LiveMonitor:
         events = read_events(self._dir)
         is_ghost = past.lineage.is_abandoned
         known = [event for event in events if not is_ghost(event.attempt, event.step)]
+        streams: tuple[Stream, ...] = ("train", "eval")
+        set_back = is_set_back(*((row.timestamp for row in past.rows(stream)) for stream in streams))
         logs = (past.rows("train"), past.rows("eval"), past.rows("system"))
-        for row in rows_of_run(*logs, reader=self._reader):
+        for row in rows_of_run(*logs, reader=self._reader, is_set_back=set_back):
             self._step = row["step"]
-            self._training_rows += is_training_row(row)
             monitor.update(row)
             time.sleep(0)  # a training loop that waits for the interpreter gets it at once, not after 5 ms
         standing = [finding for finding in monitor.findings if finding.recovered_step is None]
         before = History(event for event in known if event.seen_in == "rows")
-        recorded = before.standing
+        recorded = {(found.alarm, found.severity) for found in before.findings if found.recovered_step is None}
         if self._policy is not None:
             self._policy.stand(standing)
             self._policy.recall(events, past.lineage.cuts)
         # Alarms that were not recorded (the monitor was off, or the process died after the row) are reported now.
         missed = [
-            HealthEvent("escalated" if finding.alarm in recorded else "raised", finding.step, finding=finding)
+            HealthEvent("escalated" if finding.alarm in before.standing else "raised", finding.step, finding=finding)
             for finding in standing
-            if recorded.get(finding.alarm) != finding.severity
+            if (finding.alarm, finding.severity) not in recorded
         ]
         in_alarm = {finding.alarm for finding in standing}
         missed += [recovery(finding, self._step) for finding in before.open if finding.alarm not in in_alarm]
@@ -578,10 +604,12 @@ def _requests_in(run_dir: RunDir) -> int:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a row as it was written, including non-finite numbers."""
-    if NONFINITE not in metrics and MOMENTS not in metrics:
+    """The numbers of a row as it was written, including non-finite ones, as they are read from the log."""
+    if NONFINITE not in metrics and MOMENTS not in metrics and str not in map(type, metrics.values()):
         return metrics
-    plain = {name: value for name, value in metrics.items() if not name.startswith("_")}
+    plain = {
+        name: value for name, value in metrics.items() if name not in (NONFINITE, MOMENTS) and type(value) is not str
+    }
     return plain | read_nonfinite(metrics.get(NONFINITE, ""))
 
 

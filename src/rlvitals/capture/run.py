@@ -395,6 +395,7 @@ class Run:
             self.flush()
             if not self._recording:
                 return
+            self._monitor.take_last_rows()
             self._recording = False
         endings.unwatch(self)
         self._pulse.stop()
@@ -449,7 +450,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The card that a notebook shows: the directory, the last row and the findings."""
-        from rlvitals import catalog
         from rlvitals.render.notebook import CardSign, run_card
         from rlvitals.render.numbers import number
         from rlvitals.store.reader import last_row
@@ -458,7 +458,7 @@ class Run:
         total = f" of {number(self.settings.total_steps)}" if self.settings.total_steps else ""
         step = "no rows yet" if self.last_step < 0 else f"step {number(self.last_step)}{total}"
         numbers = row.numbers if row else {}
-        names = catalog.reader(self._card.info.framework, self._card.info.algorithm).vital_signs(list(numbers))
+        names = self._monitor.names.vital_signs(list(numbers))
         courses = self._live_card.points if self._live_card is not None else {}
         values = [CardSign(name, numbers[name], courses.get(name, ())) for name in names]
         return run_card(self.name, [self.status, step, self.dir], self.verdict, values, by_gravity(self.findings))
@@ -554,7 +554,7 @@ class Run:
         """Append a line to the health log; False if it fails. The training log's writer reports disk errors."""
         try:
             with self._lock:
-                if self._recording:  # otherwise the writer is closed
+                if self._recording:  # a closed log is not opened again
                     self._writer.verify()
             append_event(self._dir, line, sync=self.settings.fsync == "always")
         except OSError:

@@ -108,10 +108,7 @@ def start(  # noqa: D417 - the settings are described once, in Settings
     given = dict(locals())  # every setting by its name
     settings = resolve(config, {name: given[name] for name in given if name not in _NOT_SETTINGS} | unknown)
     settings = keep_paths(settings)
-    trackers = trackers_of(settings)
-    console.check(settings.display, settings.display_layout)
-    check_rules(settings)
-    check_scanners(settings)
+    trackers = check_settings(settings)
     run_dir = LiveRunDir.kept(output_dir)
     own_rank = identity.launched().rank if settings.rank is None else settings.rank
     if own_rank > 0:
@@ -143,6 +140,15 @@ def start(  # noqa: D417 - the settings are described once, in Settings
         undo.pop_all()
     run.forward_to(trackers)
     return run
+
+
+def check_settings(settings: Settings) -> dict[str, Mapping[str, Any]]:
+    """Raise if the trackers, the display, the rules or the scanners cannot be used. Returns the trackers."""
+    trackers = trackers_of(settings)
+    console.check(settings.display, settings.display_layout)
+    check_rules(settings)
+    check_scanners(settings)
+    return trackers
 
 
 def keep_paths(settings: Settings) -> Settings:

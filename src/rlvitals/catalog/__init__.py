@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from rlvitals.catalog.entries import (
     Symptom,
 )
 from rlvitals.catalog.explanation import Explanation
-from rlvitals.catalog.lookup import Catalog, Match, Recognised
+from rlvitals.catalog.lookup import RECOGNISED_ROWS, Catalog, Match, Recognised, Recogniser
 from rlvitals.catalog.reader import BACKGROUND, Reader, stage_at
 from rlvitals.catalog.recognition import Recognition, Sureness, Vocabulary
 from rlvitals.catalog.slices import Cut, Sliced
@@ -52,6 +53,7 @@ from rlvitals.yaml_reader import read_yaml
 __all__ = [
     "BACKGROUND",
     "OTHER_QUANTITIES",
+    "RECOGNISED_ROWS",
     "Algorithm",
     "Alias",
     "Band",
@@ -68,6 +70,7 @@ __all__ = [
     "MetricGroup",
     "Reader",
     "Recognised",
+    "Recogniser",
     "Recognition",
     "Sliced",
     "Stage",
@@ -85,6 +88,8 @@ __all__ = [
     "metrics",
     "reader",
     "recognise",
+    "recognise_rows",
+    "recogniser",
     "register",
     "stage_at",
     "to_concept",
@@ -159,6 +164,19 @@ def find(name: str, framework: str | None = None) -> list[Match]:
 def recognise(names: Iterable[str]) -> Recognised:
     """The framework and algorithm a run's metric names point to."""
     return _catalog().recognise(names)
+
+
+def recogniser() -> Recogniser:
+    """Recognises a run row by row, as the monitor does."""
+    return Recogniser(_catalog())
+
+
+def recognise_rows(rows: Iterable[Iterable[str]]) -> Recognised:
+    """The framework and algorithm of a run with these rows, as the monitor reads them. Only the first ones are read."""
+    reading = recogniser()
+    for row in islice(rows, RECOGNISED_ROWS):
+        reading.take(row)
+    return reading.found
 
 
 def vocabulary() -> Vocabulary:

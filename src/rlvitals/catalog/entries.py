@@ -56,6 +56,13 @@ DIRECTIONS, REDUCTIONS, TIERS, STAGES, KINDS, CAVEATS = (
     get_args(kind) for kind in (Direction, Reduction, Tier, Stage, AlgorithmKind, CaveatKind)
 )
 
+DIRECTION_WORDS: dict[str, str] = {
+    "up": "higher is better",
+    "down": "lower is better",
+    "band": "healthy in a range",
+    "none": "no direction",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Caveat:

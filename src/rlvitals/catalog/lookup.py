@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -52,6 +52,9 @@ MOST_RECOGNISED = 5_000
 """The most names that are read; in a log with a million keys the rest would add nothing."""
 
 
+MOST_RECOGNITIONS = 256
+"""The most sets of names whose framework and algorithm are cached."""
+
 MOST_REMEMBERED = 65_536
 """The most look-ups whose results are cached; when there are more, the cache is cleared."""
 
@@ -71,6 +74,36 @@ class Recognised(NamedTuple):
 
     framework: str | None
     algorithm: str | None
+
+
+RECOGNISED_ROWS = 3
+"""The first rows of a run, whose names show its framework and algorithm. The monitor cannot wait for more."""
+
+_PLACES = frozenset({"step", "timestamp", "attempt"})
+SAMPLED = "System/"
+"""The prefix of samples of the machine, which the monitor reads with the next row and which point to no framework."""
+
+
+class Recogniser:
+    """Recognises the framework and the algorithm of a run from all names of its first rows."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._names: dict[str, None] = {}
+        self._rows = 0
+        self.found = Recognised(None, None)
+
+    def take(self, names: Iterable[str]) -> Recognised:
+        """Take the names of the next row; names of a row after the first RECOGNISED_ROWS are ignored."""
+        self._rows += 1
+        if self._rows <= RECOGNISED_ROWS:
+            known = len(self._names)
+            named = (name for name in names if name not in _PLACES and not name.startswith(SAMPLED))
+            self._names.update((name, None) for name in named)
+            if len(self._names) > known:
+                found = self._catalog.recognise(self._names)
+                self.found = found if any(found) else self.found
+        return self.found
 
 
 _QUALIFIER = re.compile(r"^(.*?) \(([^()]*)\)$")
@@ -119,6 +152,7 @@ class Catalog:
         self._neutral: set[str] = set()
         self._ignorable: set[str] = set()
         self._answers: dict[tuple[str, str | None, str | None], tuple[Match, ...]] = {}
+        self._recognitions: dict[tuple[str, ...], Recognised] = {}
 
     def add(self, data: CatalogData, where: str = "the catalogue") -> None:
         """Add a source's entries. A metric replaces one with the same id and family; an id of another family is an
@@ -146,6 +180,7 @@ class Catalog:
         for name, derived in vars(type(self)).items():
             if isinstance(derived, cached_property):
                 self.__dict__.pop(name, None)
+        self._recognitions = {}
         self._answers = {}  # a new dict: a look-up in another thread may still write to the old one
 
     def _check_form(self, form: NameForm, where: str) -> None:
@@ -252,10 +287,21 @@ class Catalog:
         return [folded[word] for word in difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.5)]
 
     def recognise(self, names: Iterable[str]) -> Recognised:
-        """The framework that has most of the names, and its algorithm. In a tie, their common parent, or none."""
+        """The framework that has most of the names, and its algorithm. In a tie, their common parent, or none. Cached:
+        the runs of a folder mostly log the same names.
+        """
+        given = tuple(islice(names, MOST_RECOGNISED))
+        found = self._recognitions.get(given)
+        if found is None:
+            found = self._recognise(given)
+            if len(self._recognitions) >= MOST_RECOGNITIONS:
+                self._recognitions.clear()
+            self._recognitions[given] = found
+        return found
+
+    def _recognise(self, given: Sequence[str]) -> Recognised:
         known: Counter[str] = Counter()
         counted = 0
-        given = list(islice(names, MOST_RECOGNISED))
         if any(_OF_EPISODES.search(name) for name in given):
             return Recognised(None, None)
         telling: set[str] = set()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from rlvitals.catalog.build import read_data
-from rlvitals.catalog.entries import Alias, Family, Framework, Metric
+from rlvitals.catalog.entries import DIRECTION_WORDS, Alias, Family, Framework, Metric
 from rlvitals.catalog.lookup import Catalog
 from rlvitals.catalog.source import parse
 
@@ -71,16 +71,10 @@ def _family(family: Family, metrics: list[Metric], frameworks: dict[str, Framewo
 
 
 def _metric(metric: Metric, frameworks: dict[str, Framework]) -> list[str]:
-    direction = {
-        "up": "higher is better",
-        "down": "lower is better",
-        "band": "healthy in a range",
-        "none": "no direction",
-    }
     lines = [
         f"## {metric.title}",
         "",
-        f"`{metric.id}` · {metric.unit} · {direction[metric.direction]}",
+        f"`{metric.id}` · {metric.unit} · {DIRECTION_WORDS[metric.direction]}",
         "",
         metric.what,
         "",

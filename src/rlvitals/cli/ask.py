@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.config import ActionMode
-from rlvitals.errors import ConfigError, RunError
+from rlvitals.errors import ConfigError, RunError, explained
 from rlvitals.health.history import History
 from rlvitals.records import Action, HealthEvent
 from rlvitals.render.check import asked_line
@@ -69,10 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         _factor(_only_of(arguments, "factor", "reduce_lr", "revert")),
     )
     _must_listen(view)
-    try:
+    with explained(f"cannot write to {run_dir.asks}"):
         name = put(run_dir, ask)
-    except OSError as error:
-        raise RunError(f"cannot write to {run_dir.asks}: {error.strerror or error}") from error
     facts = _answer(run_dir, name, arguments.wait)
     if arguments.json:
         print_json({"action": ask.action, "asked_by": ask.asked_by, "why": ask.why, **facts})

@@ -10,25 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.catalog.slices import KEYS
-from rlvitals.cli.flags import add_judge_flags, add_map_flag, mapping_from
-from rlvitals.cli.output import add_json_flag, print_json, print_json_line, printable, show
+from rlvitals.cli.flags import add_interval_flag, add_judge_flags, add_map_flag, check_polling, mapping_from
+from rlvitals.cli.output import (
+    EXIT_CODES,
+    add_json_flag,
+    print_json,
+    print_json_line,
+    printable,
+    show,
+    write_file,
+)
 from rlvitals.cli.reactions import Reactions
-from rlvitals.errors import ConfigError, RunError
+from rlvitals.errors import ConfigError
 from rlvitals.records import Finding
 from rlvitals.render.check import FolderView, ReportView, SlicesView, announcement
 from rlvitals.render.numbers import duration
 from rlvitals.render.screen import standard_output
-from rlvitals.store.files import replace_file
-from rlvitals.terminal import put_status, warn
+from rlvitals.terminal import plural, put_status, warn
 from rlvitals.views.check import FolderReport, Report, check, report_on
 from rlvitals.views.diagnosis import of_judge
-from rlvitals.views.feeds import Feed, News, open_feed
-from rlvitals.views.judge import Judge
+from rlvitals.views.feeds import News
+from rlvitals.views.following import Following
 from rlvitals.views.places import one_place
 from rlvitals.views.slice_check import SlicesReport, check_slice, check_slices
-from rlvitals.views.sources import Known, new_monitor
-
-EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
+from rlvitals.views.sources import Known
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +80,7 @@ def add_following_arguments(parser: argparse.ArgumentParser) -> None:
     follow = parser.add_argument_group("following a log that is being written")
     follow.add_argument("--follow", action="store_true", help="judge new rows as they are written")
     follow.add_argument("--until-idle", type=float, metavar="SECONDS", help="end after this many seconds without a row")
-    follow.add_argument(
-        "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
-    )
+    add_interval_flag(follow)
     follow.add_argument(
         "--on-critical", metavar="COMMAND", help="run this command (no shell) with the finding as JSON on its stdin"
     )
@@ -89,19 +92,18 @@ def add_following_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    config = config_from(arguments.config)
-    if arguments.follow:
-        if arguments.slice or arguments.by:
-            raise ConfigError("--slice and --by judge existing rows and cannot be combined with --follow")
-        return exit_code(follow(arguments, config), arguments.fail_on)
-    _refuse_following_options(arguments)
     known: Known = {
         "rules": arguments.rules,
         "algorithm": arguments.algorithm,
         "framework": arguments.framework,
-        "config": config,
+        "config": config_from(arguments.config),
         "mapping": mapping_from(arguments.map),
     }
+    if arguments.follow:
+        if arguments.slice or arguments.by:
+            raise ConfigError("--slice and --by judge existing rows and cannot be combined with --follow")
+        return exit_code(follow(arguments, known), arguments.fail_on)
+    _refuse_following_options(arguments)
     if arguments.by:
         divided = check_slices(one_place(Path(arguments.path), "--by"), arguments.by, **known)
         facts = divided.to_dict()
@@ -171,10 +173,7 @@ def write_page(facts: dict[str, Any], path: Path) -> None:
     """The report as one file of HTML."""
     from rlvitals.render.check_html import page
 
-    try:
-        replace_file(path, page(facts).encode("utf-8", "replace"))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, page(facts).encode("utf-8", "replace"))
 
 
 def _refuse_following_options(arguments: argparse.Namespace) -> None:
@@ -183,11 +182,10 @@ def _refuse_following_options(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{option.replace('_', '-')} is for --follow")
 
 
-def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
+def follow(arguments: argparse.Namespace, known: Known) -> Report:
     """Watch until the run ends, `--until-idle` is reached, or Ctrl-C. Returns the report after the last row."""
-    if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
-        raise ConfigError("--interval and --until-idle are seconds above 0")
-    watch = _Watch(arguments, config)
+    check_polling(arguments)
+    watch = _Watch(arguments, known)
     try:
         watch.run()
     except KeyboardInterrupt:
@@ -203,33 +201,27 @@ def follow(arguments: argparse.Namespace, config: dict[str, Any]) -> Report:
     return report
 
 
-class _Watch:
+class _Watch(Following):
     """One log being followed."""
 
-    def __init__(self, arguments: argparse.Namespace, config: dict[str, Any]) -> None:
+    def __init__(self, arguments: argparse.Namespace, known: Known) -> None:
         self._arguments = arguments
-        self._config = config
-        self._path = one_place(Path(arguments.path), "--follow", dumps=True)
-        self._feed: Feed = open_feed(self._path)
+        place = one_place(Path(arguments.path), "--follow", dumps=True)
         self._reactions = Reactions(arguments)
-        self._judge = self._new_judge(is_known=False)
-        self._last_row_at = time.monotonic()
         self._screen = standard_output()
+        super().__init__(place, **known)
 
     def run(self) -> None:
         """Judge the existing rows without announcing their findings, then announce the findings of new rows."""
-        self._take(self._feed.poll(), aloud=False)
+        self._take(self.poll_feed()[0], aloud=False)
         self._greet()
         while True:
-            ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
-            news = self._feed.poll()
-            if not self._judge.points and not news.rows:
-                self._feed = open_feed(self._path)  # the path may have become a run
+            news, ending = self.poll_feed()
             self._take(news, aloud=True)
-            if not self._feed.is_watched:  # the run's own clock reports missing rows
-                self._announce(self._judge.tick(time.time()))
+            if not ending and not self.feed.is_watched:  # the run's own clock reports missing rows
+                self._announce(self.judge.tick(time.time()))
             self._reactions.tend()
-            idle = time.monotonic() - self._last_row_at
+            idle = time.monotonic() - self.last_row_at
             if ending:
                 return self.end(ending)
             if self._arguments.until_idle is not None and idle >= self._arguments.until_idle:
@@ -238,43 +230,27 @@ class _Watch:
             time.sleep(self._arguments.interval)
 
     def end(self, why: str) -> None:
-        self._take(self._feed.flush(), aloud=True)
+        self._take(self.feed.flush(), aloud=True)
         self._clear_status()
         self._reactions.end()
         warn(f"{why}; the verdict:")
 
-    @property
-    def _rows(self) -> int:
-        return self._judge.training_rows if self._feed.rows is None else self._feed.rows
-
     def report(self) -> Report:
-        return report_on(self._judge, self._feed.source())
-
-    def _new_judge(self, *, is_known: bool) -> Judge:
-        arguments = self._arguments
-        source = self._feed.source() if is_known else None
-        mapping = mapping_from(arguments.map)
-        return Judge(
-            new_monitor(
-                source, arguments.rules, arguments.algorithm, arguments.framework, self._config, mapping=mapping
-            )
-        )
+        return report_on(self.judge, self.feed.source())
 
     def _take(self, news: News, *, aloud: bool) -> None:
-        if news.before is not None:
-            self._judge = self._new_judge(is_known=True)
-            for row in news.before:
-                self._judge.take(row)
+        if (source := self.source_for(news)) is not None:
+            self.start_again(source)
+        for row in news.before or ():
+            self.judge.take(row)
         if news.rows:
-            self._last_row_at = time.monotonic()
-            if not self._judge.points:  # the log's settings are known only after its first rows
-                self._judge = self._new_judge(is_known=True)
+            self.last_row_at = time.monotonic()
         for row in news.rows:
-            found = self._judge.take(row)
+            found = self.judge.take(row)
             if aloud:
                 self._announce(found)
         for event in news.events:
-            self._judge.take_recorded(event)
+            self.judge.take_recorded(event)
             if aloud and event.finding is not None:
                 self._announce([event.finding])
 
@@ -283,30 +259,31 @@ class _Watch:
             facts = asdict(finding)
             self._clear_status()
             if self._arguments.json:
-                print_json_line({"type": "finding", "source": str(self._path), **facts})
+                print_json_line({"type": "finding", "source": str(self.path), **facts})
             elif finding.severity != "info" or self._arguments.verbose:
                 self._screen.print(announcement(printable(facts), ascii_only=self._screen.options.ascii_only))
             sys.stdout.flush()
             if finding.severity == "critical":
-                self._reactions.react(finding, str(self._path))
+                self._reactions.react(finding, str(self.path))
 
     def _greet(self) -> None:
-        judge = self._judge
+        judge = self.judge
         if not judge.points:
-            what = "is there, without rows yet" if self._path.exists() else "is not there yet"
-            warn(f"following {self._path}, which {what}; Ctrl-C ends")
+            what = "is there, without rows yet" if self.path.exists() else "is not there yet"
+            warn(f"following {self.path}, which {what}; Ctrl-C ends")
             return
         report = self.report()
         warn(
-            f"following {self._path} ({report.format}): {report.rows:,} rows so far, {report.verdict}: "
+            f"following {self.path} ({report.format}): {plural(report.rows, 'row')} so far, {report.verdict}: "
             f"{report.reason}. New findings are printed from now on. Press Ctrl-C to stop"
         )
 
     def _show_status(self, idle: float) -> None:
         if sys.stderr.isatty() and not self._arguments.json:
-            judge = self._judge
+            judge = self.judge
             step = "-" if judge.last_step is None else judge.last_step
-            text = f"step {step} | {self._rows:,} rows | {of_judge(judge).verdict} | last row {duration(idle)} ago"
+            verdict = of_judge(judge, self.feed.reader).verdict
+            text = f"step {step} | {plural(self.rows, 'row')} | {verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 
     def _clear_status(self) -> None:

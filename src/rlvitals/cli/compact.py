@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import RunError, RunLocked
+from rlvitals.errors import RunError, RunLocked, explained
 from rlvitals.store.archive import compact_logs, expand_logs
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import is_url
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     run_dir = run_at_rest(arguments.path, "compacted")
-    try:
+    with explained(f"cannot compact {run_dir.root}", after="; nothing is lost"):
         if arguments.undo:
             facts: dict[str, object] = {"logs_restored": expand_logs(run_dir)}
             message = f"{facts['logs_restored']} logs are back"
@@ -32,8 +32,6 @@ def run(arguments: argparse.Namespace) -> int:
             message = (
                 f"{before:,} bytes are {after:,} now ({after / before:.0%})" if before else "there is nothing to pack"
             )
-    except OSError as error:
-        raise RunError(f"cannot compact {run_dir.root}: {error.strerror or error}; nothing is lost") from error
     if arguments.json:
         print_json(facts)
     else:

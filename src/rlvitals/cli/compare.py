@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
-from rlvitals.cli.plot import is_picture, write_picture
-from rlvitals.errors import ConfigError
+from rlvitals.cli.plot import picture_named, write_picture
 from rlvitals.render.numbers import number
 from rlvitals.render.tables import render_comparison
 from rlvitals.terminal import say
@@ -42,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = _target(arguments.plot)
+    target = picture_named(arguments.plot, " (runs come before --plot)") if arguments.plot is not None else None
     views = [open_any(path) for path in arguments.paths]
     compared = compare_runs(views, arguments.metric, arguments.tolerance)
     facts = asdict(compared)
@@ -59,14 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         say("")
         say(f"{target}")
     return 0
-
-
-def _target(plot: str | None) -> Path | None:
-    if plot is None:
-        return None
-    if not is_picture(Path(plot)):
-        raise ConfigError(f"--plot {plot}: a picture's name ends in .png, .svg or .pdf (runs come before --plot)")
-    return Path(plot)
 
 
 def _best_rewards(views: list[RunView], compared: RunComparison) -> list[str]:

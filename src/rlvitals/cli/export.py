@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlvitals.cli.output import add_json_flag, print_json, write_file
 from rlvitals.errors import RunError
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import STREAMS, RunDir
 from rlvitals.terminal import put_data, say
 from rlvitals.views.dataset import export_runs
 from rlvitals.views.export import export
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to write it; - for standard output (default: RUN's name here); for a folder of runs a directory",
     )
     parser.add_argument(
-        "--stream", choices=("train", "eval"), default="train", help="training or evaluation rows (default: train)"
+        "--stream", choices=STREAMS, default="train", help="training or evaluation rows (default: train)"
     )
     parser.add_argument(
         "--ghosts", action="store_true", help="the rows that a resume discarded, instead of those that count"

@@ -38,6 +38,19 @@ def add_map_flag(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_interval_flag(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """`--interval`, see `check_polling`."""
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
+    )
+
+
+def check_polling(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for an `--interval` or `--until-idle` that is not above 0."""
+    if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
+        raise ConfigError("--interval and --until-idle are seconds above 0")
+
+
 def mapping_from(words: list[str]) -> dict[str, str]:
     """The concepts of names, from the command line. The last `=` separates them, because a name may contain one.
 

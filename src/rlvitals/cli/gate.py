@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show, write_file
-from rlvitals.cli.plot import is_picture, write_picture
+from rlvitals.cli.plot import picture_named, write_picture
 from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.render.gate import gate_error_junit, gate_error_markdown, gate_junit, gate_markdown, render_gate
 from rlvitals.terminal import put, warn
@@ -74,14 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _judged(arguments: argparse.Namespace) -> int:
     if arguments.json and arguments.markdown == STDOUT:
         raise ConfigError("--json and --markdown - both print to standard output: name a file for one of them")
-    if arguments.plot and not is_picture(Path(arguments.plot)):
-        raise ConfigError(f"--plot {arguments.plot}: a picture's name ends in .png, .svg or .pdf")
+    target = picture_named(arguments.plot) if arguments.plot else None
     limits = _limits(arguments)
     candidate, baselines = open_runs(arguments.path, arguments.baseline)
     report = gate(candidate, baselines, limits, metric=arguments.metric, direction=arguments.direction)
     facts = report.to_dict()
-    if arguments.plot:
-        _draw(report, [candidate, *baselines], Path(arguments.plot))
+    if target is not None:
+        _draw(report, [candidate, *baselines], target)
     if arguments.junit:
         write_file(Path(arguments.junit), gate_junit(facts), folder_too=True)
     if arguments.markdown:

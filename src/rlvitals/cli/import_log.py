@@ -10,13 +10,13 @@ from rich.table import Table
 
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
-from rlvitals.errors import ConfigError, RunError
+from rlvitals.errors import ConfigError, explained
 from rlvitals.importers import read_log
 from rlvitals.importers.into_run import write_run
 from rlvitals.importers.trackers.address import Address, address_in
 from rlvitals.importers.trackers.transfer import Brought, bring
 from rlvitals.store.layout import RunDir
-from rlvitals.terminal import clear_status, say, show_status, warn
+from rlvitals.terminal import clear_status, plural, say, show_status, warn
 from rlvitals.version import __version__
 
 EXIT_FAILED = 1
@@ -47,12 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     run_dir = RunDir(Path(arguments.to))
     refuse_existing(run_dir)  # before a long log is read
     log = read_log(arguments.path)
-    try:
+    with explained(f"cannot write to {run_dir.root}", after="; nothing was imported"):
         written = write_run(
             log, run_dir, name=arguments.name or log.path.stem, version=__version__, refuse=refuse_existing
         )
-    except OSError as error:
-        raise RunError(f"cannot write to {run_dir.root}: {error.strerror or error}; nothing was imported") from error
     facts = {
         "path": str(run_dir.root),
         "from": str(log.path),
@@ -74,14 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _from_tracker(address: Address, arguments: argparse.Namespace) -> int:
     to = Path(arguments.to)
-    try:
-        done = bring(address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=show_status)
-    except OSError as error:
-        raise RunError(
-            f"cannot write to {to}: {error.strerror or error}. The same command continues where this one stopped"
-        ) from error
-    finally:
-        clear_status()
+    with explained(f"cannot write to {to}", after=". The same command continues where this one stopped"):
+        try:
+            done = bring(
+                address, to, version=__version__, refuse=refuse_existing, name=arguments.name, tell=show_status
+            )
+        finally:
+            clear_status()
     if not done:
         raise ConfigError(f"{address}: there are no runs")
     if arguments.json:
@@ -118,9 +115,7 @@ def _sum_up(address: Address, done: list[Brought]) -> None:
     )
     left_out = f" (the first {MOST_SHOWN} are shown)" if len(done) > MOST_SHOWN else ""
     added = sum(one.added for one in done)
-    say(
-        f"{address}: {len(done)} {'run' if len(done) == 1 else 'runs'}{left_out}: {kinds}; {rows:,} rows, {added:,} new"
-    )
+    say(f"{address}: {plural(len(done), 'run')}{left_out}: {kinds}; {rows:,} rows, {added:,} new")
 
 
 def _facts(one: Brought) -> dict[str, Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from rlvitals.cli.serve import TOKEN_VARIABLE
-from rlvitals.errors import ConfigError
+from rlvitals.cli.serve import TOKEN_VARIABLE, token_of
 from rlvitals.terminal import say
 
 
@@ -38,14 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.http:
         serve_stdio(arguments.directory)
         return 0
-    if not 0 <= arguments.port <= 65535:
-        raise ConfigError(f"--port {arguments.port}: a port is a number from 0 to 65535")
-    if arguments.tokens and arguments.token:
-        raise ConfigError("pass --tokens or --token, not both")
     serve_http(
         arguments.directory,
         port=arguments.port,
-        token=arguments.token or os.environ.get(TOKEN_VARIABLE) or None,
+        token=token_of(arguments),
         people=TokenFile(Path(arguments.tokens)) if arguments.tokens else None,
         allow_hosts=arguments.allow_host,
         ready=_ready,

@@ -9,10 +9,13 @@ from typing import Any
 from rich.console import RenderableType
 
 from rlvitals.codec import encode, parse_json, to_json
-from rlvitals.errors import RunError
+from rlvitals.errors import explained
 from rlvitals.render.screen import standard_output
 from rlvitals.store.files import put_file, replace_file
 from rlvitals.terminal import cut_middle, put_json, visible
+
+EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
+"""By verdict: what `check` and `scan` exit with."""
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +44,8 @@ def printable(facts: Any) -> Any:
 
 def write_file(target: Path, data: bytes, *, folder_too: bool = False) -> None:
     """Replace a file atomically. With `folder_too` its folder is created. Raises RunError."""
-    try:
+    with explained(f"cannot write {target}"):
         (put_file if folder_too else replace_file)(target, data)
-    except OSError as error:
-        raise RunError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def show(view: RenderableType) -> None:

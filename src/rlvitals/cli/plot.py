@@ -74,6 +74,13 @@ def write_picture(picture: Picture, target: Path, smooth: Smooth = "auto") -> in
     return len(data)
 
 
+def picture_named(given: str, hint: str = "") -> Path:
+    """The file that `--plot` names. Raises ConfigError if it does not have the extension of a picture."""
+    if not is_picture(Path(given)):
+        raise ConfigError(f"--plot {given}: a picture's name ends in .png, .svg or .pdf{hint}")
+    return Path(given)
+
+
 def is_picture(path: Path) -> bool:
     """Whether a file name has the extension of a picture."""
     return path.suffix[1:].lower() in FORMATS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlvitals.cli.compact import run_at_rest
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError, RunError
+from rlvitals.errors import ConfigError, explained
 from rlvitals.store.pruning import old_evaluations, old_rollouts
 from rlvitals.terminal import say
 from rlvitals.views.discovery import is_dump, is_run
@@ -75,10 +75,8 @@ def _old_of_dump(root: Path, arguments: argparse.Namespace) -> list[Path]:
 
 def _remove(paths: list[Path]) -> None:
     for path in paths:
-        try:
+        with explained(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot remove {path}: {error.strerror or error}") from error
 
 
 def _count(word: str) -> int:

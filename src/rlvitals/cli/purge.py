@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlvitals.cli.compact import run_at_rest
 from rlvitals.cli.output import add_json_flag, print_json
-from rlvitals.errors import ConfigError, RlvitalsError, RunError, RunNotFound
+from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound, explained
 from rlvitals.store.files import remove_paths
 from rlvitals.store.layout import RunDir
 from rlvitals.store.marks import FolderMarks
@@ -78,10 +78,8 @@ def _size(run_dir: RunDir) -> int:
 
 def _remove(run_dir: RunDir) -> None:
     """Remove the files that rlvitals wrote. Checkpoints and other files stay. The folder is removed only if empty."""
-    try:
+    with explained(f"cannot remove {run_dir.root}"):
         remove_paths([*run_dir.written_paths, run_dir.heartbeat, run_dir.lock])
-        for folder in (run_dir.logs, run_dir.eval_logs, run_dir.epochs.plots, run_dir.epochs.folder, run_dir.root):
-            with contextlib.suppress(OSError):  # it contains the user's own files
-                folder.rmdir()
-    except OSError as error:
-        raise RunError(f"cannot remove {run_dir.root}: {error.strerror or error}") from error
+    for folder in (run_dir.logs, run_dir.eval_logs, run_dir.epochs.plots, run_dir.epochs.folder, run_dir.root):
+        with contextlib.suppress(OSError):  # it contains the user's own files
+            folder.rmdir()

@@ -20,7 +20,19 @@ from rlvitals.render.turn_table import turn_table
 from rlvitals.store.rollout_forms import plain
 from rlvitals.terminal import warn
 from rlvitals.views.places import open_rollouts
-from rlvitals.views.rollouts import SHOWN, RolloutHit, RolloutSource, changes, outcomes, pick
+from rlvitals.views.rollouts import (
+    SHOWN,
+    RolloutHit,
+    RolloutSource,
+    brief,
+    changes,
+    groups_at,
+    outcomes,
+    pick,
+    rollout_of,
+    tried_before,
+    whole,
+)
 
 _SIGNED = r"(?<![\w.])\+\d+\.\d{3}\b"
 _NEGATIVE = r"(?<![\w.])-\d+\.\d{3}\b"
@@ -66,10 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
-    groups = _groups(source, arguments.step)
+    groups = groups_at(source, arguments.step)
     chosen = [pick(groups, arguments.group)] if arguments.group is not None else list(enumerate(groups, 1))
     if arguments.json:
-        print_json({"step": arguments.step, "groups": [_facts(number, group) for number, group in chosen]})
+        print_json({"step": arguments.step, "groups": [whole(number, group) for number, group in chosen]})
     elif arguments.tokens is not None:
         if arguments.group is None:
             raise ConfigError("--tokens needs a group: --group G")
@@ -78,7 +90,7 @@ def _step(source: RolloutSource, arguments: argparse.Namespace) -> None:
         show(render_groups(arguments.step, [(number, group, outcomes(group)) for number, group in chosen]))
     else:
         for number, group in chosen:
-            _print(_whole(number, group, transcripts=arguments.group is not None, full=arguments.full))
+            _print(_in_full(number, group, transcripts=arguments.group is not None, full=arguments.full))
 
 
 def _print_tokens(number: int, group: Group, overlay: str) -> None:
@@ -113,8 +125,8 @@ def _found(source: RolloutSource, arguments: argparse.Namespace) -> None:
         print_json({"rollouts": [_hit(source, hit) for hit in hits]})
     elif is_worst or arguments.full:
         for hit in hits:
-            group = source.at(hit.step)[hit.group - 1]
-            rollout = group.rollouts[hit.rollout - 1]
+            groups = source.at(hit.step)
+            group, rollout = groups[hit.group - 1], rollout_of(groups, hit)
             parts = [f"Step {hit.step}, {group_heading(hit.group, group)}", folded(group.prompt, indent="  ")]
             parts += [rollout_heading(hit.rollout, rollout), transcript(rollout, full=arguments.full)]
             _print("\n".join(parts) + "\n")
@@ -123,37 +135,24 @@ def _found(source: RolloutSource, arguments: argparse.Namespace) -> None:
 
 
 def _difference(source: RolloutSource, arguments: argparse.Namespace) -> None:
-    after, before = _groups(source, arguments.step), _groups(source, arguments.diff)
+    after, before = groups_at(source, arguments.step), groups_at(source, arguments.diff)
     if arguments.group is None:
         found = changes(before, after)
         if arguments.json:
-            prompts = [{"key": key, "before": _brief(old), "after": _brief(new)} for key, old, new in found]
+            prompts = [{"key": key, "before": brief(old), "after": brief(new)} for key, old, new in found]
             print_json({"from": arguments.diff, "to": arguments.step, "prompts": prompts})
         else:
             show(render_changes(arguments.diff, arguments.step, found, outcomes))
         return
     number, group = pick(after, arguments.group)
-    old = next((earlier for earlier in before if earlier.key == group.key), None)
-    if old is None:
-        raise RunError(f"the prompt of group {number} was not tried at step {arguments.diff}")
+    place, old = tried_before(before, group, number, arguments.diff)
     if arguments.json:
-        print_json({"before": _facts(before.index(old) + 1, old), "after": _facts(number, group)})
+        print_json({"before": whole(place, old), "after": whole(number, group)})
     else:
         _print(text_changes(arguments.diff, old, arguments.step, group, full=arguments.full))
 
 
-def _groups(source: RolloutSource, step: int) -> list[Group]:
-    groups = source.at(step)
-    if groups:
-        return groups
-    steps = source.steps
-    if not steps:
-        raise RunError("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
-    nearest = sorted(steps, key=lambda known: abs(known - step))[:5]
-    raise RunError(f"there are no rollouts at step {step}; the nearest are at {', '.join(map(str, sorted(nearest)))}")
-
-
-def _whole(number: int, group: Group, *, transcripts: bool, full: bool) -> str:
+def _in_full(number: int, group: Group, *, transcripts: bool, full: bool) -> str:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     lines = [group_heading(number, group), folded(group.prompt, full=full, indent="  ")]
     if group.answer:
@@ -165,20 +164,8 @@ def _whole(number: int, group: Group, *, transcripts: bool, full: bool) -> str:
     return "\n".join([*(line for line in lines if line), turn_table(group, width), ""])
 
 
-def _facts(number: int, group: Group) -> dict[str, Any]:
-    facts: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(group)}
-    return facts | {"early": len(group.early_rollouts)}
-
-
-def _brief(group: Group | None) -> dict[str, Any] | None:
-    if group is None:
-        return None
-    return {"mean": group.mean, "std": group.std, "rollouts": len(group.rollouts), "outcomes": outcomes(group)}
-
-
 def _hit(source: RolloutSource, hit: RolloutHit) -> dict[str, Any]:
-    rollout = source.at(hit.step)[hit.group - 1].rollouts[hit.rollout - 1]
-    return hit._asdict() | {"turns": plain(rollout).get("turns", [])}
+    return hit._asdict() | {"turns": plain(rollout_of(source.at(hit.step), hit)).get("turns", [])}
 
 
 def _print(text: str) -> None:

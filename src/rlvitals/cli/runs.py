@@ -8,9 +8,8 @@ from pathlib import Path
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
 from rlvitals.errors import RlvitalsError
 from rlvitals.render.tables import RunsView
-from rlvitals.store.marks import FolderMarks
 from rlvitals.terminal import warn
-from rlvitals.views.discovery import find_trainings, is_run
+from rlvitals.views.folder_list import recorded_runs
 from rlvitals.views.raw_logs import find_logs, read_raw
 from rlvitals.views.run import open_run
 from rlvitals.views.summary import headline, log_headline, unreadable_headline
@@ -26,16 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     found = []
-    root = Path(arguments.directory).resolve()
-    put_away = set() if arguments.all else {root / run for run in FolderMarks(root).put_away()}
-    for path in find_trainings(arguments.directory):
-        if not is_run(path) or (put_away and path.resolve() in put_away):
-            continue  # a training with one run per process is listed with the logs
+    folder = Path(arguments.directory)
+    for path in recorded_runs(folder, hidden=arguments.all):
         try:
             found.append(headline(open_run(path)))
         except (RlvitalsError, OSError) as error:  # one damaged run must not hide the others
             found.append(unreadable_headline(path, error))
-    logs = find_logs(Path(arguments.directory))
+    logs = find_logs(folder)
     found += [log_headline(view) for place in logs.logs if (view := read_raw(place)) is not None]
     for line in found:
         if line["note"]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from rlvitals.cli.output import add_json_flag, print_json, printable, show
+from rlvitals.cli.output import EXIT_CODES, add_json_flag, print_json, printable, show
 from rlvitals.errors import ConfigError
 from rlvitals.health import rulebook
 from rlvitals.records import Group
@@ -30,8 +30,6 @@ from rlvitals.views.places import open_rollouts
 from rlvitals.views.rollouts import RolloutSource
 from rlvitals.views.texts import marked_rollouts, scan_facts, scan_rollouts
 
-EXIT_CODES = {"healthy": 0, "watch": 1, "act": 2, "cannot judge": 3}
-"""The same as those of `check`."""
 ASKED_AT_ONCE = 8
 
 

@@ -66,24 +66,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from rlvitals.web.server import serve
 
-    if not 0 <= arguments.port < 65536:
-        raise ConfigError(f"--port {arguments.port}: a port is a number from 0 to 65535")
+    token = token_of(arguments)
     if arguments.new_token:
         return _new_token(arguments.new_token)
-    if arguments.tokens and arguments.token:
-        raise ConfigError("pass --tokens or --token, not both")
     directory = _mirrored(arguments.directory) if is_url(arguments.directory) else arguments.directory
     team = _team(arguments, directory)
     if arguments.tokens:
         say("Each person opens the address below once with ?token= and a token.")
     if arguments.accept_pushes:
         say(f"Runs may be pushed into {directory} with the token for pushes.")
-    token = arguments.token or os.environ.get(TOKEN_VARIABLE) or None
     serve(
         directory, arguments.host, arguments.port, token=token, allow_hosts=arguments.allow_host,
         edit=arguments.edit, team=team, ready=_ready_to_edit if arguments.edit else _ready,
     )  # fmt: skip
     return 0
+
+
+def token_of(arguments: argparse.Namespace) -> str | None:
+    """The token for everybody, from the command line or the environment. Raises ConfigError if it is given beside a
+    file of tokens, or if the port is not a port.
+    """
+    if not 0 <= arguments.port <= 65535:
+        raise ConfigError(f"--port {arguments.port}: a port is a number from 0 to 65535")
+    if arguments.tokens and arguments.token:
+        raise ConfigError("pass --tokens or --token, not both")
+    return arguments.token or os.environ.get(TOKEN_VARIABLE) or None
 
 
 def _team(arguments: argparse.Namespace, directory: str | Path) -> Team:

@@ -11,7 +11,7 @@ from rlvitals.cli.output import add_json_flag, print_json
 from rlvitals.errors import ConfigError
 from rlvitals.store.publishing import publish
 from rlvitals.store.remote import is_url, local_path
-from rlvitals.terminal import clear_status, say, show_status
+from rlvitals.terminal import clear_status, plural, say, show_status
 from rlvitals.views.discovery import find_runs, is_run
 from rlvitals.web.site import MARK, copy_runs, make_site
 
@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(facts | {"changed": changed})
         return 0
-    runs = "1 run" if made.runs == 1 else f"{made.runs} runs"
-    say(f"{arguments.to}: {runs}, {made.size / 1e6:.1f} MB, {changed} files written")
+    say(f"{arguments.to}: {plural(made.runs, 'run')}, {made.size / 1e6:.1f} MB, {changed} files written")
     if not is_url(arguments.to):
         say(f"Look at it: python -m http.server --bind 127.0.0.1 --directory {arguments.to}")
     return 0

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-
-from rich.text import Text
 
 from rlvitals.cli.output import add_json_flag, print_json, printable, show
-from rlvitals.render.check import asked_line, hindsight_lines
 from rlvitals.render.epoch_table import render_epochs
-from rlvitals.render.numbers import moment, number
 from rlvitals.render.tables import render_run
-from rlvitals.signs import STYLES
 from rlvitals.views.logs import open_any, open_recorded
 from rlvitals.views.summary import summarise
 
@@ -38,35 +32,4 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(facts)
     else:
         show(render_run(printable(facts), all_metrics=arguments.all))
-        if facts["system"]:
-            show(_machine(facts["system"]))
-        if facts["findings"]:
-            show(_findings(printable(facts["findings"])))
-        if facts["asked"]:
-            show(_asked(printable(facts["asked"])))
-        if facts["hindsight"]:
-            for part in hindsight_lines(printable(facts["hindsight"])):
-                show(part)
     return 0
-
-
-def _machine(sample: dict[str, Any]) -> Text:
-    seen = {name: value for name, value in sample.items() if "/" in name and not isinstance(value, str)}
-    readings = [f"{name.removeprefix('System/')} {number(value)}" for name, value in seen.items()]
-    lines = Text("\nThe machine", style="bold")
-    return lines.append(f"  at {moment(sample['timestamp'])}: {', '.join(readings)}", style="not bold")
-
-
-def _findings(findings: list[dict[str, Any]]) -> Text:
-    lines = Text("\nLast findings", style="bold")
-    for finding in findings:
-        text = f"\n  {finding['severity']} at step {finding['step']}: {finding['title']}"
-        lines.append(text, style=f"not bold {STYLES[finding['severity']]}")
-    return lines
-
-
-def _asked(requests: list[dict[str, Any]]) -> Text:
-    lines = Text("\nRequests from people", style="bold")
-    for asked in requests:
-        lines.append(f"\n  {asked_line(asked)}", style="not bold")
-    return lines

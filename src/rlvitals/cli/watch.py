@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlvitals.cli.flags import add_judge_flags, add_map_flag, mapping_from
+from rlvitals.cli.flags import add_interval_flag, add_judge_flags, add_map_flag, check_polling, mapping_from
 from rlvitals.cli.output import print_json_line
 from rlvitals.errors import ConfigError, needs
 from rlvitals.terminal import say, warn
@@ -31,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_judge_flags(parser)
     add_map_flag(parser)
-    parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="SECONDS", help="how often to read the log (default: 1)"
-    )
+    add_interval_flag(parser)
     parser.add_argument("--json", action="store_true", help="lines of JSON: rows, findings, the end")
     parser.add_argument(
         "--until-idle", type=float, metavar="SECONDS", help="with lines: end after this many seconds without a row"
@@ -41,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.interval <= 0 or (arguments.until_idle is not None and arguments.until_idle <= 0):
-        raise ConfigError("--interval and --until-idle are seconds above 0")
+    check_polling(arguments)
     place = Path(arguments.path)
     if arguments.plain or arguments.json or not (sys.stdout.isatty() and sys.stdin.isatty()):
         return _in_lines(place, arguments)
@@ -79,4 +76,5 @@ def _in_lines(place: Path, arguments: argparse.Namespace) -> int:
 
 
 def _watched(place: Path, arguments: argparse.Namespace) -> Watched:
-    return Watched(place, arguments.rules, arguments.algorithm, mapping_from(arguments.map))
+    mapping = mapping_from(arguments.map)
+    return Watched(place, rules=arguments.rules, algorithm=arguments.algorithm, mapping=mapping)

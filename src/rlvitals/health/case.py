@@ -158,6 +158,7 @@ class Case:
         self.raised: dict[str, tuple[str, int]] = {}
         """Active alarms (rules, and rules about one slice): their severity and the point each began at."""
         self._given_algorithm, self._given_framework = self.algorithm is not None, framework is not None
+        self._recogniser = catalog.recogniser()
         self._sources = {source.name: source for source in sources}
         self._asked = {source.key.casefold(): source.name for source in self._sources.values() if source.key}
         self._naming = Naming(self._sources.values(), mapping)
@@ -180,7 +181,7 @@ class Case:
         """Read one row: pass each value to its signals."""
         step = self._take_place(row)
         points = self.points
-        if points <= 3 and not (self._given_algorithm and self._given_framework):
+        if points <= catalog.RECOGNISED_ROWS and not (self._given_algorithm and self._given_framework):
             self._recognise(row)
         if points <= 3:
             self._has_pairs = self._has_pairs or any(word in key.casefold() for key in row for word in _PAIRED)
@@ -384,14 +385,13 @@ class Case:
         self._family = _FAMILIES.get(kind)
 
     def _recognise(self, row: Mapping[str, Any]) -> None:
-        names = [key for key in row if key not in RESERVED]
-        found = catalog.recognise(names)
+        found = self._recogniser.take(row)
         if not self._given_framework and found.framework and found.framework != self.framework:
             self.framework = found.framework
             self.changed = True
             # Names that had no meaning without the framework may have one now.
             self._readings = {key: targets for key, targets in self._readings.items() if targets is not None}
-        if not self._given_algorithm and found.algorithm and self.algorithm is None:
+        if not self._given_algorithm and found.algorithm != self.algorithm:
             self.algorithm = found.algorithm
             self.changed = True
         self._read_as()

@@ -6,10 +6,12 @@ rows now, or from `logs/findings.jsonl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
+from rlvitals.terminal import plural
 
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
 """From good to bad; a run that could not be judged ranks below a healthy one."""
@@ -29,6 +31,8 @@ _UNCOUNTED = OF_THE_LOG | OF_SPEED
 
 GONE = "process_gone"
 """The rule with which the process beside a trainer reports that the trainer exited without finishing the run."""
+
+NOT_MONITORED = "not monitored during training"
 
 MOST_FINDINGS = 1000
 """The number of findings that are kept, the newest: an alarm can be raised again without limit."""
@@ -176,8 +180,20 @@ def read_texts(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     return all(attempt in states for attempt in attempts)
 
 
-def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = None) -> tuple[Verdict, str]:
-    """The verdict on a run with these findings, and its reason."""
+def reads_metrics(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
+    """Whether a rule reads a metric of these attempts. So it is assumed where a monitor did not record it."""
+    states = {event.attempt: event.facts.get("reads_metrics") for event in events if event.type == "monitor"}
+    return not any(states.get(attempt) is False for attempt in attempts) or any(
+        states.get(attempt) is True for attempt in attempts
+    )
+
+
+def verdict_of(
+    findings: Iterable[Finding], rows: int, last_step: int | None = None, *, reads_metrics: bool = True
+) -> tuple[Verdict, str]:
+    """The verdict on a run with these findings, and its reason. `reads_metrics`: whether a rule reads one of its
+    metrics; otherwise nothing can be said about it.
+    """
     grave = by_gravity(findings)
     verdict = worst(grave)
     if stop := next((finding for finding in grave if finding.rule == GONE and is_standing(finding)), None):
@@ -187,14 +203,54 @@ def verdict_of(findings: Iterable[Finding], rows: int, last_step: int | None = N
         return verdict, counted(grave)
     if rows < FEW_ROWS:
         return "cannot judge", f"{plural(rows, 'row')}: a verdict needs at least {FEW_ROWS}"
+    if not reads_metrics:
+        return "cannot judge", "none of its metrics is one that a rule reads"
     upto = "" if last_step is None else f" up to step {last_step:,}"
     return "healthy", f"nothing to act on{upto}" + (f" ({counted(grave)})" if grave else "")
+
+
+def recorded_verdict(
+    events: Sequence[HealthEvent],
+    attempts: Iterable[int],
+    rows: int,
+    last_step: int | None,
+    *,
+    was_monitored: Callable[[], bool],
+) -> tuple[Verdict, str] | None:
+    """The verdict that a run's recorded events give, for lists, which judge no rows. None if no monitor read all rows
+    of the living attempts: the missing events could change it in any direction.
+
+    `was_monitored`: whether the run's settings ask for a monitor (`asks_for_monitor`). Earlier versions did not record
+    that it ran.
+    """
+    findings, living = History(events).findings, set(attempts)
+    by_earlier_version = not any(event.type == "monitor" for event in events) and (bool(findings) or was_monitored())
+    is_complete = was_watched(events, living) and (bool(living) or not rows)
+    if not by_earlier_version and not is_complete:
+        findings = [finding for finding in findings if finding.rule == GONE]
+        if not findings:
+            return None
+    return verdict_of(findings, rows, last_step, reads_metrics=reads_metrics(events, living))
+
+
+def asks_for_monitor(config: Mapping[str, Any]) -> bool:
+    """Whether the settings of a run ask for a monitor."""
+    own = config.get("rlvitals")
+    return isinstance(own, Mapping) and own.get("monitor") is True
 
 
 def by_gravity(findings: Iterable[Finding]) -> list[Finding]:
     """Warnings and criticals, the most severe first, then in the order they were raised."""
     grave = [finding for finding in findings if finding.severity != "info"]
     return sorted(grave, key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def worst_of_alarms(findings: Iterable[Finding]) -> list[Finding]:
+    """The most severe finding of each alarm, without remarks, the most severe first."""
+    found: dict[str, Finding] = {}
+    for finding in by_gravity(findings):
+        found.setdefault(finding.alarm, finding)
+    return list(found.values())
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
@@ -217,23 +273,12 @@ def is_standing(finding: Finding) -> bool:
 
 def counted(findings: list[Finding]) -> str:
     """The number of alarms, each counted at its highest severity, and the earliest of the most severe."""
-    most_severe: dict[str, Finding] = {}
-    for finding in findings:
-        most_severe.setdefault(finding.alarm, finding)
-    criticals = [finding for finding in most_severe.values() if finding.severity == "critical"]
+    most_severe = worst_of_alarms(findings)
+    criticals = [finding for finding in most_severe if finding.severity == "critical"]
     warnings = len(most_severe) - len(criticals)
     parts = [plural(len(criticals), "critical finding")] if criticals else []
     parts += [plural(warnings, "warning")] if warnings else []
-    first = min(criticals or most_severe.values(), key=lambda finding: finding.step)
-    over = "" if any(finding.recovered_step is None for finding in findings) else "; all recovered"
+    first = min(criticals or most_severe, key=lambda finding: finding.step)
+    over = "" if any(map(is_standing, findings)) else "; all recovered"
     what = first.kind.replace("_", " ") + (f" of {first.slice}" if first.slice else "")
     return f"{', '.join(parts)}; first: {what}, since step {first.onset_step}{over}"
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun.
-
-    >>> plural(1, "row"), plural(2000, "row")
-    ('1 row', '2,000 rows')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

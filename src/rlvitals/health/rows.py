@@ -74,9 +74,18 @@ class RowReader:
     def __init__(self) -> None:
         self.logged_names: dict[str, str] = {}
         """By name that was marked as held out: the name it was logged under."""
+        self.evaluated: set[str] = set()
+        """The names in rows of evaluations, marked as held out."""
+        self.sampled: set[str] = set()
+        """The names in samples of the machine."""
+        self.rows = 0
+        """Training rows, as they were logged."""
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        """The lowest and the highest step of the training rows."""
         self._samples = Samples()
         self._later_samples: deque[tuple[float, Mapping[str, float]]] = deque()
-        self._last_step = -1  # of any row, for evaluations
+        self._reached = -1  # the step of the last training row, or that of a later evaluation
         self._step: Any = None  # the training step being read
         self._seen: Fields = {}  # all its values so far
         self._parts = 0  # its rows so far
@@ -99,21 +108,27 @@ class RowReader:
         if not math.isnan(timestamp):
             head["timestamp"] = timestamp
         if stream == "train":
-            self._last_step = step
+            self._reached = step
+            self._count(step)
             return self._take_training({**head, **numbers})
-        head["step"] = self._last_step = max(step, self._last_step)
+        head["step"] = self._reached = max(step, self._reached)
         for name, number in numbers.items():
             if is_of_whole_training(name):
                 continue
             marked = held_out_name(name)
             head[marked] = number
+            self.evaluated.add(marked)
             if marked != name:
                 self.logged_names[marked] = name
         return self._take_evaluation(head)
 
     def take_foreign(self, row: Fields) -> list[Fields]:
         """Take one row of another tool's log; whether it is an evaluation is inferred from its names alone."""
-        return self._take_evaluation(row) if _is_evaluation(row) else self._take_training(row)
+        if _is_evaluation(row):
+            self.evaluated.update(row)
+            return self._take_evaluation(row)
+        self._count(row["step"])
+        return self._take_training(row)
 
     def flush(self) -> list[Fields]:
         """Return the row that was held back, if any, and the evaluations after it: its step has no more rows."""
@@ -122,6 +137,13 @@ class RowReader:
         done = [self._held, *self._behind]
         self._held, self._behind = None, []
         return done
+
+    def _count(self, step: int) -> None:
+        self.rows += 1
+        if self.last_step is None or step > self.last_step:
+            self.last_step = step
+        if self.first_step is None or step < self.first_step:
+            self.first_step = step
 
     def _take_evaluation(self, row: Fields) -> list[Fields]:
         row = self._with_samples(row)
@@ -171,7 +193,10 @@ class RowReader:
             while later and later[0][0] <= now:
                 self._samples.add(later.popleft()[1])
         joined = self._samples.take()
-        return joined | row if joined else row
+        if not joined:
+            return row
+        self.sampled.update(joined)
+        return joined | row
 
 
 def is_training_row(row: Fields) -> bool:
@@ -190,11 +215,11 @@ def _is_evaluation(row: Fields) -> bool:
     return is_any
 
 
-def in_order(train: Iterable[Row], evals: Iterable[Row]) -> Iterator[tuple[Stream, Row]]:
+def in_order(train: Iterable[Row], evals: Iterable[Row], *, is_set_back: bool = False) -> Iterator[tuple[Stream, Row]]:
     """The rows of both logs in the order they were logged.
 
-    Their times decide. Within one millisecond, or without times, an evaluation comes after the training rows of its
-    step and before those of later ones. Where a clock was set back, file order decides.
+    Their times decide. Within one millisecond, and without times, an evaluation comes after the training rows of its
+    step and before those of later ones. So it does everywhere if the clock was set back (`is_set_back`).
     """
     waiting = iter(evals)
     held = next(waiting, None)
@@ -202,7 +227,7 @@ def in_order(train: Iterable[Row], evals: Iterable[Row]) -> Iterator[tuple[Strea
     now = -math.inf
     for row in train:
         now = _time(row, now)
-        while held is not None and (held_at < now or (held_at == now and held.step < row.step)):
+        while held is not None and (held.step < row.step if is_set_back or held_at == now else held_at < now):
             yield "eval", held
             held = next(waiting, None)
             held_at = _time(held, held_at)
@@ -216,16 +241,37 @@ def _time(row: Row | None, before: float) -> float:
     return max(before, row.timestamp) if row is not None and not math.isnan(row.timestamp) else before
 
 
+def is_set_back(*logs: Iterable[float]) -> bool:
+    """Whether a time in one of these logs is before an earlier one.
+
+    >>> is_set_back([1.0, 2.0, math.nan, 3.0], [1.5]), is_set_back([1.0, 3.0, 2.0])
+    (False, True)
+    """
+    for times in logs:
+        latest = -math.inf
+        for time in times:
+            if time < latest:
+                return True
+            latest = max(latest, time) if time == time else latest  # noqa: PLR0124 - NaN: no time
+    return False
+
+
 def rows_of_run(
-    train: Iterable[Row], evals: Iterable[Row], samples: Iterable[Row] = (), reader: RowReader | None = None
+    train: Iterable[Row],
+    evals: Iterable[Row],
+    samples: Iterable[Row] = (),
+    reader: RowReader | None = None,
+    *,
+    is_set_back: bool = False,
 ) -> Iterator[Fields]:
     """The rows of a run as the monitor reads them, each with the samples of the machine before it. With a `reader`,
-    later samples and a row that is held back wait for the next call. Without one, these are all rows.
+    later samples and a row that is held back wait for the next call. Without one, these are all rows. `is_set_back`:
+    the clock was set back while they were logged.
     """
     reading = reader or RowReader()
     waiting = iter(samples)
     sample = next(waiting, None)
-    for stream, row in in_order(train, evals):
+    for stream, row in in_order(train, evals, is_set_back=is_set_back):
         while sample is not None and sample.timestamp <= row.timestamp:
             reading.add_sample(sample.numbers, sample.timestamp)
             sample = next(waiting, None)

@@ -13,15 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import get_args
 
-from rlvitals.health.history import FEW_ROWS, History, verdict_of
+from rlvitals.health.history import FEW_ROWS, recorded_verdict
 from rlvitals.notify.messages import Standing
 from rlvitals.notify.targets import Target, secrets_of, service_class
 from rlvitals.records import Verdict
 from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
-from rlvitals.store.reader import read_batch
+from rlvitals.store.past import living_line
+from rlvitals.store.reader import read_rows
 from rlvitals.store.tail import file_size
 
 LIMIT_SECONDS = 60.0
@@ -71,5 +73,9 @@ class Briefer:
 
     def _worked_out(self) -> Standing:
         """The state from the health log and the first rows, without a chart."""
-        lines, _ = read_batch(self._dir.train_log, 0, FEW_ROWS)
-        return Standing(*verdict_of(History(read_events(self._dir)).findings, len(lines)))
+        lineage, attempts = living_line(self._dir)
+        events = [event for event in read_events(self._dir) if not lineage.is_abandoned(event.attempt, event.step)]
+        living = (row for row in read_rows(self._dir.train_log) if not lineage.is_abandoned(row.attempt, row.step))
+        rows = sum(1 for _ in islice(living, FEW_ROWS))
+        found = recorded_verdict(events, attempts, rows, None, was_monitored=lambda: True)
+        return Standing(*(found or ("cannot judge", "not monitored during training")))

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlvitals.errors import ConfigError, RlvitalsError, RunLocked
 from rlvitals.guard import Once, guarded
-from rlvitals.health.history import alarm_key, plural
+from rlvitals.health.history import alarm_key
 from rlvitals.masking import mask_text
 from rlvitals.notify.briefer import Briefer
 from rlvitals.notify.messages import Message, Standing, about_finding, about_held, about_recovery, key_of, link_of
@@ -32,7 +32,7 @@ from rlvitals.store.lock import HEARTBEAT_SECONDS, RunLock, read_holder
 from rlvitals.store.outbox import HeldBack, Outbox, SentMessage, outbox_place, read_outbox, write_outbox
 from rlvitals.store.reader import read_batch
 from rlvitals.store.tail import file_size
-from rlvitals.terminal import logger
+from rlvitals.terminal import logger, plural
 
 HOUR = 3600.0
 POLL_SECONDS = 1.0

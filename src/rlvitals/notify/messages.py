@@ -16,7 +16,7 @@ from urllib.parse import quote
 from rlvitals.documentation import rule_address
 from rlvitals.records import SEVERITIES, Finding, Severity, Verdict
 from rlvitals.store.outbox import HeldBack, SentMessage
-from rlvitals.terminal import cut_middle, visible
+from rlvitals.terminal import cut_middle, plural, visible
 
 MessageKind = Literal["raised", "escalated", "recovered", "digest", "test"]
 
@@ -134,7 +134,7 @@ def about_held(
     if left:
         facts["More"] = f"{left} not listed; logs/findings.jsonl of the run lists all"
     count = len(held) + more
-    title = f"{count} message{'s' if count > 1 else ''} beyond the limit of {per_hour} an hour"
+    title = f"{plural(count, 'message')} beyond the limit of {per_hour} an hour"
     most_severe = order[0].severity if order else "info"
     name = _line(run, LONGEST_NAME)
     return Message("digest", key, name, most_severe, title, facts, (), link, time.time(), picture=standing.picture)

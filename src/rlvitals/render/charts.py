@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlvitals.render.numbers import number
 
+BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 HEIGHT = 4
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -62,6 +63,19 @@ class ChartSeries:
         while position > 0 and onset_step < self.steps[position] and self.steps[position - 1] <= self.steps[position]:
             position -= 1
         return self.place(position)
+
+
+def blocks(means: Iterable[float | None], low: float, high: float) -> str:
+    """Values as block characters, whose height is the position between `low` and `high`. A missing value is a space.
+
+    >>> blocks([0.0, 0.5, None, 1.0], 0.0, 1.0), blocks([2.0, 2.0], 2.0, 2.0)
+    ('▁▅ █', '▄▄')
+    """
+    span = high - low
+    return "".join(
+        " " if mean is None else BLOCKS[min(7, int((mean - low) / span * 8)) if 0 < span < math.inf else 3]
+        for mean in means
+    )
 
 
 def short(value: float) -> str:

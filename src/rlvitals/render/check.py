@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from rlvitals.records import alarm_of
 from rlvitals.render.charts import ChartSeries, chart, short
 from rlvitals.render.evidence import evidence
 from rlvitals.render.numbers import number, setting
-from rlvitals.render.screen import heading, two_columns
+from rlvitals.render.screen import FactsView, heading, two_columns
 from rlvitals.signs import PLAIN_SYMBOLS, STYLES, SYMBOLS
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 
 WHOLE_FINDINGS = 4
 """Findings printed with evidence, advice and chart; each of the others gets one line."""
@@ -56,18 +56,18 @@ def cases(findings: Iterable[dict[str, Any]]) -> list[RuleFindings]:
     return [RuleFindings(found[0], tuple(found[1:])) for found in by_alarm.values()]
 
 
-class ReportView:
+class ReportView(FactsView):
     """One report. Symbols, charts and widths depend on the console it is printed on."""
 
     def __init__(self, facts: dict[str, Any], *, verbose: bool = False, names: bool = False) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self._verbose = verbose
         self._names = names or verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts
         yield verdict_line(facts, ascii_only=options.ascii_only)
-        yield Padding(Text(f"{facts['source']}\n{_about(facts)}", style="dim"), (0, 0, 0, 2))
+        yield Padding(Text(f"{facts['source']}\n{' | '.join(judged_words(facts))}", style="dim"), (0, 0, 0, 2))
         found = cases(facts["findings"])
         whole = len(found) if self._verbose else WHOLE_FINDINGS
         for case in found[:whole]:
@@ -154,16 +154,13 @@ def nearest_rows(facts: dict[str, Any]) -> tuple[list[list[str]], str]:
     ], f"and {number(left_out)} more settings" if left_out else ""
 
 
-class SlicesView:
+class SlicesView(FactsView):
     """The verdict on a run, and a line for each of its slices, the most severe first."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts
         yield verdict_line(facts["whole"], ascii_only=options.ascii_only)
-        yield Padding(Text(f"{facts['source']}\n{_about(facts['whole'])}", style="dim"), (0, 0, 0, 2))
+        yield Padding(Text(f"{facts['source']}\n{' | '.join(judged_words(facts['whole']))}", style="dim"), (0, 0, 0, 2))
         yield heading(f"By {facts['by']}: findings about the slice's own metrics")
         table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
         table.add_column("", no_wrap=True)
@@ -184,11 +181,8 @@ class SlicesView:
         yield Text("  --slice KEY=VALUE tells all of one", style="dim")
 
 
-class FolderView:
+class FolderView(FactsView):
     """Many reports: one line each, the most severe first."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         reports = most_severe_first(self._facts["reports"])
@@ -284,25 +278,40 @@ def cited_text(place: dict[str, Any], *, ascii_only: bool = False) -> str:
     return f"{where}{reward}: {quote}"
 
 
+def details(case: RuleFindings, asked: str = "", *, ascii_only: bool = False) -> Iterator[tuple[str, str]]:
+    """All that is shown below a finding's title, each text after its label. `asked` describes the request to the
+    trainer and its answer.
+    """
+    finding = case.finding
+    found = (
+        ("when", when(finding, case.others)),
+        ("kind", kind(finding)),
+        ("evidence", evidence(finding)),
+        ("do", joined(finding["advice"])),
+        ("causes", joined(finding["causes"])),
+        ("asked", asked),
+        ("more", finding.get("more", "")),
+        *(("seen in", cited_text(place, ascii_only=ascii_only)) for place in finding.get("cited", ())),
+    )
+    return ((label, text) for label, text in found if text)
+
+
+def details_table(found: Iterable[tuple[str, str]]) -> Table:
+    """Details with their labels at the left; a label that repeats is shown once."""
+    table = two_columns("dim")
+    before = ""
+    for label, text in found:
+        table.add_row("" if label == before else label, Text(text, style="bold" if label == "do" else ""))
+        before = label
+    return table
+
+
 def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -> Iterator[RenderableType]:
     finding = case.finding
     head = two_columns()
     head.add_row(_severity(finding["severity"], options.ascii_only), Text(finding["title"], style="bold"))
     yield head
-    facts = two_columns("dim")
-    facts.add_row("when", Text(when(finding, case.others)))
-    facts.add_row("kind", Text(kind(finding)))
-    if evidence_line := evidence(finding):
-        facts.add_row("evidence", Text(evidence_line))
-    if finding["advice"]:
-        facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
-    if finding["causes"]:
-        facts.add_row("causes", Text(joined(finding["causes"])))
-    if finding["more"]:
-        facts.add_row("more", Text(finding["more"]))
-    for number_of, place in enumerate(finding.get("cited", ())):
-        facts.add_row("" if number_of else "seen in", Text(cited_text(place, ascii_only=options.ascii_only)))
-    yield Padding(facts, (0, 0, 0, 2))
+    yield Padding(details_table(details(case, ascii_only=options.ascii_only)), (0, 0, 0, 2))
     for name in finding["metrics"]:
         if name in series:
             drawn = ChartSeries.from_dict(series[name])
@@ -318,20 +327,20 @@ def _case(case: RuleFindings, series: dict[str, Any], options: ConsoleOptions) -
                 yield Text.assemble((f"    {scale}{wall}", "dim"), (curve, "cyan"), no_wrap=True, overflow="crop")
 
 
-def _about(facts: dict[str, Any]) -> str:
-    """What was judged: rows, steps, format, algorithm and framework."""
-    parts = [f"{number(facts['rows'])} {'row' if facts['rows'] == 1 else 'rows'}"]
+def judged_words(facts: dict[str, Any]) -> list[str]:
+    """What was judged: rows, steps, format, algorithm and framework, as far as they are known."""
+    parts = [plural(facts["rows"], "row")]
     if facts["first_step"] is not None:
         parts.append(f"steps {facts['first_step']} to {facts['last_step']}")
     parts.append("a recorded run" if facts["format"] == "run" else f"{facts['format']} log")
     known = [f"algorithm {facts['algorithm']}"] if facts["algorithm"] else []
     known += [f"names of {facts['framework']}"] if facts["framework"] else []
-    return " | ".join(parts + known)
+    return parts + known
 
 
-def remarks_counted(remarks: list[str]) -> str:
+def remarks_counted(remarks: Sized) -> str:
     """The line shown in place of remarks that are hidden."""
-    return f"{len(remarks)} remark{'' if len(remarks) == 1 else 's'}, no reason to worry"
+    return f"{plural(len(remarks), 'remark')}, no reason to worry"
 
 
 def normal(findings: list[dict[str, Any]]) -> Iterator[str]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rlvitals.render.charts import ChartSeries, short
@@ -16,21 +18,17 @@ from rlvitals.render.check import (
     below,
     by_words,
     cases,
-    cited_text,
     counted,
-    joined,
-    kind,
+    details,
+    judged_words,
     most_severe_first,
     nearest_rows,
     normal,
     remarks_counted,
     sum_of,
     unseen,
-    when,
 )
-from rlvitals.render.evidence import evidence
-from rlvitals.render.numbers import number
-from rlvitals.render.svg import Frame, escaped, stretches
+from rlvitals.render.svg import Frame, Spot, escaped, stretches
 from rlvitals.signs import signed, titled
 from rlvitals.terminal import visible
 
@@ -122,9 +120,7 @@ def _report(facts: dict[str, Any], name: str = "") -> Iterator[str]:
     title = verdict_words(facts["verdict"])
     yield f"<h2>{title} {escape(name)}</h2>" if name else f"<h1>{title}</h1>"
     yield f"<p>{escape(facts['reason'])}</p>"
-    about = [facts["source"], f"{number(facts['rows'])} rows", f"steps {facts['first_step']} to {facts['last_step']}"]
-    about += [str(facts[key]) for key in ("format", "algorithm", "framework") if facts[key]]
-    yield f'<p class="faint">{escape(" · ".join(about))}</p>'
+    yield f'<p class="faint">{escape(" · ".join([facts["source"], *judged_words(facts)]))}</p>'
     if facts["findings"] and not name:
         yield "<h2>Findings</h2>"
     for case in cases(facts["findings"]):
@@ -181,22 +177,13 @@ def finding_card(case: RuleFindings, series: dict[str, Any], asked: str = "") ->
     severity = finding["severity"]
     yield "<article>"
     yield (f'<h3><span class="{escape(severity)}">{escape(signed(severity))}</span> {escape(finding["title"])}</h3>')
-    rows = [
-        ("when", "", when(finding, case.others)),
-        ("kind", "", kind(finding)),
-        ("evidence", "", evidence(finding)),
-        ("do", ' class="do"', joined(finding["advice"])),
-        ("causes", "", joined(finding["causes"])),
-        ("asked", "", asked),
-        ("seen in", "", "\n".join(map(cited_text, finding.get("cited", ())))),
-    ]
     yield "<dl>"
-    for name, style, text in rows:
-        if text:
-            yield f"<dt>{name}</dt><dd{style}>{escape(text).replace(chr(10), '<br>')}</dd>"
-    if more := finding["more"]:
-        page = f'<a href="{escape(more)}">{escape(finding["rule"])}</a>' if more.startswith("http") else escape(more)
-        yield f"<dt>more</dt><dd>{page}</dd>"
+    for label, found in groupby(details(case, asked), key=itemgetter(0)):
+        style = ' class="do"' if label == "do" else ""
+        texts = [escape(text) for _, text in found]
+        if label == "more" and finding["more"].startswith("http"):
+            texts = [f'<a href="{texts[0]}">{escape(finding["rule"])}</a>']
+        yield f"<dt>{label}</dt><dd{style}>{'<br>'.join(texts)}</dd>"
     yield "</dl>"
     for name in finding["metrics"]:
         if name in series:
@@ -219,7 +206,12 @@ def svg(series: ChartSeries, name: str, onset_step: int, onset: float | None) ->
         f'<text x="{MARGIN}" y="{CHART_HEIGHT - 6}">step {series.steps[0]}</text>',
         f'<text x="{frame.right}" y="{CHART_HEIGHT - 6}" text-anchor="end">{series.steps[-1]}</text>',
     ]
-    for stretch in stretches(map(series.place, range(len(series.rows))), series.low, series.high):
+    ranges = zip(series.low, series.high, strict=True)
+    spots = (
+        None if lowest is None or highest is None else Spot(series.place(at), lowest, highest, lowest / 2 + highest / 2)
+        for at, (lowest, highest) in enumerate(ranges)
+    )
+    for stretch in stretches(spots):
         parts += frame.curve(stretch)
     if onset is not None:
         at = frame.x(onset)

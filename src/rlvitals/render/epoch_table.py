@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import number
+from rlvitals.render.screen import ruled_table
 
 COLUMNS = {
     "Epoch/AvgReward": "reward",
@@ -29,18 +29,30 @@ WEIGHTS = {
 }
 
 
+def epoch_rows(epochs: Sequence[Mapping[str, Any]], missing: str) -> tuple[list[str], list[list[str]]]:
+    """The headers and the rows of a table of epochs. `missing` stands for a value that an epoch does not have."""
+    shown = [name for name in COLUMNS if any(name in epoch["metrics"] for epoch in epochs)]
+    rows = []
+    for epoch in epochs:
+        steps = f"{number(epoch['first_step'])} to {number(epoch['last_step'])}"
+        cells = [_cell(name, epoch["metrics"][name]) if name in epoch["metrics"] else missing for name in shown]
+        rows.append([number(epoch["epoch"]), steps, number(epoch["rows"]), *cells])
+    return ["epoch", "steps", "rows", *(COLUMNS[name] for name in shown)], rows
+
+
+def weighting_note(facts: Mapping[str, Any]) -> str:
+    """Where the epochs end, and how much each row weighs."""
+    return f"epochs inferred from {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"
+
+
 def render_epochs(facts: dict[str, Any]) -> RenderableType:
     """The table of `Epochs.to_dict()`."""
-    shown = [name for name in COLUMNS if any(name in epoch["metrics"] for epoch in facts["epochs"])]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in ("epoch", "steps", "rows", *(COLUMNS[name] for name in shown)):
-        table.add_column(heading, justify="right")
-    for epoch in facts["epochs"]:
-        steps = f"{number(epoch['first_step'])} to {number(epoch['last_step'])}"
-        cells = [_cell(name, epoch["metrics"].get(name)) for name in shown]
-        table.add_row(number(epoch["epoch"]), steps, number(epoch["rows"]), *cells)
+    headers, rows = epoch_rows(facts["epochs"], missing="")
+    table = ruled_table(*headers, right=range(len(headers)))
+    for row in rows:
+        table.add_row(*row)
     verdict = Text.assemble((facts["verdict"], f"bold {STYLES.get(facts['verdict'], '')}".strip()), f": {facts['why']}")
-    notes = [f"epochs inferred from {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
+    notes = [weighting_note(facts)]
     if facts["variance"]:
         notes.append(f"variance of {facts['variance']}")
     lost = sum(count for epoch in facts["epochs"] for count in epoch["nonfinite"].values())
@@ -49,7 +61,5 @@ def render_epochs(facts: dict[str, Any]) -> RenderableType:
     return Group(table, "", verdict, *(Text(f"  {note}", style="dim") for note in notes))
 
 
-def _cell(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
+def _cell(name: str, value: float) -> str:
     return f"+{number(value)}" if name in SIGNED and value > 0 else number(value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import number
+from rlvitals.render.screen import ruled_table
+from rlvitals.render.tables import letters_of
 from rlvitals.values import is_number
 
 SHOWN_FIELDS = 8
@@ -107,7 +108,7 @@ def _ends(run: Mapping[str, Any]) -> Iterator[RenderableType]:
 def _plain_table(listed: list[dict[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for stats in listed for name, value in stats.items() if is_number(value)))
     names = ["step", *[name for name in names if name != "step"][:SHOWN_FIELDS]]
-    table = _table(names)
+    table = ruled_table(*names, right=range(len(names)))
     for stats in listed:
         table.add_row(*[number(value) if is_number(value := stats.get(name)) else "-" for name in names])
     return table
@@ -115,7 +116,7 @@ def _plain_table(listed: list[dict[str, Any]]) -> Table:
 
 def _many(facts: Mapping[str, Any]) -> Iterator[RenderableType]:
     runs, metric = facts["runs"], facts["metric"]
-    letters = [chr(ord("A") + place) if place < 26 else f"R{place}" for place in range(len(runs))]
+    letters = letters_of(runs)
     for letter, run in zip(letters, runs, strict=True):
         yield Text.assemble((f"{letter}  ", "bold"), f"{run['name']}  {run['path']}")
     is_single = all(len(run["evaluations"]) == 1 for run in runs)
@@ -130,7 +131,7 @@ def _many(facts: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) -> Table:
     """One metric of several runs, a row for every step."""
-    table = _table(["step", *letters])
+    table = ruled_table("step", *letters, right=range(len(letters) + 1))
     by_step = [{stats["step"]: stats.get(metric) for stats in run["evaluations"]} for run in runs]
     for step in sorted({step for each in by_step for step in each}):
         table.add_row(str(step), *[_cell(metric, each.get(step)) for each in by_step])
@@ -139,8 +140,7 @@ def _steps_table(letters: list[str], runs: list[dict[str, Any]], metric: str) ->
 
 def _fields_table(letters: list[str], runs: list[dict[str, Any]]) -> Table:
     """Runs with one evaluation each, as checkpoints have: a row for every number."""
-    table = _table(["", *letters])
-    table.columns[0].justify = "left"
+    table = ruled_table("", *letters, right=range(1, len(letters) + 1))
     single = [run["evaluations"][0] for run in runs]
     for name in dict.fromkeys(name for stats in single for name, value in stats.items() if is_number(value)):
         table.add_row(Text(name), *[_cell(name, stats.get(name)) for stats in single])
@@ -156,13 +156,6 @@ def _cell(metric: str, value: Any) -> str:
 def _problems(run: Mapping[str, Any]) -> Iterator[RenderableType]:
     for sentence in run["problems"]:
         yield Text(f"  * {sentence}", style="yellow")
-
-
-def _table(names: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in names:
-        table.add_column(Text(name), justify="right", overflow="fold")
-    return table
 
 
 def _whole(value: Any) -> str:

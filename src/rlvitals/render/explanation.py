@@ -10,15 +10,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rlvitals.catalog import Explanation, slices
+from rlvitals.catalog.entries import DIRECTION_WORDS
 from rlvitals.render.numbers import band
 from rlvitals.render.screen import heading, two_columns
-
-DIRECTIONS = {
-    "up": "higher is better",
-    "down": "lower is better",
-    "band": "healthy inside a range",
-    "none": "no direction is better",
-}
 
 REDUCTIONS = {
     "mean": "averages weighted by their counts",
@@ -59,7 +53,7 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
         facts.add_row("formula", Text(explanation.formula))
     if explanation.estimator:
         facts.add_row("estimator", Text(explanation.estimator))
-    facts.add_row("unit", Text(f"{explanation.unit}, {DIRECTIONS[explanation.direction]}"))
+    facts.add_row("unit", Text(f"{explanation.unit}, {DIRECTION_WORDS[explanation.direction]}"))
     facts.add_row("merging", Text(REDUCTIONS[explanation.reduce]))
     yield facts
     for source in explanation.sources:

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import number, setting
-from rlvitals.render.report_markdown import code, plain
+from rlvitals.render.report_markdown import code, code_cell, plain
+from rlvitals.render.screen import heading
 from rlvitals.terminal import visible
 
 STATE_STYLES = {"pass": "green", "fail": "bold red"}
@@ -42,18 +43,18 @@ def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
                    style="dim")  # fmt: skip
     for title, entries in (("Checks", facts["checks"]), ("Limits", facts["rules"])):
         if entries:
-            yield Text(f"\n{title}", style="bold")
+            yield heading(title)
             for one in entries:
                 yield Text.assemble(
                     ("  " + MARKS[one["state"]], STATE_STYLES[one["state"]]), f" {one['title']}: {one['text']}"
                 )
     if facts["settings"]:
-        yield Text("\nSettings that differ from the first baseline's", style="bold")
+        yield heading("Settings that differ from the first baseline's")
         for key, (own, other) in list(facts["settings"].items())[:MOST_SETTINGS]:
             yield Text(f"  {key}: {setting(own)} (baseline: {setting(other)})")
     remarks = [*facts["notes"], *_missing(facts)]
     if remarks:
-        yield Text("\nNotes", style="bold")
+        yield heading("Notes")
         for remark in remarks:
             yield Text(f"  {remark}", style="dim")
 
@@ -115,7 +116,7 @@ def _markdown(facts: dict[str, Any]) -> Iterator[str]:
         yield "|---|---|" + "---:|" * (len(HEADERS) - 2)
         for one in facts["tests"]:
             title, *amounts = _cells(one)
-            yield f"| {MARKS[one['state']]} | {_cell(title)} | " + " | ".join(amounts) + " |"
+            yield f"| {MARKS[one['state']]} | {plain(title)} | " + " | ".join(amounts) + " |"
         yield f"\n{EXPLAINED} The whole gate fails a harmless change in at most {facts['alpha']:.0%} of cases."
     for title, entries in (("Checks", facts["checks"]), ("Limits", facts["rules"])):
         if entries:
@@ -127,11 +128,11 @@ def _markdown(facts: dict[str, Any]) -> Iterator[str]:
         yield "\n### Settings that differ from the first baseline's\n"
         yield "| setting | candidate | baseline |\n|---|---|---|"
         for key, (own, other) in list(facts["settings"].items())[:MOST_SETTINGS]:
-            yield f"| {_code(key)} | {_code(setting(own))} | {_code(setting(other))} |"
+            yield f"| {code_cell(key)} | {code_cell(setting(own))} | {code_cell(setting(other))} |"
     yield "\n<details><summary>Runs and notes</summary>\n"
-    yield f"- candidate: {_code(facts['candidate']['path'])}, compared up to step {facts['horizon']:,}"
+    yield f"- candidate: {code(visible(facts['candidate']['path']))}, compared up to step {facts['horizon']:,}"
     for view in facts["baselines"]:
-        yield f"- baseline: {_code(view['path'])}"
+        yield f"- baseline: {code(visible(view['path']))}"
     for remark in (*facts["notes"], *_missing(facts)):
         yield f"- {plain(remark)}"
     yield "\n</details>"
@@ -144,14 +145,6 @@ def gate_error_markdown(error: str) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
-
-
-def _cell(text: str) -> str:
-    return plain(text).replace("|", r"\|")
-
-
-def _code(text: str) -> str:
-    return code(visible(" ".join(text.split()))).replace("|", r"\|")
 
 
 # JUnit

@@ -12,17 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import number
+from rlvitals.render.screen import FactsView
 
 _TRENDS = {"all_errors": "errors", "false_positives": "false positives", "false_negatives": "false negatives"}
 SURE = 0.01
 """A bias or a drift is reported if its p-value is below this."""
 
 
-class AuditView:
+class AuditView(FactsView):
     """One audit."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts

@@ -31,6 +31,15 @@ def number(value: float | int | None) -> str:
     return f"{value:.4g}"
 
 
+def progress(step: int | None, total: int | None) -> str:
+    """The last step of a run, and the total if it is known.
+
+    >>> progress(100, 2000), progress(100, None), progress(None, 2000)
+    ('100/2,000', '100', '-/2,000')
+    """
+    return f"{number(step)}/{number(total)}" if total else number(step)
+
+
 def duration(seconds: float) -> str:
     """A length of time in its two largest units.
 

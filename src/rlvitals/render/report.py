@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from rlvitals.contract import BestFacts, EpochsFacts, StepCell, TileFacts
 from rlvitals.records import Attempt, Group, Rollout
 from rlvitals.render.check import nearest_rows
-from rlvitals.render.epoch_table import COLUMNS, SIGNED, WEIGHTS
+from rlvitals.render.epoch_table import epoch_rows, weighting_note
 from rlvitals.render.numbers import duration, moment, number, setting
 from rlvitals.render.run_plots import Picture
 from rlvitals.render.transcript import transcript
+from rlvitals.terminal import plural
 from rlvitals.values import is_number
 
 MOST_EPOCHS = 30
@@ -96,7 +97,7 @@ class ReportTable(NamedTuple):
 def about_words(report: RunReport) -> list[str]:
     """Short phrases about the run: rows, steps, status, algorithm, framework, start and attempts."""
     about = report.about
-    parts = [f"{number(about['rows'])} {'row' if about['rows'] == 1 else 'rows'}"]
+    parts = [plural(about["rows"], "row")]
     if about["first_step"] is not None:
         total = f" of {number(about['total_steps'])}" if about["total_steps"] else ""
         parts.append(f"steps {number(about['first_step'])} to {number(about['last_step'])}{total}")
@@ -125,16 +126,11 @@ def values_table(report: RunReport) -> ReportTable | None:
 
 def epochs_table(facts: Mapping[str, Any]) -> ReportTable:
     """The last epochs, up to `MOST_EPOCHS`."""
-    shown = [name for name in COLUMNS if any(name in epoch["metrics"] for epoch in facts["epochs"])]
-    rows = []
-    for epoch in facts["epochs"][-MOST_EPOCHS:]:
-        cells = [_signed(name, epoch["metrics"].get(name)) for name in shown]
-        steps = f"{number(epoch['first_step'])} to {number(epoch['last_step'])}"
-        rows.append([number(epoch["epoch"]), steps, number(epoch["rows"]), *cells])
-    notes = [f"epochs inferred from {facts['told_by']}; {WEIGHTS[facts['weighted_by']]}"]
+    headers, rows = epoch_rows(facts["epochs"], missing="-")
+    notes = [weighting_note(facts)]
     if (count := len(facts["epochs"])) > MOST_EPOCHS:
         notes.insert(0, f"the last {MOST_EPOCHS} of {number(count)} epochs")
-    return ReportTable(["epoch", "steps", "rows", *(COLUMNS[name] for name in shown)], rows, "; ".join(notes), words=0)
+    return ReportTable(headers, rows[-MOST_EPOCHS:], "; ".join(notes), words=0)
 
 
 def evaluations_table(facts: Mapping[str, Any]) -> ReportTable:
@@ -231,12 +227,6 @@ def cut_transcript(rollout: Rollout) -> str:
 
 def _pairs(changed: Mapping[str, Any]) -> list[tuple[str, Sequence[Any]]]:
     return [(key, pair) for key, pair in changed.items() if isinstance(pair, list | tuple) and len(pair) == 2]
-
-
-def _signed(name: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"+{number(value)}" if name in SIGNED and value > 0 else number(value)
 
 
 def _drawn(picture: Picture | None) -> list[dict[str, Any]]:

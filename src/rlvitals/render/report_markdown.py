@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlvitals.contract import TileFacts
-from rlvitals.render.check import HINDSIGHT, by_words, cases, cited_text, joined, sum_of, when
-from rlvitals.render.evidence import evidence
+from rlvitals.render.charts import BLOCKS, blocks
+from rlvitals.render.check import HINDSIGHT, by_words, cases, details, sum_of
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import moment, number
 from rlvitals.render.report import (
@@ -33,12 +33,14 @@ from rlvitals.render.transcript import rollout_heading
 from rlvitals.signs import SYMBOLS, signed, titled
 from rlvitals.terminal import visible
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
 SPARK_LETTERS = 24
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|:(?=//|\w+:)|(?<=www)\.|^[-+=>]|(?<=^\d)[.)])")
-_NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{_BLOCKS} ]+")
+_NUMBERS = re.compile(rf"(at (most|least) |[!✔✖] )?[-+±]?[\d,.%e+-]*( to [\d,.e+-]+)?|[{BLOCKS} ]+")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "@": "@&#8203;", "#": "#&#8203;"}
 """@ and # get a zero-width space, since mentions and issue numbers are searched for in the rendered text."""
+
+_LABELS = {"when": "", "evidence": "", "seen in": "seen in "}
+"""What precedes a detail of a finding in place of its label and a colon."""
 
 
 def markdown(report: RunReport) -> str:
@@ -100,16 +102,9 @@ def _findings(report: RunReport) -> Iterator[str]:
     for case in found:
         finding = case.finding
         yield f"- **{signed(finding['severity'])}**: {plain(finding['title'])}"
-        details = [
-            when(finding, case.others),
-            evidence(finding),
-            f"do: {joined(finding['advice'])}" if finding["advice"] else "",
-            f"causes: {joined(finding['causes'])}" if finding["causes"] else "",
-            f"asked: {report.asked[case.alarm]}" if case.alarm in report.asked else "",
-            finding["more"] and f"more: {finding['more']}",
-            *(f"seen in {cited_text(place)}" for place in finding.get("cited", ())),
-        ]
-        yield from (f"  - {plain(text)}" for text in details if text)
+        for label, text in details(case, report.asked.get(case.alarm, "")):
+            if label != "kind":
+                yield f"  - {plain(_LABELS.get(label, f'{label}: ') + text)}"
 
 
 def _rollouts(title: str, listed: Sequence[ShownRollout]) -> Iterator[str]:
@@ -151,7 +146,7 @@ def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
 def _cell(text: str) -> str:
     """A table's cell: numbers as they are, words as code."""
     shown = visible(" ".join(text.split()))
-    return shown if not shown or _NUMBERS.fullmatch(shown) else code(shown).replace("|", r"\|")
+    return shown if not shown or _NUMBERS.fullmatch(shown) else code_cell(shown)
 
 
 def plain(text: str) -> str:
@@ -174,6 +169,11 @@ def code(text: str) -> str:
     return f"{fence}{space}{text}{space}{fence}"
 
 
+def code_cell(text: str) -> str:
+    """A text on one line as code in a table, where a bar would end the cell."""
+    return code(visible(" ".join(text.split()))).replace("|", r"\|")
+
+
 def spark(points: Sequence[Sequence[float | None]]) -> str:
     """A sparkline of at most `SPARK_LETTERS` blocks; a space stands for missing values.
 
@@ -189,11 +189,7 @@ def spark(points: Sequence[Sequence[float | None]]) -> str:
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return ""
-    low, span = min(finite), max(finite) - min(finite)
-    return "".join(
-        " " if mean is None else _BLOCKS[min(7, int((mean - low) / span * 8)) if 0 < span < float("inf") else 3]
-        for mean in means
-    )
+    return blocks(means, min(finite), max(finite))
 
 
 def _block(text: str) -> str:

@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group as Parts
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from rlvitals.records import Group, Rollout
 from rlvitals.render.numbers import number
+from rlvitals.render.screen import ruled_table
 from rlvitals.render.transcript import decision, group_heading, transcript
 from rlvitals.render.turn_table import signed
 from rlvitals.terminal import visible
@@ -26,7 +25,7 @@ def render_steps(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """One line per step."""
     if not rows:
         return Text("no rollouts were recorded")
-    table = _table("step", "groups", "kept", "filtered", "rollouts", "early", "mean reward", right=7)
+    table = ruled_table("step", "groups", "kept", "filtered", "rollouts", "early", "mean reward", right=range(7))
     for row in rows:
         counts = [number(row[name]) for name in ("step", "groups", "kept", "filtered", "rollouts", "early")]
         table.add_row(*counts, signed(row["mean"]))
@@ -35,7 +34,7 @@ def render_steps(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def render_groups(step: int, groups: Iterable[tuple[int, Group, Mapping[str, int]]]) -> RenderableType:
     """A step's groups: mean and standard deviation of the rewards, outcomes, whether they are trained on."""
-    table = _table("group", "mean", "std", "rollouts", "early", "outcomes", "trained on", "prompt", right=5)
+    table = ruled_table("group", "mean", "std", "rollouts", "early", "outcomes", "trained on", "prompt", right=range(5))
     for place, group, outcomes in groups:
         table.add_row(
             str(place),
@@ -54,7 +53,7 @@ def render_hits(hits: Sequence[Any]) -> RenderableType:
     """The rollouts that match a query, one line each."""
     if not hits:
         return Text("no rollout is like that")
-    table = _table("step", "group", "rollout", "reward", "turns", "outcome", "ended", "prompt", right=5)
+    table = ruled_table("step", "group", "rollout", "reward", "turns", "outcome", "ended", "prompt", right=range(5))
     for hit in hits:
         places = [number(hit.step), str(hit.group), str(hit.rollout), signed(hit.reward), str(hit.turns)]
         table.add_row(*places, *(Text(visible(word)) for word in (hit.outcome, hit.stop)), Text(_short(hit.prompt)))
@@ -65,7 +64,7 @@ def render_changes(
     before: int, after: int, changes: Iterable[Any], outcomes: Callable[[Group], Mapping[str, int]]
 ) -> RenderableType:
     """The prompts of two steps: mean reward and outcomes at each step."""
-    table = _table(f"step {before}", f"step {after}", "change", "then", "now", "prompt", right=3)
+    table = ruled_table(f"step {before}", f"step {after}", "change", "then", "now", "prompt", right=range(3))
     for change in changes:
         old, new = change.before, change.after
         means = (old.mean if old else None, new.mean if new else None)
@@ -107,10 +106,3 @@ def _prompt(group: Group) -> str:
 def _short(text: str) -> str:
     line = visible(" ".join(text.split()))
     return line if len(line) <= PROMPT_SHOWN else f"{line[: PROMPT_SHOWN - 3]}..."
-
-
-def _table(*headers: str, right: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, header in enumerate(headers):
-        table.add_column(Text(header), justify="right" if place < right else "left", overflow="fold")
-    return table

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlvitals.errors import needs
 from rlvitals.render.curves import Envelope, axis_scale, envelope, is_smooth, rolling_mean
-from rlvitals.terminal import visible
+from rlvitals.terminal import cut_middle, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +44,7 @@ SMOOTHED_FROM = 80
 DPI = 110
 PANEL_SIZE = (4.7, 2.75)
 MOST_LEGENDS = 8
+LONGEST_NAME = 58
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,6 @@ def _plain(text: str) -> str:
     return visible(text).replace("$", r"\$")
 
 
-def _shortened(name: str, most: int = 58) -> str:
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
-
-
 def _x_limits(panels: Sequence[Panel]) -> tuple[float, float]:
     ends = [(float(line.x.min()), float(line.x.max())) for panel in panels for line in panel.lines if len(line.x)]
     if not ends:
@@ -188,7 +185,15 @@ def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]]
 def _draw_panel(ax: Axes, panel: Panel, picture: Picture, smooth: Smooth, limits: tuple[float, float]) -> None:
     ax.set_title(_plain(panel.title), loc="left", fontsize=9.5, weight="bold", pad=14)
     if len(panel.lines) < 2 or picture.legend:
-        ax.text(0, 1.02, _plain(_shortened(panel.name)), transform=ax.transAxes, fontsize=7, color=GREY, va="bottom")
+        ax.text(
+            0,
+            1.02,
+            _plain(cut_middle(panel.name, LONGEST_NAME)),
+            transform=ax.transAxes,
+            fontsize=7,
+            color=GREY,
+            va="bottom",
+        )
     ax.grid(visible=True, color="#E4E4E4", linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):

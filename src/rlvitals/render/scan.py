@@ -11,21 +11,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.check import cases, cited_text, joined, verdict_line, when
+from rlvitals.records import SEVERITIES
+from rlvitals.render.check import RuleFindings, cases, cited_text, details, details_table, remarks_counted, verdict_line
 from rlvitals.render.numbers import number
+from rlvitals.render.screen import FactsView, two_columns
 from rlvitals.signs import STYLES
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 
 SHOWN_HITS = 6
 SURE = 3.0
 """From this number of standard deviations on, a trend is shown, and a gain is not marked as chance."""
 
 
-class ScanView:
+class ScanView(FactsView):
     """The results of one scan."""
 
     def __init__(self, facts: dict[str, Any], *, verbose: bool = False) -> None:
-        self._facts = facts
+        super().__init__(facts)
         self._verbose = verbose
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -40,17 +42,14 @@ class ScanView:
         absent = [row["pattern"] for row in facts["patterns"] if not row["hits"]]
         if absent and not self._verbose:
             yield Text(f"  not found: {', '.join(absent)}", style="dim")
-        order = ("critical", "warning", "info")
-        findings = sorted(facts["findings"], key=lambda found: (order.index(found["severity"]), -found["step"]))
+        findings = sorted(facts["findings"], key=lambda found: (-SEVERITIES.index(found["severity"]), -found["step"]))
         for case in cases(findings):
             if case.finding["severity"] != "info" or self._verbose:
                 yield ""
-                yield from _finding(case.finding, case.others, facts["source"], ascii_only=options.ascii_only)
+                yield from _finding(case, facts["source"], ascii_only=options.ascii_only)
         remarks = [case for case in cases(findings) if case.finding["severity"] == "info"]
         if remarks and not self._verbose:
-            yield Text(
-                f"\n{len(remarks)} remark{'s' * (len(remarks) > 1)}, no reason to worry (--verbose)", style="dim"
-            )
+            yield Text(f"\n{remarks_counted(remarks)} (--verbose)", style="dim")
         for name, problem in facts["problems"].items():
             yield Text(f"the scanner {name} failed and was disabled: {problem}", style="yellow")
 
@@ -61,7 +60,7 @@ def _reason(facts: dict[str, Any]) -> str:
         return "there are no rollouts to read"
     if not grave:
         return "no pattern in the texts to act on"
-    return f"{len(grave)} pattern{'s' * (len(grave) > 1)} in the texts: {', '.join(sorted(grave))}"
+    return f"{plural(len(grave), 'pattern')} in the texts: {', '.join(sorted(grave))}"
 
 
 def _table(rows: list[dict[str, Any]]) -> RenderableType:
@@ -71,8 +70,8 @@ def _table(rows: list[dict[str, Any]]) -> RenderableType:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("same prompt", justify="right")
     table.add_column("trend")
-    rank = {"critical": 0, "warning": 1, "info": 2, None: 3}
-    for row in sorted(rows, key=lambda row: (rank[row["severity"]], -row["share"])):
+    gravity = (None, *SEVERITIES)
+    for row in sorted(rows, key=lambda row: (-gravity.index(row["severity"]), -row["share"])):
         grows = "rising" if row["growth_z"] >= SURE else "falling" if row["growth_z"] <= -SURE else ""
         gain = "" if row["gain"] is None else f"{row['gain']:+.3g}"
         if gain and abs(row["gain_z"]) < SURE:
@@ -89,21 +88,15 @@ def _reward(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _finding(
-    finding: dict[str, Any], others: tuple[dict[str, Any], ...], source: str, *, ascii_only: bool
-) -> Iterator[RenderableType]:
-    style = STYLES[finding["severity"]]
-    yield Text.assemble((finding["severity"], style), "  ", (finding["title"], "bold"))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    facts.add_row("when", Text(when(finding, others)))
-    facts.add_row("kind", Text(f"{finding['kind']} (rule {visible(finding['rule'])})"))
-    facts.add_row("do", Text(joined(finding["advice"]), style="bold"))
-    if finding["causes"]:
-        facts.add_row("causes", Text(joined(finding["causes"])))
-    for place, cited in enumerate(finding["cited"]):
-        facts.add_row("" if place else "seen in", Text(cited_text(cited, ascii_only=ascii_only)))
+def _finding(case: RuleFindings, source: str, *, ascii_only: bool) -> Iterator[RenderableType]:
+    finding = case.finding
+    yield Text.assemble((finding["severity"], STYLES[finding["severity"]]), "  ", (finding["title"], "bold"))
+    short = f"{finding['kind']} (rule {finding['rule']})"
+    facts = details_table(
+        (label, short if label == "kind" else text)
+        for label, text in details(case, ascii_only=ascii_only)
+        if label != "evidence"  # the table of patterns has these numbers
+    )
     if finding["cited"]:
         first = finding["cited"][0]
         command = f"rlvitals rollouts {source} --step {first['step']} --group {first['group']} --full"
@@ -111,18 +104,13 @@ def _finding(
     yield Padding(facts, (0, 0, 0, 2))
 
 
-class RubricView:
+class RubricView(FactsView):
     """A model's answers to a rubric: hits, agreement with the scanners, and cost."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._facts = facts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = self._facts
         yield Text.assemble((f"\nRubric {facts['name']}", "bold"), f"  {facts['question']}")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
+        table = two_columns("dim")
         table.add_row("model", Text(facts["model"]))
         table.add_row("hits", Text(f"{len(facts['hits'])} of {facts['judged']} rollouts that were judged"))
         share = facts["share"]

@@ -6,9 +6,10 @@ Every table and text that rich draws for rlvitals goes through `Screen`; `watch`
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -30,6 +31,13 @@ class Screen(Console):
         return harmless(super().render(renderable, options))
 
 
+class FactsView:
+    """Plain facts that are drawn for the console they are printed on: its width and its characters."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+
 def harmless(segments: Iterable[Segment]) -> Iterable[Segment]:
     """The segments with control characters in texts made visible. Rich's own control segments are not changed."""
     for segment in segments:
@@ -45,6 +53,14 @@ def two_columns(labels: str = "", *, pad_edge: bool = False) -> Table:
     made = Table.grid(padding=(0, 2), pad_edge=pad_edge)
     made.add_column(style=labels, no_wrap=True)
     made.add_column(overflow="fold")
+    return made
+
+
+def ruled_table(*headers: str, right: Container[int] = ()) -> Table:
+    """A table with a rule below its headers. The columns at the positions in `right` are aligned to the right."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for place, header in enumerate(headers):
+        made.add_column(Text(header), justify="right" if place in right else "left", overflow="fold")
     return made
 
 

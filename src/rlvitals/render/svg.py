@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from rlvitals.terminal import visible
@@ -82,18 +83,11 @@ class Frame:
         return f'<polyline class="{style}" points="{" ".join(placed if len(placed) > 1 else placed * 2)}"/>'
 
 
-def stretches(x: Iterable[float], low: Iterable[float | None], high: Iterable[float | None]) -> Iterator[list[Spot]]:
-    """The parts of a series between missing values. The line is in the middle of each range."""
-    stretch: list[Spot] = []
-    for place, lowest, highest in zip(x, low, high, strict=True):
-        if lowest is None or highest is None:
-            if stretch:
-                yield stretch
-            stretch = []
-        else:
-            stretch.append(Spot(place, lowest, highest, lowest / 2 + highest / 2))
-    if stretch:
-        yield stretch
+def stretches(spots: Iterable[Spot | None]) -> Iterator[list[Spot]]:
+    """The parts of a series between missing values."""
+    for is_missing, part in groupby(spots, key=lambda spot: spot is None):
+        if not is_missing:
+            yield [spot for spot in part if spot is not None]
 
 
 def escaped(text: str) -> str:

@@ -13,7 +13,7 @@ from rlvitals.render.curves import axis_scale, envelope
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import COLOURS, Array, Mark, Panel, Picture, PlotLine
-from rlvitals.render.svg import AxisScale, Frame, Spot, escaped
+from rlvitals.render.svg import AxisScale, Frame, Spot, escaped, stretches
 
 WIDTH, HEIGHT, LEFT = 420, 190, 58
 BUCKETS = 180
@@ -167,16 +167,8 @@ def _spots(line: PlotLine) -> Iterator[list[Spot]]:
     if not len(line.y):
         return
     drawn = envelope(line.x, line.y, BUCKETS)
-    stretch: list[Spot] = []
-    for spot in map(Spot._make, zip(*(part.tolist() for part in drawn), strict=True)):
-        if math.isnan(spot.middle):
-            if stretch:
-                yield stretch
-            stretch = []
-        else:
-            stretch.append(spot)
-    if stretch:
-        yield stretch
+    spots = map(Spot._make, zip(*(part.tolist() for part in drawn), strict=True))
+    yield from stretches(None if math.isnan(spot.middle) else spot for spot in spots)
 
 
 def _marks(marks: Sequence[Mark], frame: Frame) -> Iterator[str]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from rlvitals.render.numbers import duration, moment, number
+from rlvitals.render.check import asked_line, hindsight_lines
+from rlvitals.render.numbers import duration, moment, number, progress
+from rlvitals.render.screen import heading, ruled_table
 from rlvitals.signs import STYLES
-from rlvitals.terminal import cut_middle
+from rlvitals.terminal import cut_middle, plural
 
 STATUS_STYLE = {
     "running": "green", "finished": "blue", "failed": "red", "interrupted": "yellow", "unreadable": "red",
@@ -38,7 +39,7 @@ class RunsView:
             widths = [max(len(column), *(len(row[column].plain) for row in rows)) for column in shown]
             if sum(widths) + 3 * len(widths) <= options.max_width:
                 break
-        table = _table(*((column, "right" if column in _NUMBERS else "left") for column in shown))
+        table = ruled_table(*shown, right=[place for place, column in enumerate(shown) if column in _NUMBERS])
         for row in rows:
             table.add_row(*(row[column] for column in shown))
         yield table
@@ -58,7 +59,7 @@ def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
         "verdict": Text(run["verdict"], style=STYLES[run["verdict"]]),
         "status": _status(run["status"]),
         "algorithm": Text(run["algorithm"] or "-"),
-        "step": Text(_progress(run)),
+        "step": Text(progress(run["step"], run["total_steps"])),
         "reward or margin": Text(number(run["outcome"]["value"]) if run["outcome"] else "-"),
         "duration": Text("-" if run["seconds"] is None else duration(run["seconds"])),
         "updated": Text(moment(run["updated"])),
@@ -67,7 +68,7 @@ def _run_cells(run: dict[str, Any]) -> dict[str, Text]:
 
 def render_rules(rules: list[dict[str, Any]]) -> RenderableType:
     """The list of rules."""
-    table = _table("rule", "kind", "up to", "says")
+    table = ruled_table("rule", "kind", "up to", "says")
     for rule in rules:
         severity = Text(rule["severity"], style=STYLES[rule["severity"]])
         table.add_row(Text(rule["rule"]), Text(rule["kind"]), severity, Text(rule["says"]))
@@ -89,8 +90,8 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     if facts["status_note"]:
         yield Text(f"  {facts['status_note']}", style="yellow")
     line = [
-        f"step {_progress(facts)}",
-        f"{number(facts['rows'])} rows",
+        f"step {progress(facts['step'], facts['total_steps'])}",
+        plural(facts["rows"], "row"),
         f"started {moment(facts['created'])}",
         duration(facts["seconds"]),
     ]
@@ -105,22 +106,41 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
         yield ""
         yield _metrics(facts["metrics"], all_metrics)
     if facts["changes"]:
-        yield Text("\nChange of the vital signs", style="bold")
+        yield heading("Change of the vital signs")
         changes = Table.grid(padding=(0, 2))
         for name, change in facts["changes"].items():
             changes.add_row(Text(f"  {name}", overflow="fold"), Text(change))
         yield changes
     if facts["last_rows"]:
-        yield Text("\nLast rows", style="bold")
+        yield heading("Last rows")
         yield _last_rows(facts)
     if facts["trackers"]:
-        yield Text("\nTrackers", style="bold")
+        yield heading("Trackers")
         for tracker in facts["trackers"]:
             yield Text(f"  {_tracker(tracker)}", style="yellow" if tracker["state"] == "failing" else "")
     if facts["problems"]:
-        yield Text("\nWorth knowing", style="bold")
+        yield heading("Worth knowing")
         for problem in facts["problems"]:
             yield Text(f"  * {problem}", style="yellow")
+    if facts["system"]:
+        yield _machine(facts["system"])
+    if facts["findings"]:
+        yield heading("Last findings")
+        for finding in facts["findings"]:
+            words = f"  {finding['severity']} at step {finding['step']}: {finding['title']}"
+            yield Text(words, style=STYLES[finding["severity"]])
+    if facts["asked"]:
+        yield heading("Requests from people")
+        yield from (Text(f"  {asked_line(asked)}") for asked in facts["asked"])
+    if facts["hindsight"]:
+        yield from hindsight_lines(facts["hindsight"])
+
+
+def _machine(sample: dict[str, Any]) -> Text:
+    """The newest sample of the machine in one line."""
+    seen = {name: value for name, value in sample.items() if "/" in name and not isinstance(value, str)}
+    readings = [f"{name.removeprefix('System/')} {number(value)}" for name, value in seen.items()]
+    return Text.assemble(("\nThe machine", "bold"), f"  at {moment(sample['timestamp'])}: {', '.join(readings)}")
 
 
 def _tracker(tracker: dict[str, Any]) -> str:
@@ -133,7 +153,7 @@ def _tracker(tracker: dict[str, Any]) -> str:
 
 
 def _metrics(metrics: list[dict[str, Any]], all_metrics: bool) -> RenderableType:
-    table = _table("metric", ("last", "right"), ("best", "right"), ("at step", "right"), ("points", "right"))
+    table = ruled_table("metric", "last", "best", "at step", "points", right=range(1, 5))
     shown = metrics if all_metrics else metrics[:SHOWN_METRICS]
     for metric in shown:
         best = f"{number(metric['best'])} ({MARKS[metric['direction']]})" if metric["best"] is not None else "-"
@@ -148,7 +168,7 @@ def _last_rows(facts: dict[str, Any]) -> RenderableType:
     logged = dict.fromkeys(name for row in facts["last_rows"] for name in row)
     ranked = [metric["name"] for metric in facts["metrics"] if metric["name"] in logged]
     names = ["step", *ranked[:5]]
-    table = _table(*[(name, "right") for name in names])
+    table = ruled_table(*names, right=range(len(names)))
     for row in facts["last_rows"]:
         table.add_row(
             *[
@@ -159,13 +179,18 @@ def _last_rows(facts: dict[str, Any]) -> RenderableType:
     return table
 
 
+def letters_of(runs: Sequence[Any]) -> list[str]:
+    """A letter for each of several runs, which stands for its name in the headers of a table."""
+    return [chr(ord("A") + place) if place < 26 else f"R{place}" for place in range(len(runs))]
+
+
 def render_comparison(facts: dict[str, Any], *, all_metrics: bool = False) -> RenderableType:
     """Several runs side by side."""
     return Group(*_comparison_parts(facts, all_metrics))
 
 
 def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableType]:
-    letters = [chr(ord("A") + position) if position < 26 else f"R{position}" for position in range(len(facts["runs"]))]
+    letters = letters_of(facts["runs"])
     for letter, run in zip(letters, facts["runs"], strict=True):
         yield Text.assemble(
             (f"{letter}  ", "bold"),
@@ -175,17 +200,15 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
             f"  step {number(run['step'])}  {run['path']}",
         )
     differences = facts["config_differences"]
-    yield Text("\nSettings that differ" if differences else "\nSettings: no difference", style="bold")
+    yield heading("Settings that differ" if differences else "Settings: no difference")
     if differences:
-        table = _table("setting", *letters)
+        table = ruled_table("setting", *letters)
         for key, values in differences.items():
             table.add_row(Text(key), *[Text("-" if value is None else str(value)) for value in values])
         yield table
-    yield Text("\nBest and last values", style="bold")
-    headers: list[str | tuple[str, str]] = ["metric"]
-    for letter in letters:
-        headers += [(f"{letter} best", "right"), (f"{letter} last", "right")]
-    table = _table(*headers, ("parts at step", "right"))
+    yield heading("Best and last values")
+    titles = [f"{letter} {which}" for letter in letters for which in ("best", "last")]
+    table = ruled_table("metric", *titles, "parts at step", right=range(1, len(titles) + 2))
     shown = facts["metrics"] if all_metrics else facts["metrics"][:SHOWN_METRICS]
     for metric in shown:
         cells = []
@@ -214,18 +237,5 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
         yield Text(f"  only in {path}: {listed}", style="dim")
 
 
-def _table(*headers: str | tuple[str, str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for header in headers:
-        name, justify = (header, "left") if isinstance(header, str) else header
-        table.add_column(Text(name), justify=justify, overflow="fold")  # type: ignore[arg-type]
-    return table
-
-
 def _status(status: str) -> Text:
     return Text(status, style=STATUS_STYLE.get(status, ""))
-
-
-def _progress(run: dict[str, Any]) -> str:
-    step = number(run["step"])
-    return f"{step}/{number(run['total_steps'])}" if run["total_steps"] else step

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from rlvitals.render.numbers import number
+from rlvitals.render.screen import heading, ruled_table
 
 SHOWN_BAD_LINES = 5
 """The most bad lines that are listed; further ones are only counted."""
@@ -32,7 +32,7 @@ def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
         for line in _remarks(detail):
             yield Padding(Text(line, style="yellow" if line == detail["note"] else ""), (0, 0, 0, 2))
     if facts["left_out"] or facts["bad_lines"]:
-        yield Text("\nLeft out", style="bold")
+        yield heading("Left out")
     for why in facts["left_out"].values():
         yield Text(f"  {why}")
     bad = facts["bad_lines"]
@@ -43,10 +43,7 @@ def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _table(details: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("score")
-    for header in ("value", "lowest", "at line", "median", "highest"):
-        table.add_column(header, justify="right")
+    table = ruled_table("score", "value", "lowest", "at line", "median", "highest", right=range(1, 6))
     for name, detail in details.items():
         spread = detail["pairs"]
         table.add_row(

@@ -25,7 +25,7 @@ _MASKED = "dim strike"
 _DIGITS = "₀₁₂₃₄₅₆₇₈₉"
 
 
-class Step(NamedTuple):
+class ScaleStep(NamedTuple):
     """A step of a scale: its style, its mark for output without colours, and its meaning."""
 
     style: str
@@ -33,19 +33,19 @@ class Step(NamedTuple):
     meaning: str
 
 
-_OUTSIDE = Step("", "", "")
+_OUTSIDE = ScaleStep("", "", "")
 
 
-class Scale(NamedTuple):
+class TokenScale(NamedTuple):
     """An overlay of one rollout."""
 
     about: str
-    steps: tuple[Step, ...]
+    steps: tuple[ScaleStep, ...]
     at: Callable[[int], int | None]
     """Returns the index of a token's step, or None if the token has no number."""
 
 
-def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
+def scale_of(rollout: Rollout, overlay: str) -> TokenScale | None:
     """The scale that colours the tokens for an overlay; None if its numbers were not recorded."""
     trace = rollout.trace
     if trace is None:
@@ -55,7 +55,7 @@ def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
     match overlay:
         case "probability" if known:
             words = ("90 % or more", "50 to 90 %", "10 to 50 %", "1 to 10 %", "below 1 %")
-            return Scale(
+            return TokenScale(
                 f"probability of the token under the {'trainer' if own else 'engine'}",
                 _rising(words),
                 _written(trace, lambda at: bisect_left((-0.9, -0.5, -0.1, -0.01), -math.exp(known[at]))),
@@ -63,24 +63,28 @@ def scale_of(rollout: Rollout, overlay: str) -> Scale | None:
         case "entropy" if entropies := trace.entropies:
             words = ("below 0.1", "0.1 to 0.5", "0.5 to 1", "1 to 2", "2 nats or more")
             levels = (0.1, 0.5, 1.0, 2.0)
-            return Scale(
+            return TokenScale(
                 "entropy in nats", _rising(words), _written(trace, lambda at: bisect_left(levels, entropies[at]))
             )
         case "gap" if own and (engine := trace.engine_logprobs):
             bounds = (0.02, 0.1, 0.5)
             about = "log-prob of the trainer less that of the engine, in nats"
-            return Scale(about, _turning(bounds), _written(trace, lambda at: _around(own[at] - engine[at], bounds)))
+            return TokenScale(
+                about, _turning(bounds), _written(trace, lambda at: _around(own[at] - engine[at], bounds))
+            )
         case "mask" if trained := trace.trained:
-            both = (Step(_RISING[1], "", "trained"), Step(_MASKED, " ⟦⟧", "masked"))
-            return Scale("what the loss takes", both, lambda at: 0 if trained[at] else 1)
+            both = (ScaleStep(_RISING[1], "", "trained"), ScaleStep(_MASKED, " ⟦⟧", "masked"))
+            return TokenScale("what the loss takes", both, lambda at: 0 if trained[at] else 1)
         case "advantage" if advantages := trace.advantages:
             sizes = (0.005, 0.5, 1.5)
-            return Scale("advantage", _turning(sizes), _written(trace, lambda at: _around(advantages[at], sizes)))
+            return TokenScale("advantage", _turning(sizes), _written(trace, lambda at: _around(advantages[at], sizes)))
         case "version" if trace.versions or rollout.policy_version is not None:
             versions = trace.versions or (rollout.policy_version or 0,) * trace.length
             newest = sorted(set(versions), reverse=True)
             steps = _rising([f"{version}" for version in newest[: len(_RISING)]])
-            return Scale("step of the weights", steps, lambda at: min(newest.index(versions[at]), len(_RISING) - 1))
+            return TokenScale(
+                "step of the weights", steps, lambda at: min(newest.index(versions[at]), len(_RISING) - 1)
+            )
     return None
 
 
@@ -141,21 +145,23 @@ def _written(trace: TokenTrace, step: Callable[[int], int]) -> Callable[[int], i
     return at
 
 
-def _rising(words: Sequence[str]) -> tuple[Step, ...]:
-    return tuple(Step(_RISING[number], _DIGITS[number] if number else "", word) for number, word in enumerate(words))
+def _rising(words: Sequence[str]) -> tuple[ScaleStep, ...]:
+    return tuple(
+        ScaleStep(_RISING[number], _DIGITS[number] if number else "", word) for number, word in enumerate(words)
+    )
 
 
-def _turning(bounds: tuple[float, float, float]) -> tuple[Step, ...]:
+def _turning(bounds: tuple[float, float, float]) -> tuple[ScaleStep, ...]:
     least, middle, most = bounds
 
-    def side(sign: str, styles: Sequence[str], mark: str) -> list[Step]:
+    def side(sign: str, styles: Sequence[str], mark: str) -> list[ScaleStep]:
         words = (f"{sign}{least} to {sign}{middle}", f"{sign}{middle} to {sign}{most}", f"beyond {sign}{most}")
         return [
-            Step(style, f"{mark}{_DIGITS[number]}", word)
+            ScaleStep(style, f"{mark}{_DIGITS[number]}", word)
             for number, (style, word) in enumerate(zip(styles, words, strict=True), 1)
         ]
 
-    return (*side("-", _BELOW, "₋")[::-1], Step("", "", f"within {least}"), *side("+", _ABOVE, "₊"))
+    return (*side("-", _BELOW, "₋")[::-1], ScaleStep("", "", f"within {least}"), *side("+", _ABOVE, "₊"))
 
 
 def _around(value: float, bounds: Sequence[float]) -> int:

@@ -14,9 +14,8 @@ from rlvitals.records import Count
 from rlvitals.store.archive import log_state, open_log
 from rlvitals.store.files import open_descriptor
 from rlvitals.store.follower_state import FollowerPlace, FollowerState, read_state, write_state
-from rlvitals.store.layout import Followed, Forwarded, RunDir, Stream
+from rlvitals.store.layout import STREAMS, Followed, Forwarded, RunDir
 
-STREAMS: tuple[Stream, Stream] = ("train", "eval")
 FORWARDED: tuple[Forwarded, ...] = (*STREAMS, "system")
 FOLLOWED: tuple[Followed, ...] = (*FORWARDED, "findings")
 

@@ -12,6 +12,8 @@ from rlvitals.records import Stream as Stream  # noqa: PLC0414 - re-exported nex
 SideLog = Literal["phases", "system", "distributions", "images"]
 """Logs besides the rows, with their own axes."""
 
+STREAMS: tuple[Stream, Stream] = ("train", "eval")
+
 Forwarded = Stream | Literal["system"]
 """The rows that are forwarded to trackers."""
 

@@ -143,6 +143,20 @@ def last_row(path: Path) -> Row | None:
     return next(iter(last_rows(path, 1)), None)
 
 
+def first_rows(path: Path, count: int) -> list[Row]:
+    """The rows of the first lines, without damaged ones."""
+    try:
+        with open_log(path) as file:
+            lines = [file.readline() for _ in range(count)]
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(BadLine):
+            found.append(decode(line))
+    return found
+
+
 def last_rows(path: Path, count: int) -> list[Row]:
     """The last good rows, oldest first, found from the end."""
     try:

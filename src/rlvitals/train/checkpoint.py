@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 
 from rlvitals.errors import ConfigError
 from rlvitals.store.files import bring_back, replace_folder
@@ -51,7 +52,8 @@ def save(
 
     Every rank calls it: all gather sharded tensors, the main process writes, and all ranks wait until it has finished.
     """
-    is_main = sharded.is_main()
+    process = PartialState()
+    is_main = process.is_main_process
     weights = sharded.weights_of(model, is_kept=is_main)
     state = {
         "step": step,
@@ -72,13 +74,13 @@ def save(
             older = [path for number, path in checkpoints(folder).items() if number <= step]
             for path in older[: max(0, len(older) - keep_last)]:
                 shutil.rmtree(path, ignore_errors=True)
-    sharded.wait()
+    process.wait_for_everyone()
     return place
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write only the model and its tokenizer, in the format of transformers. Every rank calls it."""
-    is_main = sharded.is_main()
+    is_main = PartialState().is_main_process
     weights = sharded.weights_of(model, is_kept=is_main)
     if is_main:
         model.save_pretrained(folder, state_dict=weights)
@@ -98,7 +100,7 @@ def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any =
     return {**state["extra"], "step": state["step"]}
 
 
-def go_back(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, Any]:
+def revert(path: Path, *, model: PreTrainedModel, optimizer: Any) -> dict[str, Any]:
     """Restore only a checkpoint's weights and the optimizer's moments. Returns its `extra`.
 
     Learning rate, random state and step count continue: the same batches at the same rate would fail in the same way.

@@ -13,8 +13,8 @@ True
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -186,15 +186,13 @@ def every_task(families: Collection[str] | None = None) -> list[FunctionTask]:
 
 @cache
 def _every() -> tuple[FunctionTask, ...]:
-    return tuple(_made())
-
-
-def _made() -> Iterator[FunctionTask]:
-    for family in FAMILIES:
-        for constant in CONSTANTS:
-            for argument in NUMBER_NAMES if family.takes == "int" else LIST_NAMES:
-                for wording in family.wordings:
-                    yield _task(family, constant, argument, wording)
+    return tuple(
+        _task(family, constant, argument, wording)
+        for family in FAMILIES
+        for constant in CONSTANTS
+        for argument in (NUMBER_NAMES if family.takes == "int" else LIST_NAMES)
+        for wording in family.wordings
+    )
 
 
 def is_held_out(task: FunctionTask) -> bool:
@@ -205,31 +203,20 @@ def is_held_out(task: FunctionTask) -> bool:
 def _task(family: FunctionFamily, constant: int, argument: str, wording: str) -> FunctionTask:
     asked = wording.format(a=argument, k=constant)
     prompt = f"Write {family.name}({argument}) in Python: {asked}.\n"
-    bare = FunctionTask(family.name, prompt, "", family.name, (), argument, constant)
-    expression = family.best.format(a=argument, k=constant)
-    reference = function(bare, expression, hinted=True, documented=True)
-    return FunctionTask(
-        family.name,
-        prompt,
-        reference,
-        family.name,
-        _tests(family, constant, argument, expression),
-        argument,
-        constant,
-    )
+    best = family.best.format(a=argument, k=constant)
+    tests = _tests(family, constant, argument, best)
+    task = FunctionTask(family.name, prompt, "", family.name, tests, argument, constant)
+    return replace(task, reference=function(task, best, hinted=True, documented=True))
 
 
-def _tests(family: FunctionFamily, constant: int, argument: str, expression: str) -> tuple[tuple[str, str], ...]:
-    """Calls with inputs below, at and above the constant. The reference computes the expected results."""
+def _tests(family: FunctionFamily, constant: int, argument: str, best: str) -> tuple[tuple[str, str], ...]:
+    """Calls with inputs below, at and above the constant, and the results of the best expression. Only expressions of
+    this file are evaluated, never an answer.
+    """
     k = constant
     inputs: tuple[object, ...]
     if family.takes == "int":
         inputs = (0, 1, k - 1, k, k + 1, 3 * k - 1, -k)
     else:
         inputs = ([k], [k + 1, k, k - 1, 2, k, 1, k], list(range(k + 4)), [3, 1])
-    return tuple((f"{family.name}({each!r})", repr(_value(expression, argument, each))) for each in inputs)
-
-
-def _value(expression: str, argument: str, value: object) -> object:
-    """The value of a reference expression. Only expressions of this file are evaluated, never an answer."""
-    return eval(expression, {argument: value})  # noqa: S307
+    return tuple((f"{family.name}({each!r})", repr(eval(best, {argument: each}))) for each in inputs)  # noqa: S307

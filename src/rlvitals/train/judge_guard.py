@@ -18,13 +18,11 @@ J = TypeVar("J")
 
 
 class JudgeGuard:
-    """Requests judgements and returns one for each question. Counts failures and logs the first of each kind."""
+    """Requests judgements and returns one for each question. Logs the first failure of each kind."""
 
     def __init__(self, who: str) -> None:
         self._who = who
         self._warn_once = Once()
-        self.failures = 0
-        """How many judgements are missing because of an exception."""
 
     def judge(
         self, ask: Callable[[Sequence[Q]], Sequence[J]], questions: Sequence[Q], *, missing: Callable[[str], J]
@@ -56,7 +54,6 @@ class JudgeGuard:
 
     def _note(self, error: Exception) -> str:
         reason = visible(words_of(error)[:200])  # the message may contain parts of the answer
-        self.failures += 1
         self._warn_once(
             f"{self._who} failed on an answer ({reason}). The answer has no judgement and is left out; "
             "training continues",

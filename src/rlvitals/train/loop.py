@@ -6,7 +6,7 @@ A trainer inherits from `Loop`, calls `prepare` with its model, and defines its 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import adamw
 from rlvitals.train.settings import WAYS_OUT, LoopSettings
+from rlvitals.values import Derived, Value
 
 S = TypeVar("S", bound=LoopSettings)
 T = TypeVar("T")
@@ -53,6 +54,42 @@ def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, A
         raise
 
 
+class MergedRow:
+    """The values of the steps since the last logged row, merged. Checkpoints hold them, so that a resumed run logs the
+    same rows as an uninterrupted one.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        """Continue from `state()`, or start empty."""
+        state = state or {}
+        self._values: dict[str, Any] = {name: Value.from_list(stored) for name, stored in state.get("row", {}).items()}
+        self._derived = {name: tuple(map(Value.from_list, parts)) for name, parts in state.get("derived", {}).items()}
+        """Parts of derived numbers from a checkpoint. It has no formula, so they wait for a row that has one."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        known = {
+            name: Derived(self._derived.pop(name), value.formula)
+            for name, value in row.items()
+            if isinstance(value, Derived) and name in self._derived
+        }
+        self._values = merge([self._values, known, row])
+
+    def take(self) -> dict[str, Any]:
+        """The merged row. The next one starts empty."""
+        row = self._values
+        self._values, self._derived = {}, {}
+        return row
+
+    def state(self) -> dict[str, Any]:
+        derived = {name: value.parts for name, value in self._values.items() if isinstance(value, Derived)}
+        return {
+            "row": {name: value.to_list() for name, value in self._values.items() if name not in derived},
+            "derived": {
+                name: [part.to_list() for part in parts] for name, parts in {**self._derived, **derived}.items()
+            },
+        }
+
+
 class Loop(Generic[S]):
     """One training: the model, the optimizer, and the step it has reached."""
 
@@ -69,7 +106,7 @@ class Loop(Generic[S]):
         self.is_quiet = settings.is_quiet or not self.is_main
         self.folder = kept_folder(settings.output_dir)
         self.step = 0
-        self._waiting: list[dict[str, Any]] = []  # rows since the last logged one
+        self._pending = MergedRow()
 
     def prepare(self, model: Any, groups: list[dict[str, Any]], share: Callable[[int], float]) -> None:
         """Create the optimizer of these parameter groups (`params`, `lr`) and the scheduler. `share` gives the share of
@@ -112,7 +149,7 @@ class Loop(Generic[S]):
                 tokenizer=self.tokenizer,
                 optimizer=self.optimizer,
                 scheduler=self.scheduler,
-                extra=self.state(),
+                extra={**self.state(), "pending": self._pending.state()},
                 keep_last=self.settings.keep_last,
             )
 
@@ -124,13 +161,14 @@ class Loop(Generic[S]):
             )
             self.restore_weights(kept)
             self.restore(kept)
+            self._pending = MergedRow(kept.get("pending") or kept.get("book"))  # `book`: RLAIF's older checkpoints
             self.step = int(kept["step"])
         if self.is_main:
             checkpoint.tidy(self.folder, after=self.step)
 
     def revert(self, place: Path) -> None:
         """Restore the weights of an earlier checkpoint and continue training from there."""
-        self.restore_weights(checkpoint.go_back(place, model=self.language_model, optimizer=self.optimizer))
+        self.restore_weights(checkpoint.revert(place, model=self.language_model, optimizer=self.optimizer))
 
     @cached_property
     def _actions(self) -> rlvitals.Actions:
@@ -150,18 +188,18 @@ class Loop(Generic[S]):
     def is_last(self) -> bool:
         return self.step == self.settings.max_steps
 
-    def record(self, row: dict[str, Any]) -> None:
-        """Log the row of all ranks if one is due, merged with the rows since the last logged one."""
-        self._waiting.append(row)
-        if self.is_due(self.settings.logging_steps) or self.is_last:
+    def record(self, row: dict[str, Any], further: Mapping[str, Any] | None = None, *, is_due: bool = False) -> None:
+        """Log the row of all ranks if one is due, merged with the rows since the last logged one. `further` is logged
+        with it as it is.
+        """
+        self._pending.add(row)
+        if is_due or self.is_due(self.settings.logging_steps) or self.is_last:
+            merged = {**self._pending.take(), **(further or {})}
             if self.is_main:
-                self.run.log(merge(self._waiting), step=self.step)
-            self._waiting = []
+                self.run.log(merged, step=self.step)
 
     def gather(self, things: list[T]) -> list[T]:
         """Gather the items of all ranks."""
-        if self.ranks == 1:
-            return things
         from accelerate.utils import gather_object
 
         gathered: list[T] = gather_object(things)

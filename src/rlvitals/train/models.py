@@ -46,13 +46,20 @@ class Loaded(NamedTuple):
 
 def is_tiny(model: str | None, size: str | None) -> bool:
     """Whether these two settings select a tiny model: it is the default."""
-    _check_size(size)
+    check_size(size)
     return model is None and (size or TINY) == TINY
 
 
 def is_chat(tokenizer: Any, asked: bool | None, *, is_tiny: bool) -> bool:
     """Whether prompts use the chat template: as set, and by default if a model other than tiny has one."""
     return bool(getattr(tokenizer, "chat_template", None)) and not is_tiny if asked is None else asked
+
+
+def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    """The tokens of a chat in the model's template, up to the beginning of its answer."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def wants_bf16(asked: bool | None) -> bool:
@@ -77,7 +84,7 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
 
     Weights are loaded in `dtype`. Training in bfloat16 uses autocast over float32 weights.
     """
-    _check_size(size)
+    check_size(size)
     if model is None and size == PACKAGED:
         return _packaged(dtype)
     name = model or SIZES[size or TINY]
@@ -85,7 +92,7 @@ def load(model: str | None, size: str | None, *, dtype: Any = "float32") -> Load
         from transformers import AutoModelForCausalLM, AutoTokenizer
     if model is not None and _looks_like_a_folder(model) and not Path(model).is_dir():
         raise ConfigError(f"model {model!r}: there is no such folder")
-    advice = " Give --model a folder, or take --model-size tiny or 135m."
+    advice = " Pass a folder with --model, or use --model-size tiny or 135m."
     with quietly(), named_errors(f"the model {name!r}", advice):
         loaded: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
         tokenizer: Any = AutoTokenizer.from_pretrained(name)
@@ -103,9 +110,14 @@ def named_errors(what: str, advice: str = "") -> Iterator[None]:
 
 
 def keep(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> Loaded:
-    """The model in `folder`. It is built there first if it is missing or `rebuild` is set; the write is atomic.
+    """The language model in `folder`, built there first by `write_once`."""
+    write_once(folder, build, rebuild=rebuild)
+    return load(str(folder), None)
 
-    The main process builds it and all processes load it, so that every rank starts with the same weights.
+
+def write_once(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> None:
+    """Build and write a model if `folder` is missing or `rebuild` is set. The main process does it and the others wait,
+    so that every rank can load the same weights.
     """
     from accelerate import PartialState
 
@@ -113,7 +125,6 @@ def keep(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> Loaded:
     if state.is_main_process and (rebuild or not folder.is_dir()):
         write(folder, build())
     state.wait_for_everyone()
-    return load(str(folder), None)
 
 
 def write(folder: Path, loaded: Loaded) -> None:
@@ -193,7 +204,8 @@ def _ready(model: Any, tokenizer: Any) -> Loaded:
     return Loaded(model, tokenizer)
 
 
-def _check_size(size: str | None) -> None:
+def check_size(size: str | None) -> None:
+    """Raise ConfigError for an unknown model size."""
     if size is not None and size not in SIZES:
         near = did_you_mean(size.lower(), SIZES)
         raise ConfigError(f"there is no model size {size!r}.{near} Sizes: {', '.join(SIZES)}")

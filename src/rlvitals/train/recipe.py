@@ -75,9 +75,6 @@ def load(name: str, settings: type[S], file: str | None = None, given: Mapping[s
             raise ConfigError(f"{name} has no setting {key!r}.{did_you_mean(key, kinds)}")
         tree[key] = from_text(value, kinds[key], key) if isinstance(value, str) else value
     resolved = interpolate({**sections, **tree})
-    missing = [field.name for field in fields(settings) if field.name not in resolved]  # type: ignore[arg-type]
-    if missing:
-        raise ConfigError(f"the recipe of {name} lacks {', '.join(missing)}")
     return settings(**{key: _checked(resolved[key], kind, key, file) for key, kind in kinds.items()})
 
 

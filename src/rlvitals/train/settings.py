@@ -105,7 +105,7 @@ class ClippedSettings(LoopSettings):
 
 def check_limits(settings: TrainerSettings) -> None:
     """Raise ConfigError for an unknown model size, and for a number outside the limits of its type."""
-    models.is_tiny(settings.model, settings.model_size)
+    models.check_size(settings.model_size)
     for name, kind in get_type_hints(type(settings), include_extras=True).items():
         number = getattr(settings, name)
         for option in (kind, *get_args(kind)) if number is not None else ():

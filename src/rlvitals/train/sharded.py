@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from rlvitals.errors import ConfigError
@@ -95,11 +94,21 @@ def whole(model: Any, accelerator: Any) -> Iterator[None]:
             part.set_reshard_after_forward(is_let_go, recurse=False)
 
 
-def gathered(things: Any, *, is_kept: bool = True) -> Any:
+def gathered(things: Any, *, is_kept: bool = True, seen: dict[int, Any] | None = None) -> Any:
     """The same mappings and lists with full tensors, in main memory; every rank. A rank without `is_kept` takes part
-    and discards the result. A tensor that occurs twice (tied weights) is gathered once.
+    and discards the result. A tensor that occurs twice (tied weights) is gathered once: `seen` holds them by id.
     """
-    return _gathered(things, {}, is_kept) if _is_distributed() else things
+    seen = {} if seen is None else seen
+    if isinstance(things, Mapping):
+        return {name: gathered(thing, is_kept=is_kept, seen=seen) for name, thing in things.items()}
+    if isinstance(things, list | tuple):
+        return type(things)([gathered(thing, is_kept=is_kept, seen=seen) for thing in things])
+    if not _is_spread(things):
+        return things
+    if id(things) not in seen:
+        one = things.detach().to(things.device_mesh.device_type).full_tensor()
+        seen[id(things)] = one.cpu() if is_kept else None
+    return seen[id(things)]
 
 
 def weights_of(model: Any, *, is_kept: bool = True) -> dict[str, Tensor]:
@@ -136,39 +145,17 @@ def update(optimizer: Any, max_norm: float) -> list[Tensor]:
     The gradient of each group is clipped to `max_norm`. A step with a gradient that is not a number is skipped, because
     it would make every weight NaN. Its norm is returned unchanged, so that the log shows it.
     """
-    norms = [_clip(group["params"], max_norm) for group in optimizer.param_groups]
+    norms: list[Any] = [torch.nn.utils.clip_grad_norm_(group["params"], max_norm) for group in optimizer.param_groups]
+    norms = [(norm.full_tensor() if _is_spread(norm) else norm).detach() for norm in norms]
     if all(bool(norm.isfinite()) for norm in norms):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return norms
 
 
-def _clip(parameters: Any, max_norm: float) -> Tensor:
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-    found: Tensor = norm.full_tensor() if _is_spread(norm) else norm  # type: ignore[attr-defined]
-    return found.detach()
-
-
-def is_main() -> bool:
-    """Whether this is the process that writes files."""
-    return not _is_distributed() or dist.get_rank() == 0
-
-
 def is_sharded(model: Any) -> bool:
     """Whether the model's weights are sharded over the ranks."""
     return bool(_parts(model))
-
-
-def wait() -> None:
-    """Wait until every rank has called this."""
-    if _is_distributed():
-        from accelerate import PartialState
-
-        PartialState().wait_for_everyone()  # it knows the device of this rank
-
-
-def _is_distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
 
 
 def _precision(is_bf16: bool) -> Any:
@@ -181,33 +168,13 @@ def _precision(is_bf16: bool) -> Any:
 
 
 def _parts(model: Any) -> list[Any]:
-    """The modules that are gathered one by one; empty if nothing is sharded."""
-    if not _is_distributed():
-        return []
-    from torch.distributed.fsdp import FSDPModule
-
-    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+    """The modules that are gathered one by one, torch's FSDPModules; empty if nothing is sharded."""
+    return [module for module in model.modules() if hasattr(module, "unshard")]
 
 
 def _is_spread(tensor: Any) -> bool:
-    if not _is_distributed():
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
-
-
-def _gathered(things: Any, seen: dict[int, Any], is_kept: bool) -> Any:
-    if isinstance(things, Mapping):
-        return {name: _gathered(thing, seen, is_kept) for name, thing in things.items()}
-    if isinstance(things, list | tuple):
-        return type(things)([_gathered(thing, seen, is_kept) for thing in things])
-    if not _is_spread(things):
-        return things
-    if id(things) not in seen:
-        one = things.detach().to(things.device_mesh.device_type).full_tensor()
-        seen[id(things)] = one.cpu() if is_kept else None
-    return seen[id(things)]
+    """Whether this is torch's DTensor, of which each rank holds a part."""
+    return hasattr(tensor, "full_tensor")
 
 
 def _part_of(one: Tensor, own: Any) -> Any:

@@ -61,17 +61,15 @@ def warm_up(
     """Train with AdamW; the learning rate rises shortly and falls to a tenth. Returns the last loss. `generator` (on
     the CPU) determines the order.
     """
-    if not pairs_ids:
-        raise ConfigError("the supervised warm-up has no (prompt, answer) pair to learn from")
     rise = max(1, min(20, steps // 10))
     optimizer, schedule = adamw(
         [{"params": model.parameters(), "lr": learning_rate}],
         lambda step: min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise)),
     )
-    decks = dealt(len(pairs_ids), batch_size, generator)
+    batches = shuffled_batches(len(pairs_ids), batch_size, generator)
 
     def loss_of(step: int) -> Tensor:
-        return answer_loss(model, [pairs_ids[place] for place in next(decks)], pad_id)
+        return answer_loss(model, [pairs_ids[place] for place in next(batches)], pad_id)
 
     return fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
 
@@ -126,16 +124,18 @@ def right_padded(rows: list[list[int]], pad_id: int, device: torch.device | str 
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-def dealt(count: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
+def shuffled_batches(count: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
     """Indices below `count`, `batch_size` at a time, without end. Each shuffled pass contains every index once.
 
-    >>> decks = dealt(3, 2, torch.Generator().manual_seed(0))
-    >>> sorted(next(decks) + next(decks) + next(decks))
+    >>> batches = shuffled_batches(3, 2, torch.Generator().manual_seed(0))
+    >>> sorted(next(batches) + next(batches) + next(batches))
     [0, 0, 1, 1, 2, 2]
     """
-    hand: list[int] = []
+    if not count:
+        raise ConfigError("there are no examples to learn from")
+    waiting: list[int] = []
     while True:
-        while len(hand) < batch_size:
-            hand += torch.randperm(count, generator=generator).tolist()
-        yield hand[:batch_size]
-        hand = hand[batch_size:]
+        while len(waiting) < batch_size:
+            waiting += torch.randperm(count, generator=generator).tolist()
+        yield waiting[:batch_size]
+        waiting = waiting[batch_size:]

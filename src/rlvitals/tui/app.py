@@ -19,9 +19,9 @@ from textual.worker import get_current_worker
 
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
-from rlvitals.render.numbers import duration, number
+from rlvitals.render.numbers import duration, number, progress
 from rlvitals.signs import STYLES, SYMBOLS
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 from rlvitals.tui.drawing import FAINT, cut, step_bar
 from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
@@ -89,9 +89,9 @@ class WatchApp(FilteringApp[bool]):
     Pane { width: 1fr; height: 1fr; padding: 0 1; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     #foot { height: 1; padding: 0 1; }
-    Sheet { align: center middle; }
-    Sheet > VerticalScroll { width: 90%; max-width: 110; height: 90%; border: round $primary; background: $surface;
-        padding: 0 1; }
+    ReadingSheet { align: center middle; }
+    ReadingSheet > VerticalScroll { width: 90%; max-width: 110; height: 90%; border: round $primary;
+        background: $surface; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(place), f"show('{name}')", show=False) for place, name in enumerate(SCREENS, 1)),
@@ -187,10 +187,9 @@ class WatchApp(FilteringApp[bool]):
     def _now(self, width: int) -> list[str]:
         """The line below the verdict: name, step, rows, time left, speed, age of the last row, as far as they fit."""
         watched = self.watched
-        step = watched.judge.last_step
-        total = f"/{number(watched.total_steps)}" if watched.total_steps else ""
-        parts = [cut(watched.name, max(12, width // 4)), f"step {number(step)}{total}"]
-        parts.append(f"{number(watched.rows)} rows")
+        done = f"step {progress(watched.judge.last_step, watched.total_steps)}"
+        parts = [cut(watched.name, max(12, width // 4)), done]
+        parts.append(plural(watched.rows, "row"))
         parts += [cut(word, 40) for word in (watched.algorithm, self._status) if word]
         if (left := watched.seconds_left) is not None:
             parts.append(f"{duration(left)} left")

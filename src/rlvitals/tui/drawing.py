@@ -5,7 +5,6 @@ Every text of a log goes through `visible` and into `Text`, which does not inter
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,13 +16,13 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from rlvitals.catalog import Limits
-from rlvitals.render.charts import ChartSeries, chart
+from rlvitals.records import SEVERITIES
+from rlvitals.render.charts import ChartSeries, blocks, chart
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import cut_middle, visible
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE = "cyan"
 FAINT = "dim"
 
@@ -63,8 +62,7 @@ def course(series: ChartSeries, width: int) -> str:
     limits = series.range
     if limits is None or width < 1:
         return ""
-    low, span = limits[0], limits[1] - limits[0]
-    letters = []
+    means: list[float | None] = []
     for place in range(min(width, count)):
         start, end = place * count // min(width, count), (place + 1) * count // min(width, count)
         known = [
@@ -72,13 +70,8 @@ def course(series: ChartSeries, width: int) -> str:
             for lowest, highest in zip(series.low[start:end], series.high[start:end], strict=True)
             if lowest is not None and highest is not None
         ]
-        if not known:
-            letters.append(" ")
-        elif 0 < span < math.inf:
-            letters.append(BLOCKS[min(7, int((sum(known) / len(known) - low) / span * 8))])
-        else:
-            letters.append(BLOCKS[3])
-    return "".join(letters)
+        means.append(sum(known) / len(known) if known else None)
+    return blocks(means, *limits)
 
 
 def chart_lines(
@@ -139,7 +132,7 @@ def step_bar(findings: Iterable[dict[str, Any]], first: int | None, last: int | 
         return Text("")
     gravity = [""] * width
     span = max(last - first, 1)
-    order = ("", "info", "warning", "critical")
+    order = ("", *SEVERITIES)
     for found in findings:
         end = last if found["recovered_step"] is None else found["recovered_step"]
         start = max(0, min(width - 1, int((found["onset_step"] - first) / span * (width - 1))))

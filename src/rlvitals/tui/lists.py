@@ -6,18 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rlvitals.contract import Headline
-from rlvitals.render.numbers import duration, number
+from rlvitals.render.numbers import duration, progress
 from rlvitals.terminal import visible
 from rlvitals.views.folder_list import ListLine
-
-
-def progress(facts: Headline) -> str:
-    """The last step of a run, and the total if it is known."""
-    step, total = facts["last_step"], facts["total_steps"]
-    if step is None:
-        return "-"
-    return number(step) + (f"/{number(total)}" if total else "")
 
 
 def moment_ago(then: float | None) -> str:
@@ -47,7 +38,8 @@ def _searched_text(line: ListLine) -> str:
 def listed_line(line: ListLine) -> str:
     """One line of the list for a pipe."""
     facts = line.facts
-    parts = [facts["verdict"], str(line.path), facts["status"], f"step {progress(facts)}", facts["reason"]]
+    step = f"step {progress(facts['last_step'], facts['total_steps'])}"
+    parts = [facts["verdict"], str(line.path), facts["status"], step, facts["reason"]]
     return visible(" | ".join(word for word in parts if word))
 
 

@@ -11,12 +11,11 @@ from textual.widget import Widget
 
 from rlvitals.errors import ConfigError
 from rlvitals.render.charts import ChartSeries
-from rlvitals.render.check import RuleFindings, cases, cited_text, joined, kind, when
-from rlvitals.render.evidence import evidence
+from rlvitals.render.check import RuleFindings, cases, details
 from rlvitals.render.numbers import band as band_text
 from rlvitals.render.numbers import number
 from rlvitals.signs import STYLES, SYMBOLS
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 from rlvitals.tui.drawing import (
     CURVE,
     FAINT,
@@ -256,7 +255,7 @@ class FindingsPane(Pane):
     def lines(self, width: int, height: int) -> list[Text]:
         found = cases(self.watched.facts)
         if not found:
-            return [Text(f"nothing was found in {number(self.watched.judge.points)} rows", style=FAINT)]
+            return [Text(f"nothing was found in {plural(self.watched.judge.points, 'row')}", style=FAINT)]
         self.selected = min(self.selected, len(found) - 1)
         lines = []
         for place in window(len(found), self.selected, max(3, height // LIST_SHARE)):
@@ -270,18 +269,13 @@ class FindingsPane(Pane):
     def _details(self, case: RuleFindings, width: int) -> list[Text]:
         finding = case.finding
         symbol, style = SYMBOLS[finding["severity"]], STYLES[finding["severity"]]
-        paragraphs = [
-            Text.assemble((f"{symbol} {finding['severity']}  ", style), (visible(finding["title"]), "bold")),
-            Text(visible(when(finding, case.others)), style=FAINT),
-            Text(visible(kind(finding)), style=FAINT),
-        ]
-        parts = [
-            ("evidence", evidence(finding)),
-            ("do", joined(finding["advice"])),
-            ("causes", joined(finding["causes"])),
-            *(("seen in", cited_text(place)) for place in finding.get("cited", ())),
-        ]
-        paragraphs += [Text.assemble((f"{word}: ", FAINT), visible(text)) for word, text in parts if text]
+        head = Text.assemble((f"{symbol} {finding['severity']}  ", style), (visible(finding["title"]), "bold"))
+        paragraphs = [head]
+        for label, text in details(case):
+            is_plain = label in ("when", "kind")
+            paragraphs.append(
+                Text(visible(text), style=FAINT) if is_plain else Text.assemble((f"{label}: ", FAINT), visible(text))
+            )
         lines = wrapped(paragraphs, width, self.app.console)
         for name in finding["metrics"]:
             series = self.watched.series(name)

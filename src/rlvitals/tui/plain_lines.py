@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlvitals.render.check import joined
-from rlvitals.render.numbers import duration, number
+from rlvitals.render.numbers import duration, number, progress
 from rlvitals.terminal import visible
 from rlvitals.tui.watched import Watched
 
@@ -25,6 +25,10 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
     reported, points, problem = 0, -1, ""
     while True:
         watched.poll()
+        idle, ending = time.monotonic() - watched.last_row_at, watched.ending
+        if not ending and until_idle is not None and idle >= until_idle:
+            ending = f"no row came for {duration(idle)}"
+            watched.finish()
         for event in list(_findings(watched, reported)):
             say(event)
         reported = len(watched.judge.raised)
@@ -34,10 +38,6 @@ def follow(watched: Watched, say: Callable[[Event], None], *, interval: float, u
         if watched.problem and watched.problem != problem:
             say({"type": "problem", "reason": watched.problem})
         problem = watched.problem
-        idle = time.monotonic() - watched.last_row_at
-        ending = watched.ending
-        if not ending and until_idle is not None and idle >= until_idle:
-            ending = f"no row came for {duration(idle)}"
         if ending:
             verdict, reason = watched.diagnosis.verdict, watched.diagnosis.reason
             return say({"type": "end", "why": ending, "verdict": verdict, "reason": reason})
@@ -56,8 +56,7 @@ def line(event: Event) -> str:
         return visible(f"{event['why']}; {event['verdict']}: {event['reason']}")
     if not event["rows"]:
         return visible(f"{event['source']}: no rows yet")
-    total = f"/{number(event['total_steps'])}" if event["total_steps"] else ""
-    parts = [f"step {number(event['step'])}{total}", event["verdict"]]
+    parts = [f"step {progress(event['step'], event['total_steps'])}", event["verdict"]]
     parts += [f"{name} {number(value)}" for name, value in list(event["values"].items())[:SHOWN_VALUES]]
     if event["seconds_left"] is not None:
         parts.append(f"{duration(event['seconds_left'])} left")

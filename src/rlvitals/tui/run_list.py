@@ -16,11 +16,12 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
+from rlvitals.render.numbers import progress
 from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import visible
 from rlvitals.tui.drawing import FAINT, cut, window
 from rlvitals.tui.filter_screen import FilteringApp
-from rlvitals.tui.lists import fitting, moment_ago, progress
+from rlvitals.tui.lists import fitting, moment_ago
 from rlvitals.views.folder_list import FolderList, ListLine
 
 AGAIN_SECONDS = 2.0
@@ -101,7 +102,7 @@ def _row(line: ListLine, columns: dict[str, int], *, is_selected: bool) -> Text:
         "name": line.name,
         "status": facts["status_note"] if facts["status_note"].endswith(" log") else facts["status"],
         "algorithm": facts["algorithm"] or "-",
-        "step": progress(facts),
+        "step": progress(facts["last_step"], facts["total_steps"]),
         "updated": moment_ago(facts["updated"]),
         "reason": facts["reason"],
     }
@@ -118,7 +119,7 @@ class ChoosingApp(FilteringApp[Path]):
 
     CSS = """
     #head { height: 2; padding: 0 1; }
-    Choices { width: 1fr; height: 1fr; padding: 0 1; }
+    RunList { width: 1fr; height: 1fr; padding: 0 1; }
     #filter { height: 1; border: none; padding: 0 1; display: none; }
     #foot { height: 1; padding: 0 1; }
     """

@@ -8,14 +8,15 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from rlvitals import catalog
+from rlvitals.catalog.slices import Round
 from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import RESERVED, SEVERITIES, Finding
@@ -25,19 +26,19 @@ from rlvitals.values import is_number
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, of_judge
 from rlvitals.views.discovery import is_joined, is_run
-from rlvitals.views.feeds import Feed, News, open_feed
-from rlvitals.views.judge import Judge, Trace
+from rlvitals.views.feeds import News
+from rlvitals.views.following import Following
+from rlvitals.views.judge import Trace
 from rlvitals.views.logs import open_any
 from rlvitals.views.series import Series as Points
-from rlvitals.views.sources import RowSource, new_monitor
+from rlvitals.views.sources import Known, RowSource
 from rlvitals.views.tree import slice_facts
-from rlvitals.views.vitals import mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
+from rlvitals.views.vitals import ETA_ROWS, mean_of, slices_of, standing_findings, status_of, time_left, title_of_mean
 
 BUSY_SECONDS = 0.05
 """How long rows are judged before a short pause for other threads: a long log must not freeze the screen."""
 MOST_METRICS = 5000
 """The maximum number of metric names. In a log with more, some names are not metrics."""
-PACE_ROWS = 50
 
 
 class Tile(NamedTuple):
@@ -52,57 +53,30 @@ class Tile(NamedTuple):
     why: str
 
 
-class Watched:
+class Watched(Following):
     """One run or log. `poll` may run in a separate thread; readers hold `lock`."""
 
-    def __init__(
-        self,
-        path: Path,
-        rules: Sequence[str] | None = None,
-        algorithm: str | None = None,
-        mapping: Mapping[str, str] | None = None,
-    ) -> None:
-        self._named, self._kept = path, path.absolute()
+    def __init__(self, path: Path, **known: Unpack[Known]) -> None:
         self.lock = threading.RLock()
-        self._rules = rules
-        self._algorithm = algorithm
-        self._mapping = mapping
-        self._feed: Feed = open_feed(self.path)
-        self._waiting: News | None = None
-        """The rows of a poll after which the source's own information could not be read. The next poll judges them."""
-        self._start_again(None)
+        self._waiting: tuple[News, str] | None = None
+        """What a poll returned after which the source's own information could not be read. The next poll judges it."""
         self.ending = ""
         """Why no more rows will come."""
         self.problem = ""
         """Why the last poll could not read the source."""
-        self.last_row_at = time.monotonic()
-        """When the last row came."""
-
-    @property
-    def path(self) -> Path:
-        """The path as given, or the absolute path if the working directory has changed."""
-        return self._named if self._named.absolute() == self._kept else self._kept
+        super().__init__(path, **known)
 
     @property
     def name(self) -> str:
         return self.path.name or str(self.path)
 
     @property
-    def judge(self) -> Judge:
-        return self._judge
-
-    @property
-    def rows(self) -> int:
-        """Training rows of the living line: the number that every list and page shows."""
-        return self._judge.training_rows if self._feed.rows is None else self._feed.rows
-
-    @property
     def algorithm(self) -> str | None:
-        return self._judge.monitor.case.algorithm
+        return self.judge.monitor.case.algorithm
 
     @property
     def framework(self) -> str | None:
-        return self._judge.monitor.case.framework
+        return self.judge.monitor.case.framework
 
     @property
     def reader(self) -> catalog.Reader:
@@ -117,26 +91,29 @@ class Watched:
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            both = self._feed.logged_names  # one of these in `_traces`: training logs the metric too
-            return self.reader.vital_signs([name for name in self._traces if name not in both])
+            rows = self.feed.reader
+            # One of `logged_names` in `_traces`: training logs the metric too.
+            names = [name for name in self._traces if name not in rows.logged_names and name not in rows.sampled]
+            # Training first: of two names of one concept, the first counts.
+            names.sort(key=lambda name: self._is_evaluated(name) or name in rows.evaluated)
+            return self.reader.vital_signs(names)
 
     @property
     def diagnosis(self) -> Diagnosis:
         with self.lock:
-            return of_judge(self._judge)
+            return of_judge(self.judge, self.feed.reader)
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings, the most severe first; within a severity, in the order in which they were raised."""
+        """The findings in the order in which they were raised."""
         with self.lock:
-            found = self._judge.history.findings
-        return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
+            return self.judge.history.findings
 
     @property
     def facts(self) -> list[dict[str, Any]]:
         """The findings as in reports, each with the row at which it was raised. The most severe come first."""
         with self.lock:
-            facts = [asdict(item.finding) | {"row": item.point} for item in self._judge.raised]
+            facts = [asdict(item.finding) | {"row": item.point} for item in self.judge.raised]
         return sorted(facts, key=lambda found: -SEVERITIES.index(found["severity"]))
 
     @property
@@ -156,7 +133,7 @@ class Watched:
     def tiles(self) -> list[Tile]:
         """The current state of the vital signs."""
         with self.lock:
-            standing = standing_findings(of_judge(self._judge))
+            standing = standing_findings(self.diagnosis)
             groups = self.reader.slices(list(self._traces))
             facts_of = slice_facts(groups, self.reader)
             return [self._tile(name, standing, slices_of(name, groups, facts_of)) for name in self.vital_names]
@@ -169,7 +146,7 @@ class Watched:
 
     def band(self, name: str, stage: catalog.Stage = "any") -> catalog.Limits | None:
         """The typical range of a metric."""
-        size = self._judge.monitor.case.number("model_parameters")
+        size = self.judge.monitor.case.number("model_parameters")
         band = self.reader.band(name, stage=stage, parameters=size, evaluated=self._is_evaluated(name))
         return band.limits if band else None
 
@@ -187,12 +164,8 @@ class Watched:
     def poll(self) -> bool:
         """Read and judge new rows. Returns whether anything changed. `problem` gives the reason if reading failed."""
         try:
-            ending = self._feed.ending  # read before the poll, so that the poll reads all rows up to the end
-            news = self._waiting = self._waiting or self._feed.poll()
-            if not self._judge.points and not news.rows:
-                self._feed = open_feed(self.path)  # the path may have become a run
-            is_new = news.before is not None or (bool(news.rows) and not self._judge.points)
-            source = self._feed.source() if is_new else None
+            news, ending = self._waiting = self._waiting or self.poll_feed()
+            source = self.source_for(news)
         except (RlvitalsError, OSError) as error:
             changed = self.problem != str(error)
             self.problem = str(error)
@@ -202,48 +175,58 @@ class Watched:
         self.problem, self.ending = "", ending
         self._take(news, source)
         if ending:
-            last = self._feed.flush()
-            self._take(last, None if last.before is None else self._feed.source())
-        if ending or self._feed.is_watched:  # the run's own clock reports missing rows
+            self.finish()
+        if ending or self.feed.is_watched:  # the run's own clock reports missing rows
             return changed
         with self.lock:
-            return bool(self._judge.tick(time.time())) or changed
+            return bool(self.judge.tick(time.time())) or changed
+
+    def finish(self) -> None:
+        """Judge the rows that were held back. No poll follows."""
+        last = self.feed.flush()
+        self._take(last, self.source_for(last))
 
     def _take(self, news: News, source: RowSource | None) -> None:
         if source is not None:  # the first rows, or earlier rows are no longer valid: judging restarts
             with self.lock:
-                self._start_again(source)
+                self.start_again(source)
         rows = [*(news.before or ()), *news.rows]
         if rows:
             self.last_row_at = time.monotonic()
         since = time.monotonic()
         for row in rows:
             with self.lock:
-                self._judge.take(row)
+                self.judge.take(row)
                 self._keep(row)
             if time.monotonic() - since > BUSY_SECONDS:
                 time.sleep(0.002)  # without a pause other threads hardly get the lock
                 since = time.monotonic()
         with self.lock:
             for event in news.events:
-                self._judge.take_recorded(event)
+                self.judge.take_recorded(event)
 
-    def _start_again(self, source: RowSource | None) -> None:
-        self._judge = Judge(new_monitor(source, self._rules, self._algorithm, mapping=self._mapping))
+    def start_again(self, source: RowSource | None) -> None:
+        super().start_again(source)
         self.total_steps = source.total_steps if source else None
         self._traces: dict[str, Trace] = {}
         self.latest: dict[str, float] = {}
         """The newest value of every metric."""
         self.left_out = 0
         """The number of dropped values: their names are beyond MOST_METRICS."""
-        self._stamps: deque[tuple[int, float]] = deque(maxlen=PACE_ROWS)
+        self._stamps: deque[tuple[int, float]] = deque(maxlen=ETA_ROWS)
         self._evaluated_only: set[str] = set()
+        self._stems: dict[str, str | None] = {}
+        """For each name that is a slice, what it has in common with the others of its series; None for other names."""
+        self._rounds: dict[str, Round] = {}
+        self._means: dict[str, float] = {}
+        """By stem: the mean of the slices, as the doctor reads it."""
 
     def _keep(self, row: dict[str, Any]) -> None:
-        step = self._judge.last_step or 0
+        step = self.judge.last_step or 0
         stamp = row.get("timestamp")
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
+        touched: dict[str, Round] = {}
         for taken, value in row.items():
             if taken in RESERVED or not is_number(value):
                 continue
@@ -258,12 +241,25 @@ class Watched:
                 number = float(value)
             except OverflowError:
                 number = math.inf
-            trace.add(self._judge.points, step, number)
+            trace.add(self.judge.points, step, number)
             self.latest[name] = number
+            if math.isfinite(number) and (stem := self._stem(name)) is not None:
+                rounds = self._rounds.setdefault(stem, Round())
+                rounds.take(name, number)
+                touched[stem] = rounds
+        for stem, rounds in touched.items():
+            if (mean := rounds.mean()) is not None:
+                self._means[stem] = mean
+
+    def _stem(self, name: str) -> str | None:
+        if name not in self._stems:
+            cut = self.reader.cut(name)
+            self._stems[name] = None if cut is None else cut.stem
+        return self._stems[name]
 
     def _shown_name(self, name: str) -> str:
         """The logged name of a metric; for a held-out metric that training logs too, its held-out name."""
-        logged = self._feed.logged_names.get(name)
+        logged = self.feed.reader.logged_names.get(name)
         if logged is not None and (logged in self._evaluated_only or logged not in self._traces):
             self._evaluated_only.add(logged)
             return logged
@@ -278,7 +274,7 @@ class Watched:
 
     def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]
-        band = self.band(name, catalog.stage_at(self._judge.last_step, self.total_steps))
+        band = self.band(name, catalog.stage_at(self.feed.reader.last_step, self.total_steps))
         meaning = self.reader.meaning(name, evaluated=self._is_evaluated(name))
         direction = meaning.metric.direction if meaning else "none"
         status = status_of(name, standing, members, evaluated=self._is_evaluated(name))
@@ -286,9 +282,8 @@ class Watched:
             return Tile(name, self.title(name), self.latest[name], change(*_middle(trace), direction), band, *status)
         # The overall metric is not logged, so the tile of this slice shows the mean of all slices.
         mean = mean_of({one: _middle(self._traces[one]) for one in members})
-        last = [value for one in members if math.isfinite(value := self.latest[one])]
         title = title_of_mean(self.title(name), len(members))
-        value = sum(last) / len(last) if last else math.nan
+        value = self._means.get(self._stem(name) or "", math.nan)
         return Tile(name, title, value, change(*mean, direction), band, *status)
 
 

@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 def lines(view: StoredRun, names: Sequence[str], window: Window, findings: Sequence[Finding] = ()) -> Lines:
     """The response of `/api/series`. Raises UnknownMetric, and ConfigError for an axis the run does not have."""
-    place = Axis(view, window.x)
+    place = AxisPlaces(view, window.x)
     drawn: list[DrawnLine] = []
     bands: dict[str, Bounds] = {}
     for asked in names:
@@ -51,7 +51,7 @@ def lines(view: StoredRun, names: Sequence[str], window: Window, findings: Seque
     }
 
 
-class Axis:
+class AxisPlaces:
     """Places steps on an x-axis. Rows without an axis value, such as evaluations, are interpolated between rows with
     one.
     """
@@ -85,36 +85,35 @@ def _axis_name(view: StoredRun, x: str) -> str:
     raise ConfigError(f"this run has no {x} axis: no row carries a metric that means {AXIS_CONCEPTS[x]!r}")
 
 
-def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> Curve:
+def curve(view: StoredRun, name: str, stream: Stream, window: Window, place: AxisPlaces) -> Curve:
     """One metric of one stream, downsampled."""
     steps, values = view.series(name, stream=stream)
     x = place(steps)
-    seen = _within(x, window)
+    seen = _seen(x, window)
     return thin(x[seen], values[seen], steps[seen], window.points)
 
 
-def _line(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> DrawnLine:
+def _line(view: StoredRun, name: str, stream: Stream, window: Window, place: AxisPlaces) -> DrawnLine:
     line = curve(view, name, stream, window, place)
     return {"name": name, "stream": stream, **line, "ghosts": _ghosts(view, name, stream, window, place)}
 
 
-def _ghosts(view: StoredRun, name: str, stream: Stream, window: Window, place: Axis) -> list[Ghost]:
+def _ghosts(view: StoredRun, name: str, stream: Stream, window: Window, place: AxisPlaces) -> list[Ghost]:
     """The values of all abandoned attempts as one line."""
     if len(view.attempts) < 2:
         return []
     steps, values = view.series(name, stream=stream, ghosts=True)
     x = place(steps)
-    seen = _within(x, window)
+    seen = _seen(x, window)
     line = thin(x[seen], values[seen], steps[seen], GHOST_POINTS)
     return [{"x": line["x"], "y": line["y"]}] if line["shown"] else []
 
 
-def _within(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:
-    if window.start is None and window.end is None:
-        return slice(None)
-    seen = np.ones(len(x), dtype=bool)
-    if window.start is not None:
-        seen &= x >= window.start
-    if window.end is not None:
-        seen &= x <= window.end
-    return seen
+def _seen(x: NDArray[Any], window: Window) -> NDArray[np.bool_] | slice:
+    is_whole = window.start is None and window.end is None  # a slice copies nothing
+    return slice(None) if is_whole else within(x, window.start, window.end)
+
+
+def within(x: NDArray[Any], start: float | None, end: float | None) -> NDArray[np.bool_]:
+    """Which places lie between two bounds. A bound of None is open."""
+    return (x >= (-np.inf if start is None else start)) & (x <= (np.inf if end is None else end))

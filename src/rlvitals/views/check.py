@@ -11,13 +11,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from rlvitals.contract import Hindsight
 from rlvitals.documentation import more_about
 from rlvitals.errors import RunUnreadable
 from rlvitals.health.case import Case
-from rlvitals.health.history import VERDICTS, History, worst
+from rlvitals.health.history import VERDICTS, History, is_standing, worst
 from rlvitals.health.naming import Taken, check_names
 from rlvitals.records import SEVERITIES, Finding, Verdict
 from rlvitals.views.diagnosis import of_judge
@@ -28,7 +28,7 @@ from rlvitals.views.logs import LogView
 from rlvitals.views.missing_metrics import Unjudged, unjudged
 from rlvitals.views.places import open_all, open_source, places_in
 from rlvitals.views.run import RunView
-from rlvitals.views.sources import RUN, RowSource, Rules, judge_source, new_monitor
+from rlvitals.views.sources import RUN, Known, RowSource, Rules, judge_source, new_monitor
 
 T = TypeVar("T")
 
@@ -47,21 +47,21 @@ class Report:
     verdict: Verdict
     reason: str
     """The verdict in one sentence."""
-    points: int
+    points: int = 0
     """Rows that were judged. Rows of one step are joined; evaluations and superseded rows are included."""
-    rows: int
+    rows: int = 0
     """Training rows of the living line: the number that every list and page shows."""
-    first_step: int | None
-    last_step: int | None
-    algorithm: str | None
-    framework: str | None
-    findings: list[Finding]
+    first_step: int | None = None
+    last_step: int | None = None
+    algorithm: str | None = None
+    framework: str | None = None
+    findings: list[Finding] = field(default_factory=list)
     """Warnings and critical findings: the most severe first, then in the order they were raised."""
-    said_at: list[int]
+    said_at: list[int] = field(default_factory=list)
     """The row at which each of them was raised, counted from 1, because steps may restart within a log."""
-    normal: list[Finding]
+    normal: list[Finding] = field(default_factory=list)
     """Findings that are no reason to worry."""
-    cannot_judge: list[Unjudged]
+    cannot_judge: list[Unjudged] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     names: list[Taken] = field(default_factory=list)
     """For each signal the logged name it was read from, the concept, and how certain that is."""
@@ -75,7 +75,7 @@ class Report:
     @property
     def ongoing(self) -> frozenset[str]:
         """The alarms that have not recovered: rules, and rules about one slice."""
-        return frozenset(finding.alarm for finding in self.findings if finding.recovered_step is None)
+        return frozenset(finding.alarm for finding in self.findings if is_standing(finding))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with stable keys."""
@@ -177,13 +177,14 @@ def check(
         print(report.verdict, report.findings[0].rule)  # act dead_gradient
         ```
     """
+    known = Known(rules=rules, algorithm=algorithm, framework=framework, config=config, mapping=mapping)
     places = places_in(path)
     if places is None:
-        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
+        return check_source(open_source(path), **known)
     reports, skipped = [], {}
     neighbours = Neighbours.below(Path(path).absolute())
     logged: set[str] = set()
-    new_monitor(None, rules, algorithm, framework, config, mapping=mapping)  # a wrong rule raises once, and first
+    new_monitor(None, **known)  # a wrong rule raises once, and first
     for opened in open_all(places):
         if not isinstance(opened, RowSource):
             place, reason = opened
@@ -193,49 +194,26 @@ def check(
                 skipped[str(place)] = str(reason)
             continue
         try:
-            judge = judge_source(opened, new_monitor(opened, rules, algorithm, framework, config, mapping=mapping))
+            judge = judge_source(opened, new_monitor(opened, **known))
             logged.update(judge.monitor.case.names)
             reports.append(report_on(judge, opened, neighbours))
         except (RunUnreadable, OSError) as error:  # raised while its rows were read
             reports.append(_unreadable(opened.path, error))
     if not reports:  # none of the files is a log; there may be one in a subfolder
-        return check_source(open_source(path), rules, algorithm, framework, config, mapping=mapping)
+        return check_source(open_source(path), **known)
     check_names(mapping or {}, logged)
     return FolderReport(str(path), reports, skipped)
 
 
 def _unreadable(place: Path, error: Exception) -> Report:
     """The report on an unreadable run in a folder, so that a gate does not count it as healthy."""
-    return Report(
-        source=str(place),
-        format=RUN,
-        verdict="cannot judge",
-        reason=str(error),
-        points=0,
-        rows=0,
-        first_step=None,
-        last_step=None,
-        algorithm=None,
-        framework=None,
-        findings=[],
-        said_at=[],
-        normal=[],
-        cannot_judge=[],
-    )
+    return Report(source=str(place), format=RUN, verdict="cannot judge", reason=str(error))
 
 
-def check_source(
-    source: RowSource,
-    rules: Rules = None,
-    algorithm: str | None = None,
-    framework: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    *,
-    mapping: Mapping[str, str] | None = None,
-) -> Report:
+def check_source(source: RowSource, **known: Unpack[Known]) -> Report:
     """Judge a source that is already open. Raises ConfigError for a mapped name that is not in it."""
-    judge = judge_source(source, new_monitor(source, rules, algorithm, framework, config, mapping=mapping))
-    check_names(mapping or {}, judge.monitor.case.names)
+    judge = judge_source(source, new_monitor(source, **known))
+    check_names(known.get("mapping") or {}, judge.monitor.case.names)
     return report_on(judge, source)
 
 
@@ -244,7 +222,9 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
     in the same folder.
     """
     monitor = judge.monitor
-    diagnosis = of_judge(judge)
+    view = _view(source)
+    counted = view or source.counted or judge
+    diagnosis = of_judge(judge, counted)
     kept, notes = _without_repetition(judge.raised)
     grave = sorted(
         (raised for raised in kept if raised.finding.severity != "info"),
@@ -275,16 +255,15 @@ def report_on(judge: Judge, source: RowSource, neighbours: Neighbours | None = N
         )
     metrics = dict.fromkeys(name for finding in findings for name in finding.metrics)
     traces = {name: trace for name in metrics if (trace := judge.trace(name)) is not None}
-    view = _view(source)
     return Report(
         source=str(source.path),
         format=source.format,
         verdict=diagnosis.verdict,
         reason=diagnosis.reason,
         points=judge.points,
-        rows=_rows(judge, source, view),
-        first_step=judge.first_step,
-        last_step=judge.last_step,
+        rows=counted.rows,
+        first_step=counted.first_step,
+        last_step=counted.last_step,
         algorithm=monitor.case.algorithm,
         framework=monitor.case.framework,
         findings=findings,
@@ -304,12 +283,6 @@ def _view(source: RowSource) -> RunView | None:
     if isinstance(source.view, RunView):
         return source.view
     return None if source.log is None else LogView(source.log, source.path)
-
-
-def _rows(judge: Judge, source: RowSource, view: RunView | None) -> int:
-    if source.logged is not None:
-        return source.logged
-    return judge.training_rows if view is None else view.rows
 
 
 def _parts(case: Case) -> dict[str, float | None]:

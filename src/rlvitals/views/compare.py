@@ -20,7 +20,7 @@ from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.views.divergence import bands_part, parting_step
 from rlvitals.views.run import RunView
 from rlvitals.views.series import Best
-from rlvitals.views.settings import families, is_bookkeeping, plain_settings
+from rlvitals.views.settings import families, is_bookkeeping, plain_settings, varying
 
 TOLERANCE = 1e-6
 """Relative difference above which two values count as different."""
@@ -121,9 +121,8 @@ def _is_repeated(key: str, found: Mapping[str, Sequence[Any]]) -> bool:
 def config_differences(views: Sequence[RunView]) -> dict[str, list[Any]]:
     """Settings that are not the same in all runs: dotted key -> one value per run (None if it has none)."""
     flat = [flatten(view.config) for view in views]
-    keys = sorted(set().union(*flat))
-    found = {key: [settings.get(key) for settings in flat] for key in keys if key not in ("rlvitals.name", "exp_name")}
-    return {key: values for key, values in found.items() if any(value != values[0] for value in values[1:])}
+    keys = [key for key in varying(flat) if key not in ("rlvitals.name", "exp_name")]
+    return {key: [settings.get(key) for settings in flat] for key in keys}
 
 
 def partner_of(base: RunView, name: str, other: RunView, asked: str, must_exist: bool) -> str | None:

@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from rlvitals.contract import AskedFacts, CitedFacts, Findings, TakenFacts, TracedLine, finding_facts
 from rlvitals.documentation import rule_address
-from rlvitals.health.history import History, verdict_of, was_watched
+from rlvitals.health.history import NOT_MONITORED, History, reads_metrics, verdict_of, was_watched
 from rlvitals.records import Finding, Verdict
 from rlvitals.render.evidence import evidence
 from rlvitals.store.rollout_forms import plain
 from rlvitals.views.chart_lines import Window, lines
-from rlvitals.views.judge import Judge
+from rlvitals.views.judge import Judge, RowCount
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record
 from rlvitals.views.sources import judge_source, new_monitor, source_of
@@ -41,8 +41,6 @@ NAMING_ROWS = 100
 
 MOST_LISTED = 500
 """Findings that are listed, the newest ones, because an alarm may return any number of times."""
-
-NOT_MONITORED = "not monitored during training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,9 @@ def diagnose(view: StoredRun, pause: Callable[[], None] | None = None) -> Diagno
         size = f"{view.rows:,} rows of {len(view.metrics):,} metrics"
         return Diagnosis("cannot judge", f"{NOT_MONITORED}, and {size} take long: run 'rlvitals check'", [])
     source = source_of(view)
-    return of_judge(judge_source(source if pause is None else replace(source, rows=_paused(source.rows, pause))))
+    if pause is not None:
+        source = replace(source, rows=_paused(source.rows, pause))
+    return of_judge(judge_source(source), view)
 
 
 def _paused(rows: Iterable[dict[str, Any]], pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
@@ -93,17 +93,16 @@ def is_on_record(view: StoredRun) -> bool:
 
 def recorded(view: StoredRun) -> Diagnosis:
     """The diagnosis from the recorded events."""
-    findings = History(events_on_record(view)).findings
-    return Diagnosis(*verdict_of(findings, view.rows, view.last_step), findings)
+    events = events_on_record(view)
+    findings, is_read = History(events).findings, reads_metrics(events, view.living_attempts)
+    return Diagnosis(*verdict_of(findings, view.rows, view.last_step, reads_metrics=is_read), findings)
 
 
-def of_judge(judge: Judge) -> Diagnosis:
-    """The diagnosis after the rows that a judge has read so far."""
+def of_judge(judge: Judge, counted: RowCount) -> Diagnosis:
+    """The diagnosis after the rows that a judge has read so far. `counted` are these rows as they were logged."""
     findings = judge.history.findings
-    verdict, reason = verdict_of(findings, judge.training_rows, judge.last_step)
-    if verdict == "healthy" and not judge.monitor.case.signals:
-        verdict, reason = "cannot judge", "none of its metrics is one that a rule reads"
-    return Diagnosis(verdict, reason, findings)
+    is_read = bool(judge.monitor.case.signals)
+    return Diagnosis(*verdict_of(findings, counted.rows, counted.last_step, reads_metrics=is_read), findings)
 
 
 def findings_answer(view: StoredRun, diagnosis: Diagnosis, *, has_rollouts: bool = False) -> Findings:

@@ -25,6 +25,9 @@ PARTS = {"prime_rl": ("orchestrator", "trainer")}
 of the first one are used.
 """
 
+MOST_ENTRIES = 50_000
+"""Maximum number of files and folders of a folder log that are checked for links."""
+
 LONGEST_COMPARED, MOST_COMPARED = 200, 2_000
 """Maximum length of a name, and maximum number of names, in the search for a similar name."""
 
@@ -46,28 +49,29 @@ def find_runs(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
         print([path.name for path in rlvitals.find_runs("out")])  # ['a', 'b']
         ```
     """
-    root = Path(folder)
-    if not os.path.isdir(root):
-        raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
-    yield from _search(root, depth)
+    yield from _search(_directory(folder), depth)
 
 
-def find_trainings(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
+def find_trainings(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """As `find_runs`, but if the processes of a training record a run each, the folder of these runs is returned
     instead.
     """
+    yield from _search(_directory(folder), joined=True)
+
+
+def find_places(folder: Path) -> Iterator[Path]:
+    """As `find_trainings`, with the dumps of rollouts. A dump may contain runs."""
+    yield from _search(folder, dumps=True, joined=True)
+
+
+def _directory(folder: str | os.PathLike[str]) -> Path:
     root = Path(folder)
     if not os.path.isdir(root):
         raise RunNotFound(f"{root} is not a directory.{near_directory(root)}")
-    yield from _search(root, depth, joined=True)
+    return root
 
 
-def find_places(folder: str | os.PathLike[str], depth: int = 6) -> Iterator[Path]:
-    """As `find_trainings`, with the dumps of rollouts. A dump may contain runs."""
-    yield from _search(Path(folder), depth, dumps=True, joined=True)
-
-
-def _search(folder: Path, depth: int, *, dumps: bool = False, joined: bool = False) -> Iterator[Path]:
+def _search(folder: Path, depth: int = 6, *, dumps: bool = False, joined: bool = False) -> Iterator[Path]:
     if RunDir(folder).holds_run or (joined and is_joined(folder)):
         yield folder
         return
@@ -159,6 +163,25 @@ def leads_outside(run: Path, root: Path, *, deep: bool = True) -> bool:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
+    return False
+
+
+def links_outside(place: Path, root: Path) -> bool:
+    """Whether a file or folder, or anything in the folder, is a symbolic link to a target outside `root`. Also true if
+    it has too many entries to check.
+    """
+    inside = os.path.realpath(root)
+    if not Path(os.path.realpath(place)).is_relative_to(inside):
+        return True
+    looked = 0
+    for folder, folders, files in os.walk(place):
+        looked += len(folders) + len(files)
+        if looked > MOST_ENTRIES:
+            return True
+        for name in (*folders, *files):
+            entry = os.path.join(folder, name)
+            if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(inside):
+                return True
     return False
 
 

@@ -4,9 +4,7 @@ lists the old files of a dump for `prune`.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -20,19 +18,15 @@ from rlvitals.importers.dumps.registry import dump_files, form_of, splits_in
 from rlvitals.importers.folders import files_in, telling
 from rlvitals.importers.registry import importers
 from rlvitals.store.pruning import old_steps
-from rlvitals.views.logs import LogView
+from rlvitals.views.discovery import links_outside
+from rlvitals.views.headlines import line_of
+from rlvitals.views.logs import LogView, status_since
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView
-from rlvitals.views.run_tail import Added
-
-BEING_WRITTEN = 300.0
-"""Seconds after its last change in which a dump counts as being written, because dumps have no end marker."""
+from rlvitals.views.run_tail import Added, ChangeTail
 
 REWARD = "reward"
 """The only metric of a dump without a log: the mean reward of each step."""
-
-MOST_FILES = 5_000
-"""Maximum files of a log that are checked for links. A log with more is not used."""
 
 _LOGS = ("monitors/file/metrics.jsonl", "metrics.jsonl", "tensorboard", "wandb")
 """Where frameworks log their metrics, relative to the folder of a dump."""
@@ -47,9 +41,8 @@ class DumpView(LogView):
         super().__init__(log or _log_of(place, self._rollouts), place)
         changed = self._rollouts.changed
         name = f"{self.info.name} (validation)" if split == "validation" else self.info.name
-        is_running = time.time() - changed < BEING_WRITTEN
         updated = max(changed, self.info.updated if log else 0.0)
-        self.info = replace(self.info, name=name, status="running" if is_running else "finished", updated=updated)
+        self.info = replace(self.info, name=name, status=status_since(changed), updated=updated)
 
     @cached_property
     def rollout_log(self) -> DumpedRollouts:
@@ -75,23 +68,12 @@ def _log_beside(place: Path) -> ForeignLog | None:
     dumped = {file.path for file in dump_files(place)}
     named = [file for file in files_in(place, importers()) if telling(file.name) > 0]
     for candidate in dict.fromkeys([*(place / name for name in _LOGS), *named]):
-        if candidate not in dumped and os.path.exists(candidate) and _stays_in(candidate, place):
+        if candidate not in dumped and os.path.exists(candidate) and not links_outside(candidate, place):
             try:
                 return read_log(candidate)
             except NotALog:
                 continue
     return None
-
-
-def _stays_in(candidate: Path, place: Path) -> bool:
-    """Whether no link of a log leads out of the folder."""
-    here = os.path.realpath(place)
-    files = [str(candidate)]
-    for folder, folders, names in os.walk(candidate):
-        files += [os.path.join(folder, name) for name in (*folders, *names)]
-        if len(files) > MOST_FILES:
-            return False
-    return all(Path(os.path.realpath(file)).is_relative_to(here) for file in files)
 
 
 def splits_of(folder: Path) -> list[Split]:
@@ -115,22 +97,15 @@ def old_dump_files(place: Path, keep_last: Mapping[Split, int], keep_every: int 
 
 def dump_line(view: RunView) -> Headline:
     """A dump as one line of a list."""
-    rows, info = view.rows, view.info
-    return {
-        "name": info.name, "status": view.status, "status_note": "", "verdict": "cannot judge",
-        "reason": "a dump of rollouts; open it to check its rewards", "algorithm": view.algorithm,
-        "framework": view.framework, "started": None, "updated": info.updated, "last_step": view.last_step,
-        "total_steps": info.total_steps, "rows": rows, "metrics": len(view.metrics),
-        "host": None, "seconds": None,
-    }  # fmt: skip
+    return line_of(view, "cannot judge", "a dump of rollouts; open it to check its rewards")
 
 
-class DumpTail:
-    """Detects changes of a dump. `place` is the state of its files at the last look, from which to continue later."""
+class DumpTail(ChangeTail):
+    """Detects changes of a dump."""
 
     def __init__(self, path: Path, split: Split, place: str = "") -> None:
         self._rollouts = DumpedRollouts(path, split)
-        self.place = place or self._now()
+        super().__init__(place)
 
     def look(self) -> Added:
         """Always empty: `look_at_dumps` reports changes."""
@@ -138,12 +113,10 @@ class DumpTail:
 
     def look_at_dumps(self) -> bool:
         """Whether it has changed since the last look."""
-        before, self.place = self.place, self._now()
-        return self.place != before
+        return self._has_changed()
 
-    def _now(self) -> str:
-        return hashlib.sha256(repr(self._rollouts.state).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    def _state(self) -> object:
+        return self._rollouts.state
 
     def status(self) -> NewStatus:
-        is_running = time.time() - self._rollouts.changed < BEING_WRITTEN
-        return {"status": "running" if is_running else "finished", "status_note": "", "ended": None}
+        return {"status": status_since(self._rollouts.changed), "status_note": "", "ended": None}

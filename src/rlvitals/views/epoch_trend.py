@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlvitals.health.course import SIGMA_OF_MEDIAN, scatter
 from rlvitals.render.numbers import number
 
-Trend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
+EpochTrend = Literal["improving", "converged", "inconsistent", "worsening", "flat", "cannot judge"]
 
 SURE = 2.0
 """Standard errors that a difference must exceed to be more than noise."""
@@ -42,7 +42,7 @@ it, the run has learned nothing.
 class TrendVerdict(NamedTuple):
     """The verdict and one sentence with the reason."""
 
-    verdict: Trend
+    verdict: EpochTrend
     why: str
 
 

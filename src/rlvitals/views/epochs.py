@@ -17,7 +17,7 @@ from rlvitals.config import by_last_name
 from rlvitals.contract import EpochFacts, EpochsFacts
 from rlvitals.store.chunks import FieldArray
 from rlvitals.views.epoch_rows import REWARD, EpochRows, Sums, Weight
-from rlvitals.views.epoch_trend import Trend, TrendVerdict, judge
+from rlvitals.views.epoch_trend import EpochTrend, TrendVerdict, judge
 from rlvitals.views.query import StoredRun
 
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
@@ -57,7 +57,7 @@ class Epochs(Sequence[Epoch]):
     """The weighting of each metric's average."""
     variance: str | None
     """What `Epoch/RewardVariance` was computed from."""
-    verdict: Trend
+    verdict: EpochTrend
     why: str
 
     @property

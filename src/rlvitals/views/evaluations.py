@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rlvitals import catalog
 from rlvitals.contract import SliceFacts, StepAccuracy
 from rlvitals.errors import ConfigError, RunNotFound, UnknownMetric
 from rlvitals.records import Row
-from rlvitals.splits import held_out_name, is_of_whole_training
+from rlvitals.splits import held_out_name, is_held_out, is_of_whole_training
 from rlvitals.store.evaluations import read_evaluations
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
@@ -93,24 +93,24 @@ def evaluated_slices(view: StoredRun, evaluations: Sequence[Mapping[str, Any]]) 
 
 
 def trend_of_log(view: RunView) -> RunEvaluations:
-    """The evaluations in the rows of a log that rlvitals did not record."""
+    """The evaluations in the rows of a log that rlvitals did not record: in rows of their own, and held-out names in
+    training rows.
+    """
     found = _joined(view, {})
+    held_out = set(filter(is_held_out, view.metrics))
+    for row in view.iterate() if held_out else ():
+        if scores := {name: row.numbers[name] for name in row.numbers if name in held_out}:
+            found[row.step] = _from_row(replace(row, numbers=scores)) | found.get(row.step, {})
     return _trend(view.name, view.path, [found[step] for step in sorted(found)], [])
 
 
 def metric_for(runs: Sequence[RunEvaluations], asked: str | None) -> str:
     """The metric by which several runs are compared: the requested one, accuracy, or the first that they have."""
-    names = dict.fromkeys(
-        name
-        for run in runs
-        for stats in run.evaluations
-        for name, value in stats.items()
-        if isinstance(value, int | float) and name != "step"
-    )
+    names = _with_numbers(stats for run in runs for stats in run.evaluations)
     if asked is None:
         return "accuracy" if "accuracy" in names else next(iter(names), "accuracy")
     if asked not in names:
-        raise UnknownMetric(asked, list(names)[:8])
+        raise UnknownMetric(asked, names[:8])
     return asked
 
 
@@ -181,11 +181,12 @@ def scores_first(names: Iterable[str]) -> list[str]:
 
 def numbers_of(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of all numbers in some evaluations, the scores first."""
-    return scores_first(
-        dict.fromkeys(
-            name for stats in evaluations for name, value in stats.items() if is_number(value) and name != "step"
-        )
-    )
+    return scores_first(_with_numbers(evaluations))
+
+
+def _with_numbers(evaluations: Iterable[Mapping[str, Any]]) -> list[str]:
+    numbers = (name for stats in evaluations for name, value in stats.items() if is_number(value) and name != "step")
+    return list(dict.fromkeys(numbers))
 
 
 def _trend(name: str, root: Path, listed: list[dict[str, Any]], problems: list[str]) -> RunEvaluations:

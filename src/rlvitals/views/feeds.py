@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from rlvitals.config import by_last_name, planned_steps
 from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import GONE
-from rlvitals.health.rows import RowReader, rows_of_log, rows_of_run
+from rlvitals.health.rows import RowReader, is_set_back, rows_of_log, rows_of_run
 from rlvitals.importers import Growth, LogTail
 from rlvitals.records import Fields, HealthEvent, Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import event_of
-from rlvitals.store.layout import Forwarded, RunDir, as_named
+from rlvitals.store.layout import STREAMS, Forwarded, RunDir, as_named
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.discovery import is_dump, is_joined, is_run, parts_of
@@ -32,13 +32,12 @@ from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
 
-STREAMS: tuple[Forwarded, ...] = ("train", "eval")
 LOGS: tuple[Forwarded, ...] = (*STREAMS, "system")
 
 PAUSE = 10
 """A training of several processes is read again after this many times the duration of the last read."""
 
-Rows = dict[Forwarded, list[Row]]
+RowsByLog = dict[Forwarded, list[Row]]
 """Rows by log."""
 
 
@@ -55,73 +54,71 @@ class News:
     """Events of the run's own clock and epochs."""
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """A source of rows that is still growing."""
 
-    rows: int | None
-    """Training rows of the living line so far; None for a log, whose judge counts them."""
-    is_watched: bool
+    reader: RowReader
+    """Reads its rows, and counts those of the living line so far."""
+    is_watched = False
     """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
 
-    @property
-    def logged_names(self) -> Mapping[str, str]:
-        """For each metric that only its log marks as held out: the name under which it was logged."""
-        ...
+    @abstractmethod
+    def poll(self) -> News:
+        """What has come since the last poll."""
 
-    def poll(self) -> News: ...
-
+    @abstractmethod
     def flush(self) -> News:
         """The rows that were held back at the end: a row whose step may continue, and an incomplete last line."""
-        ...
 
+    @abstractmethod
     def source(self) -> RowSource:
         """What is known of the source so far. Its rows come with the polls."""
-        ...
 
     @property
     def ending(self) -> str:
-        """Why no more rows will come; empty if more may come."""
-        ...
+        """Why no more rows will come; empty if more may come, as for a log, which has no end marker."""
+        return ""
 
 
-def open_feed(path: Path) -> Feed:
+def open_feed(path: Path, before: Feed | None = None) -> Feed:
     """Open a run's directory, a training whose processes record a run each, a dump of rollouts or a foreign log. The
-    path need not exist yet.
+    path need not exist yet. `before` is returned if it is already of the right kind: while it has no rows, a path may
+    still become a run.
     """
+    kind = _feed_for(path)
+    return before if isinstance(before, kind) else kind(path)
+
+
+def _feed_for(path: Path) -> type[RunFeed | JoinedFeed | DumpFeed | LogFeed]:
     if is_run(path):
-        return RunFeed(path)
+        return RunFeed
     if is_joined(path):
-        return JoinedFeed(path)
-    return DumpFeed(path) if path.is_dir() and is_dump(path) else LogFeed(path)
+        return JoinedFeed
+    return DumpFeed if path.is_dir() and is_dump(path) else LogFeed
 
 
-class LogFeed:
-    """A foreign log. It never ends, because logs have no end marker."""
-
-    ending = ""
-    rows: int | None = None
-    is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
+class LogFeed(Feed):
+    """A foreign log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tail = LogTail(path)
-        self._reader = RowReader()
+        self.reader = RowReader()
 
     def poll(self) -> News:
         return self._news(self._tail.poll())
 
     def flush(self) -> News:
         news = self._news(self._tail.finish())
-        news.rows += self._reader.flush()
+        news.rows += self.reader.flush()
         return news
 
     def _news(self, growth: Growth) -> News:
         before = None
         if growth.before is not None:
-            self._reader = RowReader()
-            before = list(rows_of_log(growth.before, self._reader))
-        return News(list(rows_of_log(growth.rows, self._reader)), before)
+            self.reader = RowReader()
+            before = list(rows_of_log(growth.before, self.reader))
+        return News(list(rows_of_log(growth.rows, self.reader)), before)
 
     def source(self) -> RowSource:
         config = self._tail.config
@@ -132,34 +129,40 @@ class LogFeed:
             total_steps=planned_steps(config),
             config=by_last_name(config),
             notes=list(self._tail.notes),
+            counted=self.reader,
         )
 
 
-class DumpFeed:
-    """A dump of rollouts without a log: the mean reward of each step. It never ends, as a log does not."""
-
-    ending = ""
-    rows: int | None = None
-    is_watched = False
-    logged_names: ClassVar[dict[str, str]] = {}
+class WholeFeed(Feed):
+    """A source that is read as a whole each time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.reader = RowReader()
+        self._known: list[Fields] = []
         self._state: object = None
-        self._rows: list[Fields] = []
+
+    def flush(self) -> News:
+        return News(self.reader.flush())
+
+    def _new_rows(self, logged: Sequence[Fields]) -> News:
+        """The rows added since the last call, or all of them if an earlier one has changed."""
+        known, self._known = self._known, list(logged)
+        if logged[: len(known)] == known:
+            return News(list(rows_of_log(logged[len(known) :], self.reader)))
+        self.reader = RowReader()
+        return News(before=list(rows_of_log(logged, self.reader)))
+
+
+class DumpFeed(WholeFeed):
+    """A dump of rollouts without a log: the mean reward of each step."""
 
     def poll(self) -> News:
         rollouts = DumpedRollouts(self._path, self._split)
         if rollouts.state == self._state:
             return News()
         self._state = rollouts.state
-        known, self._rows = self._rows, list(rows_of_log(reward_rows(rollouts)))
-        if self._rows[: len(known)] == known:
-            return News(self._rows[len(known) :])
-        return News(before=self._rows)  # a known step has got more rollouts
-
-    def flush(self) -> News:
-        return News()
+        return self._new_rows(reward_rows(rollouts))
 
     def source(self) -> RowSource:
         return source_of_log(DumpView(self._path, self._split).log)
@@ -170,20 +173,16 @@ class DumpFeed:
         return splits_of(self._path)[0]
 
 
-class JoinedFeed:
+class JoinedFeed(WholeFeed):
     """A training whose processes record a run each. A step's row is returned after every running process has logged
     this step or a later one.
     """
 
-    rows: int | None = None
     is_watched = True
     """The run of each process has a separate clock. Its findings come with the events."""
-    logged_names: ClassVar[dict[str, str]] = {}
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._state: object = None
-        self._rows: list[Fields] = []
+        super().__init__(path)
         self._events = 0
         self._again = 0.0
 
@@ -202,15 +201,17 @@ class JoinedFeed:
     def flush(self) -> News:
         """Includes the steps that only one process has logged."""
         view = JoinedView(self._path)
-        return self._news(view, view.log.rows)
+        news = self._news(view, view.log.rows)
+        news.rows += self.reader.flush()
+        return news
 
     def _news(self, view: JoinedView, logged: list[Fields]) -> News:
         source = source_of(view)
         events = [event for event in source.recorded if event.seen_in != "rows"]
-        known, self._rows = self._rows, list(rows_of_log(logged))
-        is_same = self._rows[: len(known)] == known
-        new, self._events = events[self._events if is_same else 0 :], len(events)
-        return News(self._rows[len(known) :], events=new) if is_same else News(before=self._rows, events=new)
+        news = self._new_rows(logged)
+        news.events = events[self._events if news.before is None else 0 :]
+        self._events = len(events)
+        return news
 
     def source(self) -> RowSource:
         return source_of(JoinedView(self._path))
@@ -233,7 +234,7 @@ def _complete(view: JoinedView) -> list[Fields]:
     return [row for row in view.log.rows if row["step"] <= until]
 
 
-class RunFeed:
+class RunFeed(Feed):
     """A recorded run. Its rows are those of the living line."""
 
     def __init__(self, path: Path) -> None:
@@ -242,13 +243,12 @@ class RunFeed:
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = RowReader()
+        self.reader = RowReader()
         self._tails = {log: RowTail(self._dir.log(log)) for log in LOGS}
         self._health = RowTail(self._dir.findings)
         self._attempt = 0
         self._lineage: Lineage | None = None
         self.is_watched = False
-        self.rows: int | None = 0
         self._has_sent_stop = False
 
     @property
@@ -264,7 +264,7 @@ class RunFeed:
         return source_of_run(self._view())
 
     def flush(self) -> News:
-        return News(self._reader.flush(), events=self._stop())
+        return News(self.reader.flush(), events=self._stop())
 
     def _stop(self) -> list[HealthEvent]:
         """The event that the run's process has exited, returned once."""
@@ -278,10 +278,6 @@ class RunFeed:
     def _view(self) -> RunView:
         return open_run(as_named(self._named, self._dir.root))
 
-    @property
-    def logged_names(self) -> Mapping[str, str]:
-        return self._reader.logged_names
-
     def poll(self) -> News:
         is_other = any(tail.has_shrunk for tail in self._tails.values())  # overwritten by another run
         if is_other:
@@ -294,29 +290,29 @@ class RunFeed:
         before: list[Fields] | None = [] if is_other else None
         if is_resumed:
             before, new = self._overtaken(ends_before, new)
+            self._health = RowTail(self._dir.findings)  # judging restarts, also with the events before
         elif is_first:  # some rows may already be superseded
             new = self._living(new)
         elif self._lineage is not None:
             gone = self._lineage.is_ghost(*_places(new["system"]))
             new["system"] = [row for row, is_gone in zip(new["system"], gone, strict=True) if not is_gone]
-        self.rows = (self.rows or 0) + len(new["train"])
         return News(self._read(new), before, self._new_events())
 
-    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: Rows) -> tuple[list[Fields], Rows]:
+    def _overtaken(self, ends_before: Mapping[Forwarded, int], new: RowsByLog) -> tuple[list[Fields], RowsByLog]:
         """All living rows after a resume: those that were known, as the monitor reads them, and the new ones."""
         old = {log: list(rows_between(tail.path, 0, ends_before[log])) for log, tail in self._tails.items()}
         living = self._living({log: old[log] + new[log] for log in LOGS})
         fresh = {id(row) for rows in new.values() for row in rows}
-        self._reader = RowReader()
+        self.reader = RowReader()
         known = {log: [row for row in living[log] if id(row) not in fresh] for log in LOGS}
-        self.rows = len(known["train"])
         before = self._read(known)
         return before, {log: [row for row in living[log] if id(row) in fresh] for log in LOGS}
 
-    def _read(self, rows: Rows) -> list[Fields]:
-        return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self._reader))
+    def _read(self, rows: RowsByLog) -> list[Fields]:
+        set_back = is_set_back(*([row.timestamp for row in rows[stream]] for stream in STREAMS))
+        return list(rows_of_run(rows["train"], rows["eval"], rows["system"], reader=self.reader, is_set_back=set_back))
 
-    def _living(self, rows: Rows) -> Rows:
+    def _living(self, rows: RowsByLog) -> RowsByLog:
         places = {log: _places(rows[log]) for log in LOGS}
         self._lineage = lineage = trace(read_attempts(self._dir), places["train"], places["eval"])
         return {

@@ -14,6 +14,16 @@ from rlvitals.views.headlines import Headlines
 from rlvitals.views.raw_logs import RawLogs, find_logs
 
 
+def recorded_runs(folder: Path, *, hidden: bool = False) -> list[Path]:
+    """The recorded runs at or below a folder. With `hidden`, those that were archived or deleted in the dashboard are
+    included. A training whose processes record a run each is listed with the logs.
+    """
+    found = [path for path in find_trainings(folder) if is_run(path)]
+    root = folder.resolve()
+    gone = set() if hidden else {root / name for name in FolderMarks(root).put_away()}
+    return [path for path in found if not gone or path.resolve() not in gone]
+
+
 class ListLine(NamedTuple):
     """A run or log in the list."""
 
@@ -61,9 +71,7 @@ class FolderList:
 
     def _found_runs(self) -> list[Path]:
         try:
-            gone = {self.folder.resolve() / name for name in FolderMarks(self.folder.resolve()).put_away()}
-            found = [path for path in find_trainings(self.folder) if is_run(path)]  # the others are listed as logs
-            return [path for path in found if not gone or path.resolve() not in gone]
+            return recorded_runs(self.folder)
         except (RlvitalsError, OSError):  # the folder is missing, or its marks cannot be read
             return []
 

@@ -17,17 +17,19 @@ from typing import Any, Literal, NamedTuple
 
 from rlvitals.compute.few_runs import hommel, moderated, prediction_error, quantile, tail
 from rlvitals.errors import ConfigError, NotComparable, RlvitalsError
+from rlvitals.health.history import is_standing
 from rlvitals.records import Finding
+from rlvitals.terminal import plural
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.gate_measures import Direction, Measure, MeasureGroup, MeasureSample, measure_runs
+from rlvitals.views.gate_measures import BetterDirection, Measure, MeasureGroup, MeasureSample, measure_runs
 from rlvitals.views.gate_rules import GateRule, JudgedLimit, judge_rules
 from rlvitals.views.logs import open_any
 from rlvitals.views.places import one_place, places_in
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import is_seed
 
-State = Literal["pass", "fail"]
+GateState = Literal["pass", "fail"]
 
 ALPHA = 0.05
 """The probability that a change which makes nothing worse fails."""
@@ -106,7 +108,7 @@ class JudgedMeasure:
     alpha: float
     """The limit of `adjusted`."""
     margin: float
-    state: State
+    state: GateState
     notes: list[str] = field(default_factory=list)
 
 
@@ -116,7 +118,7 @@ class Check:
 
     name: str
     title: str
-    state: State
+    state: GateState
     text: str
 
 
@@ -127,7 +129,7 @@ Judged = JudgedMeasure | Check | JudgedLimit
 class GateReport:
     """The result of the gate, with its reasons."""
 
-    state: State
+    state: GateState
     reason: str
     candidate: dict[str, Any]
     baselines: list[dict[str, Any]]
@@ -178,7 +180,7 @@ def gate(
     limits: GateLimits | None = None,
     *,
     metric: str | None = None,
-    direction: Direction | None = None,
+    direction: BetterDirection | None = None,
 ) -> GateReport:
     """Judge a run against its baselines. Raises NotComparable if they cannot be compared."""
     limits = limits or GateLimits()
@@ -361,7 +363,7 @@ def _findings(candidate: RunView, baselines: Sequence[RunView]) -> Check:
 
 def _critical(view: RunView) -> list[Finding]:
     found = diagnose(view).findings
-    return [finding for finding in found if finding.severity == "critical" and finding.recovered_step is None]
+    return [finding for finding in found if finding.severity == "critical" and is_standing(finding)]
 
 
 def _remarks(candidate: RunView, baselines: Sequence[RunView]) -> list[str]:
@@ -402,7 +404,7 @@ def _reason(
     tests: Sequence[JudgedMeasure], checks: Sequence[Check], rules: Sequence[JudgedLimit], baselines: int
 ) -> str:
     failed = [one.title for one in _failed(tests, checks, rules)]
-    beside = f"{baselines} baseline{'s' if baselines > 1 else ''}"
+    beside = plural(baselines, "baseline")
     if failed:
         named = ", ".join(failed)
         return f"worse than {beside}: {named}" if tests else f"limits not kept: {named}"

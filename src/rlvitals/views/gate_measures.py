@@ -25,9 +25,9 @@ from rlvitals.views.run import RunView
 from rlvitals.views.run_clock import clock_of
 
 Array = NDArray[Any]
-Direction = Literal["up", "down"]
+BetterDirection = Literal["up", "down"]
 MeasureGroup = Literal["outcome", "pace", "held-out", "speed", "memory", "stability"]
-Kind = Literal["share", "ratio", "count"]
+MeasureKind = Literal["share", "ratio", "count"]
 """How values are compared: by their difference as a share of a scale, by their ratio, or as numbers of events. The
 noise of a sample is in the measure's unit, a share of the value, or the noise of the square root of the number of
 events.
@@ -102,13 +102,13 @@ class Measure:
     name: str
     title: str
     group: MeasureGroup
-    direction: Direction
+    direction: BetterDirection
     metric: str
     """The name under which the candidate logs it."""
     unit: str
     candidate: MeasureSample
     baselines: list[MeasureSample]
-    kind: Kind = "ratio"
+    kind: MeasureKind = "ratio"
     scale: float = 1.0
     """The scale of a difference, if the kind is `share`."""
     notes: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Goal(NamedTuple):
 
     names: list[str]
     """The name under which each run logs it, the candidate's first."""
-    direction: Direction
+    direction: BetterDirection
     title: str
     unit: str
 
@@ -145,8 +145,30 @@ class Measured:
     """The measures that are missing, with the reason."""
     notes: list[str] = field(default_factory=list)
 
+    def add(
+        self,
+        samples: Sequence[MeasureSample],
+        *,
+        name: str,
+        title: str,
+        group: MeasureGroup,
+        direction: BetterDirection,
+        metric: str,
+        unit: str,
+        kind: MeasureKind = "ratio",
+        scale: float = 1.0,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Add a measure, with the sample of the candidate first."""
+        first, *others = samples
+        self.measures.append(
+            Measure(name, title, group, direction, metric, unit, first, others, kind, scale, list(notes))
+        )
 
-def measure_runs(views: Sequence[RunView], metric: str | None = None, direction: Direction | None = None) -> Measured:
+
+def measure_runs(
+    views: Sequence[RunView], metric: str | None = None, direction: BetterDirection | None = None
+) -> Measured:
     """Measure the candidate, which comes first, and the baselines. Raises NotComparable if their goals are different
     quantities.
     """
@@ -175,7 +197,7 @@ def measure_runs(views: Sequence[RunView], metric: str | None = None, direction:
     return found
 
 
-def goal_of(views: Sequence[RunView], metric: str | None, direction: Direction | None) -> Goal:
+def goal_of(views: Sequence[RunView], metric: str | None, direction: BetterDirection | None) -> Goal:
     """The goal of all runs, under the name that each run logs. Raises NotComparable or ConfigError."""
     first, *others = views
     if metric is not None:
@@ -257,27 +279,18 @@ def _outcome(found: Measured, curves: Sequence[MetricCurve]) -> None:
     first, *others = levels
     reach = float(np.mean([level.reach for level in others]))
 
-    def add(name: str, title: str, pick: Callable[[Levels], MeasureSample]) -> None:
-        samples = [pick(level) for level in others]
-        found.measures.append(
-            Measure(
-                name,
-                title,
-                "outcome",
-                goal.direction,
-                goal.names[0],
-                goal.unit,
-                pick(first),
-                samples,
-                "share",
-                scale_of(samples, reach),
-            )
-        )
-
-    add("final", f"{goal.title}, end of the run", lambda level: level.final)
-    add("best", f"{goal.title}, best stretch", lambda level: level.best)
-    add("area", f"{goal.title}, mean over the run", lambda level: level.area)
-    add("early", f"{goal.title}, first third", lambda level: level.early)
+    parts: tuple[tuple[str, str, Callable[[Levels], MeasureSample]], ...] = (
+        ("final", "end of the run", lambda level: level.final),
+        ("best", "best stretch", lambda level: level.best),
+        ("area", "mean over the run", lambda level: level.area),
+        ("early", "first third", lambda level: level.early),
+    )
+    for name, what, pick in parts:
+        samples = [pick(level) for level in levels]
+        found.add(
+            samples, name=name, title=f"{goal.title}, {what}", group="outcome", direction=goal.direction,
+            metric=goal.names[0], unit=goal.unit, kind="share", scale=scale_of(samples[1:], reach),
+        )  # fmt: skip
     _steps_to_level(found, first, others)
 
 
@@ -292,7 +305,7 @@ def scale_of(samples: Sequence[MeasureSample], reach: float) -> float:
 class Levels:
     """The start and end of one curve, its best part and its mean, each with its noise."""
 
-    def __init__(self, curve: MetricCurve, direction: Direction) -> None:
+    def __init__(self, curve: MetricCurve, direction: BetterDirection) -> None:
         self.curve = curve
         self.sign = 1.0 if direction == "up" else -1.0
         values = self.sign * curve.values
@@ -397,21 +410,10 @@ def _steps_to_level(found: Measured, first: Levels, others: Sequence[Levels]) ->
     notes = [f"the level is {first.sign * level:.4g}, {REACHED:.0%} of what the baselines gain"]
     if samples[0].note:
         notes.append("the candidate does not reach it: counted as the last step")
-    found.measures.append(
-        Measure(
-            "steps_to_level",
-            "Steps to a level",
-            "pace",
-            "down",
-            found.goal.names[0],
-            "steps",
-            samples[0],
-            samples[1:],
-            "share",
-            float(found.horizon),
-            notes,
-        )
-    )
+    found.add(
+        samples, name="steps_to_level", title="Steps to a level", group="pace", direction="down",
+        metric=found.goal.names[0], unit="steps", kind="share", scale=float(found.horizon), notes=notes,
+    )  # fmt: skip
 
 
 def _held_out(views: Sequence[RunView], found: Measured) -> None:
@@ -432,20 +434,11 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
         samples.append(MeasureSample(float(last.mean()), scatter / math.sqrt(len(last))))
     meaning = views[0].meaning(names[0])
     scale = abs(float(np.mean([sample.value for sample in samples[1:]]))) or 1.0
-    found.measures.append(
-        Measure(
-            "held_out",
-            f"{meaning.metric.title if meaning else names[0]}, end of the run",
-            "held-out",
-            "up",
-            names[0],
-            meaning.metric.unit if meaning else "",
-            samples[0],
-            samples[1:],
-            "share",
-            scale,
-        )
-    )
+    title, unit = (meaning.metric.title, meaning.metric.unit) if meaning else (names[0], "")
+    found.add(
+        samples, name="held_out", title=f"{title}, end of the run", group="held-out", direction="up",
+        metric=names[0], unit=unit, kind="share", scale=scale,
+    )  # fmt: skip
 
 
 def _common(views: Sequence[RunView], concepts: Sequence[str], *, slices: bool = False) -> list[str] | None:
@@ -482,7 +475,7 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         curves = [_until(curve_of(view, name), found.horizon) for view, name in zip(views, names, strict=True)]
     else:
         curves = [_step_rates(view, found.horizon) for view in views]
-    direction: Direction = "up" if good == "up" else "down"
+    direction: BetterDirection = "up" if good == "up" else "down"
     waits = _common(views, (WAITING,))
     # A GPU works on while the thread that feeds it waits for a processor: the clock is right there.
     uses_gpu = any(_peak(view, concept, found.horizon) is not None for view in views for concept in GPU_MEMORIES)
@@ -505,13 +498,13 @@ def _speed(views: Sequence[RunView], found: Measured) -> None:
         samples = [
             MeasureSample(math.exp(level(curve.values)), error) for curve, error in zip(curves, errors, strict=True)
         ]
-        metric = names[0] if names else "timestamp"
-        found.measures.append(
-            Measure(name, f"{title}, {what}", "speed", direction, metric, unit, samples[0], samples[1:])
-        )
+        found.add(
+            samples, name=name, title=f"{title}, {what}", group="speed", direction=direction,
+            metric=names[0] if names else "timestamp", unit=unit,
+        )  # fmt: skip
 
 
-def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: Direction) -> MetricCurve:
+def _undisturbed(curve: MetricCurve, wait: MetricCurve, direction: BetterDirection) -> MetricCurve:
     """A speed without the time in which the training waited for a processor, at the steps that have both."""
     steps, own, other = np.intersect1d(curve.steps, wait.steps, return_indices=True)
     running = np.maximum(1.0 - wait.values[other], LEAST_RUNNING)
@@ -589,18 +582,10 @@ def _memory(views: Sequence[RunView], found: Measured) -> None:
         return
     samples = [MeasureSample(peak, 0.0) for peak in peaks if peak is not None]
     entry = catalog.find(concept)[0].metric
-    found.measures.append(
-        Measure(
-            "memory",
-            f"{entry.title}, peak",
-            "memory",
-            "down",
-            concept,
-            entry.unit,
-            samples[0],
-            samples[1:],
-        )
-    )
+    found.add(
+        samples, name="memory", title=f"{entry.title}, peak", group="memory", direction="down", metric=concept,
+        unit=entry.unit,
+    )  # fmt: skip
 
 
 def _peak(view: RunView, concept: str, horizon: int) -> float | None:
@@ -626,18 +611,10 @@ def _peak(view: RunView, concept: str, horizon: int) -> float | None:
 def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[MetricCurve]) -> None:
     scatters = [scatter_of(curve.values) for curve in curves]
     if all(scatter.value > 0 for scatter in scatters):
-        found.measures.append(
-            Measure(
-                "noise",
-                f"{found.goal.title}, scatter from step to step",
-                "stability",
-                "down",
-                found.goal.names[0],
-                found.goal.unit,
-                scatters[0],
-                scatters[1:],
-            )
-        )
+        found.add(
+            scatters, name="noise", title=f"{found.goal.title}, scatter from step to step", group="stability",
+            direction="down", metric=found.goal.names[0], unit=found.goal.unit,
+        )  # fmt: skip
     else:
         found.missing["noise"] = f"takes {LEAST_POINTS} points that are not all alike"
     names = _common(views, SPIKY)
@@ -652,11 +629,10 @@ def _stability(views: Sequence[RunView], found: Measured, curves: Sequence[Metri
         return
     # The standard deviation of a count's square root is about 1/2, whatever the count.
     samples = [MeasureSample(float(count), 0.5) for count in counts if count is not None]
-    found.measures.append(
-        Measure(
-            "spikes", f"Spikes in {names[0]}", "stability", "down", names[0], "points", samples[0], samples[1:], "count"
-        )
-    )
+    found.add(
+        samples, name="spikes", title=f"Spikes in {names[0]}", group="stability", direction="down", metric=names[0],
+        unit="points", kind="count",
+    )  # fmt: skip
 
 
 def scatter_of(values: Array) -> MeasureSample:

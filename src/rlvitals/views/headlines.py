@@ -7,36 +7,28 @@ that was never opened is not read for a list of hundreds of runs, so its metrics
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from rlvitals import catalog
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import History, verdict_of, was_watched
-from rlvitals.records import HealthEvent, Row, Verdict
+from rlvitals.health.history import NOT_MONITORED, asks_for_monitor, recorded_verdict
+from rlvitals.records import HealthEvent, Row, RunInfo, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
 from rlvitals.store.index import indexed_lines
-from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.layout import STREAMS, RunDir, archive_of
 from rlvitals.store.reader import last_rows
-from rlvitals.views.diagnosis import NOT_MONITORED
 from rlvitals.views.run import RunView, open_run
-from rlvitals.views.tree import STREAMS
 
 END_ROWS = 4
 """Rows that are read at either end of a log."""
-
-MOST_NAMES = 2_000
-"""Maximum names that are used to recognise a framework."""
 
 FRESH_SECONDS = 5.0
 """A running run is read again after this time, because its files do not show whether its writer is alive."""
@@ -109,28 +101,30 @@ class Headlines:
         view = open_run(run_dir.root)
         info = view.info
         ends = last_rows(run_dir.train_log, END_ROWS)
-        names = dict.fromkeys(name for row in [*first_rows(run_dir.train_log), *ends] for name in row.numbers)
-        recognised = _recognised(tuple(names)[:MOST_NAMES])
-        rows = view.rows if len(view.attempts) > 1 else self._rows(run_dir)
-        events, damage = view.events_and_damage()
-        verdict, reason = _verdict(view, events, rows, ends)
-        stamps = [info.updated, *(row.timestamp for row in ends if math.isfinite(row.timestamp))]
+        is_resumed = len(view.attempts) > 1  # some rows and events may belong to abandoned attempts
+        rows = view.rows if is_resumed else self._rows(run_dir)
+        last_step = view.last_step if is_resumed else max((row.step for row in ends), default=None)
+        recorded, damage = view.events_and_damage()
+        events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
+        attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
+        verdict, reason = _verdict(view, events, attempts, rows, last_step)
+        updated = last_sign(info, ends)
         return {
             "name": info.name,
-            "algorithm": info.algorithm or recognised.algorithm,
-            "framework": info.framework or recognised.framework,
+            "algorithm": view.algorithm,
+            "framework": view.framework,
             "status": view.status,
             "status_note": "; ".join([*filter(None, [view.status_note]), *damage]),
             "verdict": verdict,
             "reason": reason,
             "started": info.created,
-            "updated": min(max(stamps), time.time()),
-            "last_step": max((row.step for row in ends), default=None),
+            "updated": updated,
+            "last_step": last_step,
             "total_steps": info.total_steps,
             "rows": rows,
             "metrics": self._metrics(run_dir, view),
             "host": info.host or None,
-            "seconds": max((info.ended or min(max(stamps), time.time())) - info.created, 0.0),
+            "seconds": lasted(info, updated),
         }
 
     def _rows(self, run_dir: RunDir) -> int:
@@ -155,6 +149,16 @@ class Headlines:
         return known.lines
 
 
+def last_sign(info: RunInfo, rows: Iterable[Row]) -> float:
+    """When a run was last written, by its card and its newest rows, which may be stamped by a clock that is ahead."""
+    return min(max([info.updated, *(row.timestamp for row in rows if math.isfinite(row.timestamp))]), time.time())
+
+
+def lasted(info: RunInfo, last: float) -> float:
+    """Seconds from a run's start to its end, or to its last sign of life."""
+    return round(max((info.ended or last) - info.created, 0.0), 3)
+
+
 def _is_fresh(line: Headline, until: float) -> bool:
     return line["status"] != "running" or time.monotonic() < until
 
@@ -166,42 +170,12 @@ def _is_quick(run_dir: RunDir) -> bool:
     )
 
 
-def _verdict(view: RunView, recorded: list[HealthEvent], rows: int, ends: list[Row]) -> tuple[Verdict, str]:
+def _verdict(
+    view: RunView, events: list[HealthEvent], attempts: set[int], rows: int, last_step: int | None
+) -> tuple[Verdict, str]:
     """The verdict from recorded events only. No row is judged for a list."""
-    is_resumed = len(view.attempts) > 1  # some events may belong to abandoned attempts
-    last_step = max((row.step for row in ends), default=None)
-    events = view.health_events if is_resumed else view.with_stop(recorded, last_step)
-    attempts = view.living_attempts if is_resumed else {row.attempt for row in ends}
-    findings = History(events).findings
-    if not findings and not (attempts and was_watched(events, attempts)) and not _was_watched_before(view):
-        return "cannot judge", f"{NOT_MONITORED}; open the run to check it"
-    return verdict_of(findings, rows, last_step)
-
-
-def _was_watched_before(view: RunView) -> bool:
-    """Whether the monitor of an earlier version read the run. Such versions did not record it."""
-    own = view.config.get("rlvitals")
-    return isinstance(own, dict) and own.get("monitor") is True
-
-
-@lru_cache(maxsize=256)
-def _recognised(names: tuple[str, ...]) -> catalog.Recognised:
-    """Cached, because the runs of a folder mostly log the same names."""
-    return catalog.recognise(names)
-
-
-def first_rows(log: Path) -> list[Row]:
-    """The first rows of a log without the damaged ones."""
-    found = []
-    try:
-        with open_log(log) as file:
-            lines = [file.readline() for _ in range(END_ROWS)]
-    except OSError:
-        return []
-    for line in lines:
-        with contextlib.suppress(BadLine):
-            found.append(decode(line))
-    return found
+    found = recorded_verdict(events, attempts, rows, last_step, was_monitored=lambda: asks_for_monitor(view.config))
+    return found or ("cannot judge", f"{NOT_MONITORED}; open the run to check it")
 
 
 def _state(run_dir: RunDir) -> object:
@@ -229,6 +203,20 @@ def run_state(path: Path) -> tuple[object, ...]:
 
 def _rank_logs(run_dir: RunDir) -> list[Path]:
     return [run_dir.log(stream, rank) for stream in STREAMS for rank in run_dir.rank_numbers(stream)]
+
+
+def line_of(view: RunView, verdict: Verdict, reason: str, note: str = "") -> Headline:
+    """The line of a log or a dump that was read completely. It has a start and a duration only if rlvitals recorded
+    it, as it does a training whose processes record a run each.
+    """
+    info, is_ours = view.info, bool(view.parts)
+    updated = last_sign(info, view.last_rows(1))
+    return {
+        "name": info.name, "status": view.status, "status_note": note, "verdict": verdict, "reason": reason,
+        "algorithm": view.algorithm, "framework": view.framework, "started": info.created if is_ours else None,
+        "updated": updated, "last_step": view.last_step, "total_steps": info.total_steps, "rows": view.rows,
+        "metrics": len(view.metrics), "host": info.host or None, "seconds": lasted(info, updated) if is_ours else None,
+    }  # fmt: skip
 
 
 def unreadable_line(path: Path, reason: str) -> Headline:

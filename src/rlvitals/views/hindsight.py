@@ -24,6 +24,7 @@ from rlvitals.health.history import GONE, OF_THE_LOG, is_standing
 from rlvitals.records import Finding
 from rlvitals.render.numbers import duration, number
 from rlvitals.store.checkpoints import checkpoints_in, of_this_run, step_of
+from rlvitals.terminal import plural
 from rlvitals.views.compare import settings_apart
 from rlvitals.views.diagnosis import diagnose_quickly
 from rlvitals.views.discovery import find_runs, lies_in
@@ -189,7 +190,7 @@ def _spent(seconds: float, gpus: HeldGpus) -> str:
     """The time, and the GPUs it was spent on."""
     if gpus.count is None:
         return f"{duration(seconds)} of the run's own time"
-    cards = "1 GPU" if gpus.count == 1 else f"{number(gpus.count)} GPUs"
+    cards = plural(gpus.count, "GPU")
     return f"{_amount(seconds, gpus)} ({duration(seconds)} on {cards}, {gpus.source})"
 
 

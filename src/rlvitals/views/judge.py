@@ -7,19 +7,31 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rlvitals.health.history import MOST_FINDINGS, History
 from rlvitals.health.monitor import Monitor
 from rlvitals.health.rows import is_training_row
 from rlvitals.records import Fields, Finding, HealthEvent
 from rlvitals.store.lines import as_float
+from rlvitals.views.thinning import plain_number
 
 MAX_BUCKETS = 240
 """Maximum buckets of one series. When they are full, neighbours are joined."""
 
 
 MOST_UNTRACED = 64
+
+
+class RowCount(Protocol):
+    """The training rows of a run or a log: a view of it, the reader of its rows, or their judge."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def first_step(self) -> int | None: ...
+    @property
+    def last_step(self) -> int | None: ...
 
 
 class RaisedFinding(NamedTuple):
@@ -91,8 +103,8 @@ class Trace:
             "nonfinite": self.nonfinite,
             "rows": list(self.points),
             "steps": list(self.steps),
-            "low": [_or_none(value) for value in self.lows],
-            "high": [_or_none(value) for value in self.highs],
+            "low": [plain_number(value) for value in self.lows],
+            "high": [plain_number(value) for value in self.highs],
         }
 
 
@@ -103,8 +115,8 @@ class Judge:
         self.monitor = monitor
         self.points = 0
         """Rows read so far, restarts included."""
-        self.training_rows = 0
-        """Rows that are not evaluations."""
+        self.rows = 0
+        """Rows that are not evaluations, the rows of one step joined."""
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.history = History()
@@ -120,9 +132,9 @@ class Judge:
         is_training = is_training_row(row)
         found = self.monitor.update(row)
         step = self.monitor.case.step
-        if self.first_step is None or (is_training and not self.training_rows):
+        if self.first_step is None or (is_training and not self.rows):
             self.first_step = step  # an evaluation before the training does not count as a step
-        self.training_rows += is_training
+        self.rows += is_training
         self.last_step = step
         self._trace(row, step)
         self._keep(self.monitor.events)
@@ -177,7 +189,3 @@ class Judge:
 
 def _nan_min(one: float, other: float) -> float:
     return other if math.isnan(one) else one if math.isnan(other) else min(one, other)
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value

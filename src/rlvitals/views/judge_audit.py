@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rlvitals.codec import parse_json
 from rlvitals.compute.judge_audit import Audit, HeldAnswer, HeldPair, audit, audit_pairs
-from rlvitals.errors import ConfigError, did_you_mean
+from rlvitals.errors import ConfigError, did_you_mean, explained
 from rlvitals.store.files import read_whole
 from rlvitals.values import is_number
 
@@ -84,10 +84,8 @@ def _named(columns: Mapping[str, str]) -> dict[str, str]:
 
 def _rows(path: str | os.PathLike[str]) -> list[tuple[int, dict[str, Any]]]:
     """The rows, each with its line number."""
-    try:
+    with explained(f"cannot read {path}", ConfigError):
         data = read_whole(Path(path))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     found: list[tuple[int, dict[str, Any]]] = []
     if data.lstrip()[:1] == b"[":
         listed: Any = _parsed(data, path, 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.config import planned_steps
+from rlvitals.health.rows import RowReader, rows_of_log
 from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, HealthEvent, Row, RunInfo, Status
+from rlvitals.records import Attempt, Fields, HealthEvent, Row, RunInfo, Status
 from rlvitals.store.chunks import from_rows
 from rlvitals.store.distributions import Logged
 from rlvitals.store.epochs import EpochRow, EpochStore
@@ -28,6 +30,14 @@ from rlvitals.views.discovery import is_run, near_directory, parts_of
 from rlvitals.views.joined_runs import joined_end, joined_log, joined_status, open_parts
 from rlvitals.views.rollouts import JoinedRollouts, RolloutSource
 from rlvitals.views.run import RunView, open_run
+
+BEING_WRITTEN = 300.0
+"""Seconds after its last change in which a log or a dump counts as being written, because they have no end marker."""
+
+
+def status_since(changed: float) -> Status:
+    """`running` or `finished`, by the time at which the files of a log or a dump were last changed."""
+    return "running" if time.time() - changed < BEING_WRITTEN else "finished"
 
 
 class LogView(RunView):
@@ -54,6 +64,10 @@ class LogView(RunView):
             algorithm=log.algorithm,
             framework=log.framework,
         )
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.info.status == "running"
 
     @property
     def status(self) -> Status:
@@ -93,8 +107,29 @@ class LogView(RunView):
             return iter(())  # a foreign log's values about its machine are in its rows
         return (row for row in self._rows[stream] if self._is_ghost(row) == ghosts)
 
+    def _first_rows(self) -> Iterator[Fields]:
+        return rows_of_log(self.log.rows, RowReader())
+
     def last_rows(self, count: int) -> list[Row]:
         return sorted(self.iterate(), key=lambda row: row.step)[-count:] if count else []
+
+
+class EpochsView(LogView):
+    """A recorded run that logged epochs and no rows, as the log of its epochs."""
+
+    def __init__(self, log: ForeignLog, run: RunView) -> None:
+        config = {key: value for key, value in run.config.items() if key != "rlvitals"}
+        known = replace(log, config=config, algorithm=run.info.algorithm, framework=run.info.framework)
+        super().__init__(known, run.path)
+        self.parts, self.info = [run], run.info
+
+    @cached_property
+    def _is_being_written(self) -> bool:
+        return self.parts[0].status == "running"
+
+    @property
+    def health_events(self) -> list[HealthEvent]:
+        return self.parts[0].health_events
 
 
 class JoinedView(LogView):
@@ -159,16 +194,33 @@ def open_recorded(path: str | os.PathLike[str]) -> RunView:
 
 def open_any(path: str | os.PathLike[str]) -> RunView:
     """Open a run's directory, a folder of per-epoch metrics, or any readable log. Raises NotALog or RunError."""
+    found = run_or_log(path)
+    return found if isinstance(found, RunView) else LogView(*found)
+
+
+def run_or_log(path: str | os.PathLike[str]) -> RunView | tuple[ForeignLog, Path]:
+    """What `open_any` opens: a run, or the log of another tool or of epochs, and the place by which it is named."""
     place = local_or_log(path)
     if isinstance(place, ForeignLog):
-        return LogView(place, place.path)
+        return place, place.path
     if is_run(place):
         view = open_run(place)
-        epochs = None if view.rows else _epochs_in(place)  # a run with epochs only
-        return view if epochs is None else LogView(epochs, place)
+        epochs = None if view.rows else _epochs_in(place)
+        return view if epochs is None else EpochsView(epochs, view)
     if not os.path.lexists(split_choice(place)[0]):
         raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
-    return open_joined(place) or LogView(_epochs_in(place) or read_log(place), place)
+    return open_joined(place) or (log_at(place), place)
+
+
+def log_at(place: Path) -> ForeignLog:
+    """The record of epochs at a place, or the log of another tool. Raises NotALog."""
+    return _epochs_in(place) or read_log(place)
+
+
+def repeats_epochs(file: Path) -> bool:
+    """Whether a file is the table or the history that a tracker of epochs writes beside its record, now and then."""
+    epochs = EpochDir(file.parent)
+    return file in (epochs.table, epochs.history) and os.path.isfile(epochs.record)
 
 
 def _epochs_in(folder: Path) -> ForeignLog | None:

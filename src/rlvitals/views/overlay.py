@@ -14,7 +14,7 @@ from rlvitals import catalog
 from rlvitals.contract import ListedMetric, OtherMetric, OverlaidLine, Overlay, Overlays, Refusal, RunBand, RunGroup
 from rlvitals.errors import ConfigError
 from rlvitals.store.layout import Stream
-from rlvitals.views.chart_lines import Axis, Window, curve
+from rlvitals.views.chart_lines import AxisPlaces, Window, curve
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, is_bookkeeping, is_seed, plain_settings, setting_of, value_text, varying
 from rlvitals.views.thinning import plain_numbers
@@ -109,11 +109,11 @@ class _Laid:
     def __init__(self, views: Mapping[str, RunView], window: Window, unread: Sequence[Refusal] = ()) -> None:
         self._views = views
         self._window = window
-        self._axes: dict[str, Axis] = {}
+        self._axes: dict[str, AxisPlaces] = {}
         self._refused: list[Refusal] = list(unread)
         for run, view in views.items():
             try:
-                self._axes[run] = Axis(view, window.x)
+                self._axes[run] = AxisPlaces(view, window.x)
             except ConfigError as error:
                 self._refused.append({"run": run, "reason": str(error)})
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.contract import MachineFacts, MemoryStage, MemoryUse, Performance, PhaseFacts, PhaseMemory, Speed
@@ -15,6 +14,7 @@ from rlvitals.records import PhaseSpan
 from rlvitals.store.chunks import is_present
 from rlvitals.store.layout import RunDir
 from rlvitals.store.spans import last_spans
+from rlvitals.views.chart_lines import within
 from rlvitals.views.run import RunView
 from rlvitals.views.thinning import thin
 from rlvitals.views.tree import MOST_LISTED
@@ -82,7 +82,7 @@ def throughput(view: RunView, first: int | None = None, last: int | None = None)
         if meaning is None or meaning.metric.family != "throughput":
             continue
         steps, values = view.series(name)
-        kept = values[_range(steps, first, last) & np.isfinite(values)]
+        kept = values[within(steps, first, last) & np.isfinite(values)]
         if len(kept):
             p1, p50, p99 = (float(value) for value in np.percentile(kept, (1, 50, 99)))
             found[name] = {
@@ -121,7 +121,7 @@ def memory(view: RunView, first: int | None = None, last: int | None = None) -> 
         if parts is None:
             continue
         steps, values = view.series(name)
-        kept = values[_range(steps, first, last) & np.isfinite(values)]
+        kept = values[within(steps, first, last) & np.isfinite(values)]
         if not len(kept):
             continue
         key = (parts["phase"], parts["device"])
@@ -145,7 +145,7 @@ def system(view: RunView, first: int | None = None, last: int | None = None) -> 
     """The samples of the machine over time, downsampled with peaks kept."""
     samples = view.system()
     steps, times = samples["step"], samples["timestamp"]
-    seen = _range(steps, first, last) & np.isfinite(times)
+    seen = within(steps, first, last) & np.isfinite(times)
     drawn = {}
     for name, values in samples.items():
         if name in ("timestamp", "step", "attempt"):
@@ -161,7 +161,8 @@ def _spans(view: RunView, first: int | None, last: int | None) -> list[PhaseSpan
     newest = last_spans(RunDir(view.path).log("phases"), MOST_READ)
     reaches = len(newest) < MOST_READ or (first is not None and first > min(span.step for span in newest))
     read = newest if reaches or (first is None and last is None) else view.phases()
-    return [span for span in read if _is_within(span.step, first, last)]
+    is_asked = within(np.array([span.step for span in read], dtype=np.int64), first, last)
+    return [span for span, is_one in zip(read, is_asked, strict=True) if is_one]
 
 
 def _phase_facts(span: PhaseSpan) -> PhaseFacts:
@@ -174,16 +175,3 @@ def _phase_facts(span: PhaseSpan) -> PhaseFacts:
         "error": span.error,
         "attempt": span.attempt,
     }
-
-
-def _is_within(step: int, first: int | None, last: int | None) -> bool:
-    return (first is None or step >= first) and (last is None or step <= last)
-
-
-def _range(steps: NDArray[Any], first: int | None, last: int | None) -> NDArray[np.bool_]:
-    seen = np.ones(len(steps), dtype=bool)
-    if first is not None:
-        seen &= steps >= first
-    if last is not None:
-        seen &= steps <= last
-    return seen

@@ -9,43 +9,29 @@ from pathlib import Path
 
 from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.importers import (
-    ForeignLog,
     NotALog,
     find_log,
     is_one_log,
     is_plainly_other,
-    local_or_log,
     logs_below,
     not_a_log,
-    read_log,
-    split_choice,
 )
 from rlvitals.importers.dumps.base import Split
 from rlvitals.importers.dumps.registry import dump_files
 from rlvitals.importers.trackers.address import address_in
-from rlvitals.store.layout import RunDir
-from rlvitals.views.discovery import find_trainings, is_dump, is_joined, is_run, near_directory
+from rlvitals.store.layout import EpochDir, RunDir
+from rlvitals.views.discovery import find_trainings, is_dump, is_joined, is_run
 from rlvitals.views.labels import is_labels
-from rlvitals.views.logs import open_joined
+from rlvitals.views.logs import open_joined, repeats_epochs, run_or_log
 from rlvitals.views.rollouts import RolloutSource, open_dump
-from rlvitals.views.run import open_run
-from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
+from rlvitals.views.run import RunView, open_run
+from rlvitals.views.sources import RowSource, source_of, source_of_log
 
 
 def open_source(path: str | os.PathLike[str]) -> RowSource:
-    """Open a run's directory, a foreign log file, a folder that contains one, or the URL of a run or a log. Raises
-    NotALog or RunError.
-    """
-    place = local_or_log(path)
-    if isinstance(place, ForeignLog):
-        return source_of_log(place)
-    if is_run(place):
-        return source_of_run(open_run(place))
-    if (joined := open_joined(place)) is not None:
-        return source_of(joined)
-    if not os.path.lexists(split_choice(place)[0]):
-        raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
-    return source_of_log(read_log(place))
+    """The source of what `open_any` opens. Raises NotALog or RunError."""
+    found = run_or_log(path)
+    return source_of(found) if isinstance(found, RunView) else source_of_log(found[0])
 
 
 def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
@@ -63,9 +49,11 @@ def places_in(path: str | os.PathLike[str]) -> list[Path] | None:
         if not child.name.startswith(".") and os.path.isfile(child) and not is_labels(child) and not _is_double(child)
     ]
     logs = logs_below(folder)
-    likely = [file for file in files if not is_plainly_other(file.name)]
+    likely = [file for file in files if not is_plainly_other(file.name) and not repeats_epochs(file)]
     if not runs and not likely and len(logs) < 2:
         find_log(folder)  # raises if there is none
+        return None
+    if likely == [EpochDir(folder).record] and not runs and not logs:
         return None
     return sorted({*runs, *likely, *logs})
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.errors import ConfigError, UnknownMetric
+from rlvitals.health.history import worst_of_alarms
 from rlvitals.records import SEVERITIES, Finding
 from rlvitals.render.numbers import number
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
 from rlvitals.splits import is_held_out
-from rlvitals.store.layout import Stream
-from rlvitals.views.chart_lines import Axis
+from rlvitals.store.layout import STREAMS, Stream
+from rlvitals.terminal import plural
+from rlvitals.views.chart_lines import AxisPlaces
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.query import AxisName
@@ -43,7 +45,7 @@ class PlotAxis:
     def __init__(self, view: RunView, x: AxisName, last: int | None = None) -> None:
         steps = np.unique(view.table()["step"])
         self.first_step = int(steps[-min(last, len(steps))]) if last is not None and len(steps) else -(2**62)
-        self._places = Axis(view, x)
+        self._places = AxisPlaces(view, x)
         self._start, self._unit = 0.0, 1
         if x == "step":
             self.label = "epoch" if counts_epochs(view) else "step"
@@ -123,7 +125,7 @@ def _picture(view: RunView, names: list[list[str]], axis: PlotAxis, raised: list
     findings = [found for found in raised if found.severity == "critical" or shown & set(found.metrics)][:MOST_FINDINGS]
     panels = [_panel(view, group, axis, findings) for group in names]
     step = "" if view.last_step is None else f"step {number(view.last_step)}"
-    known = [view.algorithm or "", step, f"{number(view.rows)} rows", view.status]
+    known = [view.algorithm or "", step, plural(view.rows, "row"), view.status]
     if any(panel.band for panel in panels):
         known.append("shaded: the catalogue's typical range")
     return Picture(
@@ -210,8 +212,7 @@ def _title(view: RunView, names: list[str]) -> str:
 
 def _streams(view: RunView, name: str) -> list[Stream]:
     """The streams in which a metric was logged."""
-    streams: tuple[Stream, Stream] = ("train", "eval")
-    return [stream for stream in streams if len(view.series(name, stream=stream).values)]
+    return [stream for stream in STREAMS if len(view.series(name, stream=stream).values)]
 
 
 def _line(view: RunView, name: str, stream: Stream, axis: PlotAxis, *, ghosts: bool = False) -> PlotLine:
@@ -250,12 +251,7 @@ def _findings(view: RunView, first_step: int, raised: Sequence[Finding] | None =
     """
     if raised is None:
         raised = diagnose(view).findings
-    most_severe: dict[str, Finding] = {}
-    for found in raised:
-        known = most_severe.get(found.alarm)
-        if known is None or SEVERITIES.index(found.severity) > SEVERITIES.index(known.severity):
-            most_severe[found.alarm] = found
-    grave = [found for found in most_severe.values() if found.severity != "info" and found.step >= first_step]
+    grave = [found for found in worst_of_alarms(raised) if found.step >= first_step]
     return sorted(grave, key=lambda found: (-SEVERITIES.index(found.severity), found.onset_step))
 
 

@@ -20,10 +20,12 @@ from rlvitals import catalog
 from rlvitals.contract import TrackerFacts
 from rlvitals.errors import ConfigError, UnknownMetric
 from rlvitals.health.history import History, with_stop
+from rlvitals.health.rows import RowReader, rows_of_run
 from rlvitals.importers.base import ForeignLog
 from rlvitals.masking import masked
-from rlvitals.records import Attempt, Finding, HealthEvent, PhaseSpan, Row, RunInfo, Status
+from rlvitals.records import Attempt, Fields, Finding, HealthEvent, PhaseSpan, Row, RunInfo, Status
 from rlvitals.render.numbers import duration
+from rlvitals.splits import is_of_whole_training
 from rlvitals.store.cards import read_attempts, read_config, read_info
 from rlvitals.store.chunks import FieldArray, is_present, with_nan
 from rlvitals.store.cursors import read_cursors, rows_behind
@@ -31,12 +33,12 @@ from rlvitals.store.distributions import Logged, read_distributions
 from rlvitals.store.findings import read_events
 from rlvitals.store.images import Image, read_images
 from rlvitals.store.index import Columns, open_columns
-from rlvitals.store.layout import RunDir, Stream, as_named, has_bytes
+from rlvitals.store.layout import STREAMS, RunDir, Stream, as_named, has_bytes
 from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.lock import heartbeat_age, read_holder, status_now
 from rlvitals.store.process import is_alive
 from rlvitals.store.ranks import merge_metric
-from rlvitals.store.reader import last_row, last_rows, read_rows
+from rlvitals.store.reader import first_rows, last_row, last_rows, read_rows
 from rlvitals.store.spans import read_spans
 from rlvitals.views.discovery import near_metrics
 from rlvitals.views.rollouts import RolloutSource, RunRollouts
@@ -148,7 +150,14 @@ class StoredRun:
 
     @cached_property
     def _recognised(self) -> catalog.Recognised:
-        return catalog.recognise(self.metrics)
+        return catalog.recognise_rows(self._first_rows())
+
+    def _first_rows(self) -> Iterator[Fields]:
+        """The first rows as the monitor reads them."""
+        if len(self.attempts) > 1:  # they may have been superseded
+            return rows_of_run(self.iterate(stream="train"), self.iterate(stream="eval"), reader=RowReader())
+        train, evals = (first_rows(self._dir.log(stream), catalog.RECOGNISED_ROWS) for stream, rank in self._logs[:2])
+        return rows_of_run(train, evals, reader=RowReader())
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -188,6 +197,12 @@ class StoredRun:
         """The highest step of the living line."""
         steps = self._columns("train").steps[~self._ghosts("train")]
         return int(steps.max()) if len(steps) else None
+
+    @property
+    def is_set_back(self) -> bool:
+        """Whether the clock was set back between two rows of the living line."""
+        logs = [self._columns(stream).timestamps[~self._ghosts(stream)] for stream, rank in self._logs if rank == 0]
+        return any(bool((np.diff(times[np.isfinite(times)]) < 0).any()) for times in logs)
 
     @property
     def trackers(self) -> list[TrackerFacts]:
@@ -335,7 +350,8 @@ class StoredRun:
     @property
     def vital_signs(self) -> list[str]:
         """The logged names to look at, the most informative first."""
-        return self.reader.vital_signs(self.metrics)
+        summaries = {name for name in self._evaluated_only if is_of_whole_training(name)}
+        return self.reader.vital_signs([name for name in self.metrics if name not in summaries])
 
     @cached_property
     def outcome(self) -> str | None:
@@ -537,9 +553,8 @@ class StoredRun:
     @cached_property
     def _logs(self) -> list[tuple[Stream, int]]:
         """All log files of the run, those of rank 0 first."""
-        streams: tuple[Stream, Stream] = ("train", "eval")
-        own = [(stream, 0) for stream in streams]
-        return own + [(stream, rank) for stream in streams for rank in self._dir.rank_numbers(stream)]
+        own = [(stream, 0) for stream in STREAMS]
+        return own + [(stream, rank) for stream in STREAMS for rank in self._dir.rank_numbers(stream)]
 
     def _stream_of(self, name: str) -> Stream:
         return next((stream for stream, rank in self._logs if self._columns(stream, rank).has(name)), "train")

@@ -7,7 +7,6 @@ limited, and the number of omitted files is reported. For a server, a separate t
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -20,27 +19,24 @@ from typing import NamedTuple
 from rlvitals.contract import Headline, NewStatus
 from rlvitals.errors import RlvitalsError
 from rlvitals.guard import guarded
-from rlvitals.importers import is_one_log, is_plainly_other, read_log
+from rlvitals.importers import is_one_log, is_plainly_other
 from rlvitals.importers.folders import files_in, survey, telling
 from rlvitals.importers.registry import importers
 from rlvitals.store.files import stamp
 from rlvitals.store.layout import RunDir
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, parts_of
-from rlvitals.views.headlines import run_state
+from rlvitals.views.discovery import find_trainings, is_dump, is_joined, leads_outside, links_outside, parts_of
+from rlvitals.views.headlines import line_of, run_state
 from rlvitals.views.joined_runs import joined_end, joined_status, open_parts
 from rlvitals.views.labels import is_labels
-from rlvitals.views.logs import LogView, open_joined
-from rlvitals.views.run_tail import Added
+from rlvitals.views.logs import LogView, log_at, open_joined, repeats_epochs, status_since
+from rlvitals.views.run_tail import Added, ChangeTail
 
 MOST_LOGS = 50
 """Maximum logs that are read for a list. The others are counted."""
 
 LARGEST = 64 * 2**20
 """Maximum bytes of a log that is read for a list."""
-
-BEING_WRITTEN = 300.0
-"""Seconds after its last change in which a log counts as being written, because logs have no end marker."""
 
 AGAIN_SECONDS, AGAIN_TIMES = 5.0, 10
 """A folder is searched again after this many seconds, and at least this many times the duration of the last search."""
@@ -49,7 +45,7 @@ FIRST_LOOK = 0.3
 """Seconds before the first search, so that the first page is served before it."""
 
 MOST_FILES = 200
-"""Maximum files of a folder log that are checked for changes and links."""
+"""Maximum files of a folder log that are checked for changes."""
 
 
 _MOSTLY_LOGS = frozenset({".csv", ".jsonl", ".log", ".ipynb"})
@@ -100,15 +96,15 @@ def _may_be_log(file: Path, *, is_top: bool) -> bool:
     because folders contain many JSON files.
     """
     least = 0 if is_top or file.suffix in _MOSTLY_LOGS else 1
-    return telling(file.name) >= least and not is_plainly_other(file.name) and not is_labels(file)
+    is_likely = telling(file.name) >= least and not is_plainly_other(file.name)
+    return is_likely and not is_labels(file) and not repeats_epochs(file)
 
 
 def stays_in(place: Path, folder: Path) -> bool:
-    """Whether no link of a log leads out of the folder. Of a folder log, the first files are checked."""
-    here = os.path.realpath(folder)
+    """Whether no link of a log leads out of the folder."""
     if runs := parts_of(place):
-        return not any(leads_outside(run, Path(here)) for run in runs)
-    return all(Path(os.path.realpath(file)).is_relative_to(here) for file in (place, *_files_of(place)))
+        return not any(leads_outside(run, Path(os.path.realpath(folder))) for run in runs)
+    return not links_outside(place, folder)
 
 
 def _files_of(place: Path) -> list[Path]:
@@ -125,10 +121,10 @@ def _read_files(place: Path) -> list[Path]:
     return logs if runs else _files_of(place)
 
 
-def state_of(place: Path) -> str:
+def state_of(place: Path) -> object:
     """A value that changes when a log changes."""
     if runs := parts_of(place):
-        return _digest([(run_state(run), stamp(RunDir(run).rollouts)) for run in runs])
+        return [(run_state(run), stamp(RunDir(run).rollouts)) for run in runs]
     states = []
     for file in _files_of(place):
         try:
@@ -136,11 +132,7 @@ def state_of(place: Path) -> str:
         except OSError:
             continue
         states.append((str(file), found.st_size, found.st_mtime_ns))
-    return _digest(states)
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return states
 
 
 class RawLogView(LogView):
@@ -148,9 +140,8 @@ class RawLogView(LogView):
 
     def __init__(self, place: Path) -> None:
         """Raises NotALog."""
-        super().__init__(read_log(place), place)
-        is_running = time.time() - self.log.changed < BEING_WRITTEN
-        self.info = replace(self.info, status="running" if is_running else "finished")
+        super().__init__(log_at(place), place)
+        self.info = replace(self.info, status=status_since(self.log.changed))
 
 
 def open_raw(place: Path, within: Path | None = None) -> LogView:
@@ -162,16 +153,9 @@ def open_raw(place: Path, within: Path | None = None) -> LogView:
 
 def log_line(view: LogView) -> Headline:
     """A log as one line of a list."""
-    judged, info = diagnose(view), view.info
-    is_ours = bool(view.parts)
-    note = "; ".join(filter(None, [view.log.format, view.status_note])) if is_ours else f"{view.log.format} log"
-    return {
-        "name": info.name, "status": view.status, "status_note": note, "verdict": judged.verdict,
-        "reason": judged.reason, "algorithm": view.algorithm, "framework": view.framework,
-        "started": info.created if is_ours else None, "updated": info.updated, "last_step": view.last_step,
-        "total_steps": info.total_steps, "rows": view.rows, "metrics": len(view.metrics), "host": info.host or None,
-        "seconds": max((info.ended or info.updated) - info.created, 0.0) if is_ours else None,
-    }  # fmt: skip
+    judged = diagnose(view)
+    parts = [view.log.format, view.status_note] if view.parts else [f"{view.log.format} log"]
+    return line_of(view, judged.verdict, judged.reason, "; ".join(filter(None, parts)))
 
 
 def read_raw(place: Path) -> LogView | None:
@@ -192,7 +176,7 @@ class RawLogs:
         """`is_taken`: whether a path is a run or dump that is already listed."""
         self._folder, self._is_taken = folder, is_taken
         self._lock = threading.Lock()
-        self._lines: dict[Path, tuple[str, Headline | None]] = {}
+        self._lines: dict[Path, tuple[object, Headline | None]] = {}
         self._thread: threading.Thread | None = None
         self._due = 0.0
         self.note = ""
@@ -235,17 +219,19 @@ class RawLogs:
         self._due = time.monotonic() + max(AGAIN_SECONDS, AGAIN_TIMES * (time.monotonic() - began))
 
 
-class RawTail:
-    """Detects changes of a log. `place` is the state of its files at the last look, from which to continue later."""
+class RawTail(ChangeTail):
+    """Detects changes of a log."""
 
     def __init__(self, path: Path, place: str = "") -> None:
         self._path = path
-        self.place = place or state_of(path)
+        super().__init__(place)
 
     def look(self) -> Added:
         """Whether there are new rows. The page then requests them."""
-        before, self.place = self.place, state_of(self._path)
-        return Added(rows=1, updated=time.time()) if self.place != before else Added()
+        return Added(rows=1, updated=time.time()) if self._has_changed() else Added()
+
+    def _state(self) -> object:
+        return state_of(self._path)
 
     def look_at_dumps(self) -> bool:
         return False
@@ -259,5 +245,4 @@ class RawTail:
             changed = max(file.stat().st_mtime for file in _files_of(self._path))
         except (OSError, ValueError, RlvitalsError):
             return {"status": "unreadable", "status_note": f"{self._path.name} is gone", "ended": None}
-        is_running = time.time() - changed < BEING_WRITTEN
-        return {"status": "running" if is_running else "finished", "status_note": "", "ended": None}
+        return {"status": status_since(changed), "status_note": "", "ended": None}

@@ -17,19 +17,18 @@ from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.health.history import History
 from rlvitals.render.report import RunReport, ShownRollout
 from rlvitals.render.run_plots import Picture
-from rlvitals.splits import is_held_out
 from rlvitals.version import __version__
 from rlvitals.views.check import Report, check_source
 from rlvitals.views.compare import compare_runs
 from rlvitals.views.diagnosis import Diagnosis
 from rlvitals.views.epoch_rows import EpochRows
-from rlvitals.views.evaluations import RunEvaluations, numbers_of, read_trend
+from rlvitals.views.evaluations import numbers_of, read_trend, trend_of_log
+from rlvitals.views.headlines import last_sign, lasted
 from rlvitals.views.logs import LogView, open_any
 from rlvitals.views.plots import chosen, comparison, overview
-from rlvitals.views.rollouts import RolloutHit
+from rlvitals.views.rollouts import RolloutHit, rollout_of
 from rlvitals.views.run import RunView
 from rlvitals.views.sources import source_of
-from rlvitals.views.summary import lasted
 from rlvitals.views.vitals import environment, step_bar, tiles
 
 SHOWN_ROLLOUTS = 3
@@ -100,7 +99,7 @@ def _about(view: RunView, report: Report) -> dict[str, Any]:
         "total_steps": info.total_steps,
         "ghost_rows": view.ghost_rows,
         "started": None if is_log else info.created,
-        "seconds": None if is_log else lasted(view),
+        "seconds": None if is_log else lasted(info, last_sign(info, view.last_rows(1))),
     }
 
 
@@ -133,25 +132,11 @@ def _epochs(view: RunView) -> EpochsFacts | None:
 
 
 def _evaluations(view: RunView) -> dict[str, Any] | None:
-    if isinstance(view, LogView):
-        found = RunEvaluations(view.name, str(view.path), _held_out(view), None, None, None, [])
-    else:
-        try:
-            found = read_trend(view.path)
-        except RlvitalsError:
-            return None
+    try:
+        found = trend_of_log(view) if isinstance(view, LogView) else read_trend(view.path)
+    except RlvitalsError:
+        return None
     return asdict(found) | {"names": numbers_of(found.evaluations)} if found.evaluations else None
-
-
-def _held_out(view: LogView) -> list[dict[str, Any]]:
-    """The evaluations of another tool's log by step: from their own rows, and from held-out names in other rows."""
-    by_step: dict[int, dict[str, Any]] = {}
-    for row in view.iterate():
-        if scores := {name: value for name, value in row.numbers.items() if is_held_out(name)}:
-            by_step.setdefault(row.step, {}).update(scores)
-    for row in view.iterate(stream="eval"):
-        by_step.setdefault(row.step, {}).update(row.numbers)
-    return [{"step": step, **by_step[step]} for step in sorted(by_step)]
 
 
 def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
@@ -168,7 +153,7 @@ def _rollouts(view: RunView, *, best: bool) -> list[ShownRollout]:
         groups = log.at(hit.step)
         if hit.group <= len(groups) and hit.rollout <= len(groups[hit.group - 1].rollouts):
             group = groups[hit.group - 1]
-            shown.append(ShownRollout(hit.step, hit.group, hit.rollout, group, group.rollouts[hit.rollout - 1]))
+            shown.append(ShownRollout(hit.step, hit.group, hit.rollout, group, rollout_of(groups, hit)))
     return shown
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, Unpack, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -24,11 +24,12 @@ from rlvitals.contract import RolloutStep
 from rlvitals.errors import NotALog, RunNotFound
 from rlvitals.importers.dumps.base import Split
 from rlvitals.importers.dumps.files import DumpFiles
-from rlvitals.records import Group
+from rlvitals.records import Group, Rollout
 from rlvitals.store.archive import log_state
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lineage import Lineage
 from rlvitals.store.reader import Problems
+from rlvitals.store.rollout_forms import plain
 from rlvitals.store.rollout_index import (
     FoundRollout,
     RolloutFiles,
@@ -308,6 +309,29 @@ def pick(groups: list[Group], wanted: str) -> tuple[int, Group]:
     raise RunNotFound(f"there is no group {wanted!r} at this step: there are {len(groups)}, numbered from 1")
 
 
+def groups_at(source: RolloutSource, step: int) -> list[Group]:
+    """The groups of a step. Raises RunNotFound, which names the nearest steps, if there are none."""
+    if groups := source.at(step):
+        return groups
+    if not (steps := source.steps):
+        raise RunNotFound("no rollouts were recorded; a trainer records them with run.log_groups(groups, step=...)")
+    nearest = sorted(sorted(steps, key=lambda known: abs(known - step))[:5])
+    raise RunNotFound(f"there are no rollouts at step {step}; the nearest are at {', '.join(map(str, nearest))}")
+
+
+def tried_before(before: Iterable[Group], group: Group, number: int, step: int) -> tuple[int, Group]:
+    """The group of the same prompt at an earlier step, and its number. Raises RunNotFound."""
+    for place, earlier in enumerate(before, 1):
+        if earlier.key == group.key:
+            return place, earlier
+    raise RunNotFound(f"the prompt of group {number} was not tried at step {step}")
+
+
+def rollout_of(groups: Sequence[Group], hit: RolloutHit) -> Rollout:
+    """The rollout of a hit among the groups of its step."""
+    return groups[hit.group - 1].rollouts[hit.rollout - 1]
+
+
 class Change(NamedTuple):
     """One prompt at two steps. One of the groups may be missing."""
 
@@ -331,6 +355,19 @@ def with_moments(group: Group) -> Group:
         return group
     rewards = values.mean(rollout.reward for rollout in group.rollouts if rollout.reward is not None)
     return replace(group, mean=rewards.number, std=rewards.showing("std").number) if rewards.count else group
+
+
+def brief(group: Group | None) -> dict[str, Any] | None:
+    """The rewards and outcomes of a group that is compared with another one."""
+    if group is None:
+        return None
+    return {"mean": group.mean, "std": group.std, "rollouts": len(group.rollouts), "outcomes": outcomes(group)}
+
+
+def whole(number: int, group: Group) -> dict[str, Any]:
+    """A group with its rollouts as plain data."""
+    facts = {"number": number, "outcomes": outcomes(group), **plain(group)}
+    return facts | {"early": len(group.early_rollouts)}
 
 
 def outcomes(group: Group) -> dict[str, int]:

@@ -13,6 +13,7 @@ from rlvitals.render.notebook import SHOWN_VALUES, CardSign, run_card
 from rlvitals.render.numbers import number
 from rlvitals.store.layout import RunDir
 from rlvitals.store.remote import local_path
+from rlvitals.terminal import plural
 from rlvitals.views.changes import change
 from rlvitals.views.discovery import linked_dumps, near_directory
 from rlvitals.views.epochs import Epochs, gather
@@ -61,7 +62,7 @@ class RunView(StoredRun):
 
         try:
             step = "no rows yet" if self.last_step is None else f"step {number(self.last_step)}"
-            about = [self.status, step, f"{number(self.rows)} rows", *filter(None, (self.algorithm, self.framework))]
+            about = [self.status, step, plural(self.rows, "row"), *filter(None, (self.algorithm, self.framework))]
             diagnosis = diagnose(self)
             signs = [self._sign(name) for name in self.vital_signs[:SHOWN_VALUES]]
         except RlvitalsError as error:  # damaged after it was opened: show the error

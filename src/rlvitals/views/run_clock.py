@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rlvitals import catalog
 from rlvitals.config import flatten
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import STREAMS, RunDir
 from rlvitals.values import is_whole
 from rlvitals.views.query import StoredRun
 from rlvitals.views.settings import setting_of
@@ -156,7 +156,7 @@ def _cards(view: StoredRun) -> int | None:
 
 def _times_by_attempt(view: StoredRun) -> dict[int, NDArray[Any]]:
     """All timestamps of rows of any kind by attempt, sorted, superseded rows included."""
-    logs = [view.columns(stream)[0][0] for stream in ("train", "eval")]
+    logs = [view.columns(stream)[0][0] for stream in STREAMS]
     found = [(columns.attempts, columns.timestamps) for columns in logs]
     if view.foreign is None:
         samples = view.system()

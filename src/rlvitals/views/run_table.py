@@ -21,10 +21,10 @@ from rlvitals.contract import Choices
 from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row, Stream
 from rlvitals.store.files import stamp
-from rlvitals.store.layout import RunDir, archive_of
-from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.reader import last_rows, read_blocks
-from rlvitals.views.headlines import END_ROWS, first_rows
+from rlvitals.store.layout import STREAMS, RunDir, archive_of
+from rlvitals.store.reader import first_rows, last_rows, read_blocks
+from rlvitals.store.tail import file_size, rows_in
+from rlvitals.views.headlines import END_ROWS
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, plain_settings, setting_of
 
@@ -35,7 +35,6 @@ MOST_CHOICES = 5_000
 """Maximum names of metrics and of settings to choose from."""
 
 SWEEPS = ("sweep", "sweep_id", "sweep_name", "experiment", "experiment_name", "group", "wandb_group")
-STREAMS: tuple[Stream, ...] = ("train", "eval")
 _METRIC = re.compile(r"(?P<name>.+?)(?:\.(?P<kind>last|best)|@(?P<step>\d{1,15}))")
 
 
@@ -173,7 +172,7 @@ class RunTable:
         if is_late:
             return False
         view = source.open()
-        sizes = {stream: _size(run_dir.log(stream)) for stream in STREAMS}
+        sizes = {stream: file_size(run_dir.log(stream)) or 0 for stream in STREAMS}
         is_same = sizes == known.read_to and not run_dir.ranks.exists()
         known.read_to = sizes
         known.attempt = max((row.attempt for row in last_rows(run_dir.train_log, 1)), default=0)
@@ -188,13 +187,13 @@ class RunTable:
         """
         for stream in STREAMS if known.cells else ():
             log, start = run_dir.log(stream), known.read_to.get(stream, 0)
-            size = _size(log)
+            size = file_size(log) or 0
             if size == start:
                 continue
             if size < start or run_dir.ranks.exists():
                 return False
             for lines, end in read_blocks(log, start, size):
-                for row in _rows(lines):
+                for row in rows_in(lines):
                     if row.attempt != known.attempt or not self._take(known, row):
                         return False
                 known.read_to[stream] = end
@@ -241,23 +240,8 @@ def _cell(view: RunView, wanted: Wanted) -> Cell:
 
 def _names_at_ends(run_dir: RunDir) -> list[str]:
     logs = [run_dir.log(stream) for stream in STREAMS]
-    rows = [row for log in logs for row in (*first_rows(log), *last_rows(log, END_ROWS))]
+    rows = [row for log in logs for row in (*first_rows(log, END_ROWS), *last_rows(log, END_ROWS))]
     return list(dict.fromkeys(name for row in rows for name in row.numbers))
-
-
-def _rows(lines: Iterable[bytes]) -> Iterable[Row]:
-    for line in lines:
-        try:
-            yield decode(line)
-        except BadLine:
-            continue
-
-
-def _size(log: Path) -> int:
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0
 
 
 def _common(counts: Mapping[str, int]) -> list[str]:

@@ -5,6 +5,7 @@ from it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from rlvitals.store.lines import BadLine, decode
 from rlvitals.store.tail import RowTail, file_size
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import open_run
+from rlvitals.views.thinning import plain_number
 
 LONGEST_CATCH_UP = 4 * 2**20
 """Maximum bytes of a log read in one look. A client that is further behind gets the newest rows."""
@@ -40,6 +42,28 @@ class Added:
     findings: list[FindingFacts] = field(default_factory=list)
     is_news_of_health: bool = False
     """Whether the health log has new events. A recovered alarm has no finding."""
+
+
+class ChangeTail:
+    """Detects changes of files as a whole. `place` is a digest of their state at the last look, from which to continue
+    later.
+    """
+
+    def __init__(self, place: str = "") -> None:
+        self.place = place or digest(self._state())
+
+    def _state(self) -> object:
+        """A value that changes with the files."""
+        raise NotImplementedError
+
+    def _has_changed(self) -> bool:
+        before, self.place = self.place, digest(self._state())
+        return self.place != before
+
+
+def digest(value: object) -> str:
+    """A short text that changes with a value."""
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class RunTail:
@@ -100,7 +124,7 @@ def _take_row(added: Added, line: bytes, *, is_training: bool) -> None:
         added.updated = max(added.updated or 0.0, row.timestamp)
     for name, number in row.numbers.items():
         if name in added.values or len(added.values) < MOST_VALUES:
-            added.values[name] = number if math.isfinite(number) else None
+            added.values[name] = plain_number(number)
 
 
 def _take_finding(added: Added, line: bytes) -> None:

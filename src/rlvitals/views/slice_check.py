@@ -181,8 +181,15 @@ class _Narrow:
 def _names_of(path: str | os.PathLike[str], known: Known) -> _Log:
     source = open_source(path)
     algorithm, framework = known.get("algorithm"), known.get("framework")
-    names = list(dict.fromkeys(name for row in source.rows for name in row))
-    return _Log(names, catalog.reader(framework or source.framework, algorithm or source.algorithm, names))
+    recogniser, names = catalog.recogniser(), dict[str, None]()
+    for row in source.rows:
+        recogniser.take(row)
+        names.update(dict.fromkeys(row))
+    found = recogniser.found
+    reader = catalog.reader(
+        framework or source.framework or found.framework, algorithm or source.algorithm or found.algorithm
+    )
+    return _Log(list(names), reader)
 
 
 def _narrowed(log: _Log, wanted: Mapping[str, str]) -> _Narrow:
@@ -206,11 +213,9 @@ def _feed_judges(rows: Iterable[Fields], narrows: Sequence[_Narrow], judges: Seq
 
 
 def _verdict(narrow: _Narrow, judge: Judge, source: RowSource) -> SliceVerdict:
-    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[], view=None, log=None))
+    report = report_on(judge, replace(source, rows=(), recorded=[], notes=[], view=None, log=None, counted=judge))
     own = [found for found in report.findings if narrow.own.intersection(found.metrics)]
-    verdict = (
-        "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.training_rows)[0]
-    )
+    verdict = "cannot judge" if not _is_read(judge.monitor.case, narrow.own) else verdict_of(own, judge.rows)[0]
     return SliceVerdict(narrow.label, verdict, own, _last_score(judge.monitor.case, narrow.own))
 
 

@@ -18,7 +18,7 @@ from rlvitals.health.monitor import Monitor
 from rlvitals.health.rows import rows_of_log, rows_of_run
 from rlvitals.importers import ForeignLog
 from rlvitals.records import Fields, HealthEvent
-from rlvitals.views.judge import Judge
+from rlvitals.views.judge import Judge, RowCount
 from rlvitals.views.query import StoredRun
 from rlvitals.views.rechecks import events_on_record, when
 
@@ -58,8 +58,8 @@ class RowSource:
     """The rules that it was monitored with, if they differ from the shipped ones. It is judged by them again."""
     mapping: dict[str, str] = field(default_factory=dict)
     """The mapping of names in its own settings."""
-    logged: int | None = None
-    """The training rows of a recorded run's living line."""
+    counted: RowCount | None = None
+    """Its training rows as they were logged. None: as the monitor reads them."""
     log: ForeignLog | None = None
     """The log it is read from, if rlvitals did not record it."""
     view: StoredRun | None = None
@@ -74,7 +74,12 @@ def source_of_run(view: StoredRun) -> RowSource:
     return RowSource(
         path=view.path,
         format=RUN,
-        rows=rows_of_run(view.iterate(stream="train"), view.iterate(stream="eval"), view.iterate(stream="system")),
+        rows=rows_of_run(
+            view.iterate(stream="train"),
+            view.iterate(stream="eval"),
+            view.iterate(stream="system"),
+            is_set_back=view.is_set_back,
+        ),
         algorithm=view.info.algorithm,
         framework=view.info.framework,
         total_steps=view.info.total_steps or planned_steps(config),
@@ -83,7 +88,6 @@ def source_of_run(view: StoredRun) -> RowSource:
         recorded=events_on_record(view, rules),
         own_rules=rules,
         mapping=mapping,
-        logged=view.rows,
         view=view,
     )
 

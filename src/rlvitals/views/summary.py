@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from rlvitals.health.history import History
 from rlvitals.records import Row
 from rlvitals.views.changes import change
-from rlvitals.views.diagnosis import diagnose_quickly
+from rlvitals.views.diagnosis import Diagnosis, diagnose_quickly
+from rlvitals.views.headlines import last_sign, lasted
 from rlvitals.views.hindsight import Neighbours, hindsight
 from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
@@ -20,8 +20,12 @@ LAST_FINDINGS = 5
 
 def headline(view: RunView) -> dict[str, Any]:
     """One run as a line of a list. `note` describes problems with its files."""
+    return _headline(view, diagnose_quickly(view))
+
+
+def _headline(view: RunView, judged: Diagnosis) -> dict[str, Any]:
     info = view.info
-    judged = diagnose_quickly(view)
+    updated = last_sign(info, view.last_rows(1))
     facts = {
         "name": view.name,
         "path": str(view.path),
@@ -31,8 +35,8 @@ def headline(view: RunView) -> dict[str, Any]:
         "total_steps": info.total_steps,
         "rows": view.rows,
         "attempts": max(len(view.attempts), 1),
-        "updated": _updated(view),
-        "seconds": lasted(view),
+        "updated": updated,
+        "seconds": lasted(info, updated),
         "verdict": judged.verdict,
         "reason": judged.reason,
         "is_stopped": view.stop is not None,
@@ -63,9 +67,9 @@ def unreadable_headline(path: Path, reason: object) -> dict[str, Any]:
 
 def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
     """Everything that `show` prints: identity, progress, last rows, best and final values, problems."""
-    info = view.info
+    info, judged = view.info, diagnose_quickly(view)
     return {
-        **headline(view),
+        **_headline(view, judged),
         "id": info.id,
         "status_note": view.status_note,
         "framework": view.framework,
@@ -73,7 +77,7 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
         "ghost_rows": view.ghost_rows,
         "ranks": view.ranks,
         "trackers": view.trackers,
-        "findings": [asdict(finding) for finding in view.findings[-LAST_FINDINGS:]],
+        "findings": [asdict(finding) for finding in judged.findings[-LAST_FINDINGS:]],
         "asked": [asdict(asked) for asked in History(view.health_events).asked_by_people],
         "attempt_list": [asdict(attempt) for attempt in view.attempts],
         "last_rows": [_row(row) for row in view.last_rows(last)],
@@ -81,18 +85,13 @@ def summarise(view: RunView, last: int = 5) -> dict[str, Any]:
             asdict(best) for name in view.reader.ordered(view.metrics) if (best := view.best(name)) is not None
         ],
         "changes": _changes(view),
-        "hindsight": hindsight(view, view.findings, Neighbours.of(view.path)),
+        "hindsight": hindsight(view, judged.findings, Neighbours.of(view.path)),
         "system": _row(sample) if (sample := view.last_sample) is not None else {},
         "texts": view.texts,
         "left_out": info.left_out,
         "rows_dropped": info.rows_dropped,
         "problems": view.problems,
     }
-
-
-def lasted(view: RunView) -> float:
-    """Seconds from a run's start to its end, or to its last sign of life."""
-    return round(max(0.0, (view.info.ended or _updated(view)) - view.info.created), 3)
 
 
 def _changes(view: RunView) -> dict[str, str]:
@@ -103,12 +102,6 @@ def _changes(view: RunView) -> dict[str, str]:
         if moved := change(steps, values, meaning.metric.direction if meaning else "none"):
             texts[name] = moved["told"]
     return texts
-
-
-def _updated(view: RunView) -> float:
-    rows = view.last_rows(1)
-    stamps = [view.info.updated, *(row.timestamp for row in rows if row.timestamp == row.timestamp)]
-    return min(max(stamps), time.time())
 
 
 def _row(row: Row) -> dict[str, Any]:

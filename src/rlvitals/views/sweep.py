@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rlvitals.contract import Importance, Sweep, SweepRun, SweepSetting
 from rlvitals.values import is_number
 from rlvitals.views.settings import is_bookkeeping, varying
+from rlvitals.views.thinning import plain_number
 
 FEW_RUNS = 5
 """With fewer runs, no importance is shown."""
@@ -128,7 +129,7 @@ def _setting(key: str, values: Sequence[Any]) -> SweepSetting:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return plain_number(float(value)) if isinstance(value, int | float) else None
 
 
 def _word(value: Any) -> str:

@@ -6,6 +6,7 @@ value has None, and nothing is drawn there.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,11 @@ def thin(x: NDArray[Any], values: NDArray[np.float64], steps: NDArray[Any], poin
         "y": mean,
         "steps": steps.astype(np.int64).tolist(),
     }
+
+
+def plain_number(number: float | None) -> float | None:
+    """A number as a JSON value: None if not finite."""
+    return number if number is not None and math.isfinite(number) else None
 
 
 def plain_numbers(numbers: NDArray[Any]) -> list[float | None]:

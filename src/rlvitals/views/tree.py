@@ -17,11 +17,10 @@ from rlvitals.contract import Described, ListedMetric, Metrics, SliceFacts
 from rlvitals.splits import is_held_out, without_held_out_prefix
 from rlvitals.store.chunks import is_present
 from rlvitals.store.index import Columns
-from rlvitals.store.layout import RunDir, Stream
+from rlvitals.store.layout import STREAMS, RunDir, Stream
 from rlvitals.store.reader import last_rows
 from rlvitals.views.query import StoredRun
-
-STREAMS: tuple[Stream, Stream] = ("train", "eval")
+from rlvitals.views.thinning import plain_number
 
 MOST_LISTED = 20_000
 """Maximum metrics that are listed."""
@@ -194,7 +193,7 @@ def _counted(columns: Columns, lives: NDArray[np.bool_]) -> Callable[[str], Metr
         places = np.flatnonzero(is_present(values) & lives)
         last = float(values[places[-1]]) if len(places) else math.nan
         is_constant = len(places) > 1 and bool((values[places] == last).all())
-        return MetricTail(len(places), last if math.isfinite(last) else None, is_constant)
+        return MetricTail(len(places), plain_number(last), is_constant)
 
     return ending
 
@@ -206,7 +205,6 @@ def _glimpsed(view: StoredRun, stream: Stream) -> Callable[[str], MetricTail]:
         newest |= row.numbers
 
     def ending(name: str) -> MetricTail:
-        last = newest.get(name, math.nan)
-        return MetricTail(None, last if math.isfinite(last) else None)
+        return MetricTail(None, plain_number(newest.get(name)))
 
     return ending

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -13,15 +12,17 @@ import numpy as np
 from rlvitals import catalog
 from rlvitals.catalog.slices import Round
 from rlvitals.contract import Division, Now, SliceFacts, SliceValue, StepCell, TileFacts, TileStatus, Vitals
+from rlvitals.health.history import is_standing
 from rlvitals.records import SEVERITIES, Finding, Severity
 from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
 from rlvitals.views.changes import change
 from rlvitals.views.diagnosis import Diagnosis, is_on_record
+from rlvitals.views.headlines import last_sign
 from rlvitals.views.run import RunView
 from rlvitals.views.series import Series
-from rlvitals.views.thinning import thin
+from rlvitals.views.thinning import plain_number, thin
 from rlvitals.views.tree import MOST_LISTED, band_of, described, slice_facts
 
 SPARK_POINTS = 60
@@ -133,7 +134,6 @@ def _tile(
 ) -> TileFacts:
     is_mean = name in members  # the whole is not logged: one of its slices is the sign and stands for all of them
     series = mean_of({one: view.series(one) for one in members}) if is_mean else view.series(name)
-    value = float(series.values[-1]) if len(series.values) else math.nan
     band = band_of(view, name, stage)
     status, why = status_of(name, standing, members, evaluated=view.is_evaluated(name))
     what = described(view, name)
@@ -143,7 +143,7 @@ def _tile(
     return {
         **what,
         **division,
-        "value": value if math.isfinite(value) else None,
+        "value": _last_finite(series),
         "change": change(series.steps, series.values, what["direction"]),
         "band": band,
         "status": status,
@@ -155,7 +155,7 @@ def _tile(
 
 def standing_findings(diagnosis: Diagnosis) -> list[Finding]:
     """The findings that have not recovered."""
-    return [found for found in diagnosis.findings if found.recovered_step is None]
+    return list(filter(is_standing, diagnosis.findings))
 
 
 def status_of(
@@ -215,7 +215,7 @@ def now(view: RunView) -> Now:
         "eta_s": time_left(stamps, total) if view.status == "running" else None,
         "tokens_per_s": _speed(view),
         "phase": phase.texts.get("phase") if phase is not None and view.status == "running" else None,
-        "updated": min(max([view.info.updated, *(stamp for _, stamp in stamps)]), time.time()),
+        "updated": last_sign(view.info, rows),
     }
 
 
@@ -239,5 +239,4 @@ def _speed(view: RunView) -> float | None:
 
 
 def _last_finite(series: Series) -> float | None:
-    value = float(series.values[-1]) if len(series.values) else math.nan
-    return value if math.isfinite(value) else None
+    return plain_number(float(series.values[-1])) if len(series.values) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from rlvitals.errors import ConfigError
+from rlvitals.errors import ConfigError, explained
 from rlvitals.terminal import put, visible
 
 
@@ -20,11 +20,9 @@ class AccessLog:
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
         self._path = None if path == "-" else Path(path).absolute()
-        try:
-            if self._path is not None:
+        if self._path is not None:
+            with explained(f"cannot write the access log {path}", ConfigError):
                 self._path.open("a").close()
-        except OSError as error:
-            raise ConfigError(f"cannot write the access log {path}: {error.strerror or error}") from error
 
     def __call__(self, name: str, scope: Any, status: int) -> None:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

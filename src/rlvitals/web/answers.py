@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rlvitals.codec import encode, to_json
-from rlvitals.errors import ConfigError
+from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound, RunUnreadable, UnknownMetric
 
 MOST_NAMES = 200
 """Maximum number of metrics in one request."""
@@ -65,6 +65,13 @@ class Query:
         if number != int(number) or abs(number) > 2**53:
             raise ConfigError(f"{key!r} is a whole number, not {number:g}")
         return int(number)
+
+
+def status_of(error: RlvitalsError) -> int:
+    """The HTTP status of an answer that failed."""
+    if isinstance(error, RunNotFound | UnknownMetric):
+        return 404
+    return 503 if isinstance(error, RunUnreadable) else 400
 
 
 def as_json(facts: Mapping[str, object]) -> bytes:

@@ -6,10 +6,9 @@ so that the server starts quickly.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, cast
+from typing import cast
 
 from rlvitals import catalog, contract
 from rlvitals.codec import parse_shallow
@@ -22,6 +21,7 @@ from rlvitals.views.chart_lines import POINTS, Window, lines
 from rlvitals.views.diagnosis import findings_answer
 from rlvitals.views.logs import LogView
 from rlvitals.views.run import RunView
+from rlvitals.views.thinning import plain_number
 from rlvitals.views.tree import metric_list
 from rlvitals.views.vitals import vitals
 from rlvitals.web.answers import MOST_NAMES, MOST_RUNS, Query
@@ -143,7 +143,7 @@ def speed(folder: Folder, query: Query) -> contract.Performance:
 
 def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
     """The steps with rollouts. With `step`: its groups. With `group` too: its transcripts. With a filter: hits."""
-    from rlvitals.views.rollouts import pick
+    from rlvitals.views.rollouts import groups_at, pick
 
     log = folder.view(_run(query)).rollout_log
     step, page = query.whole("step"), max(query.whole("page", 0) or 0, 0)
@@ -164,9 +164,7 @@ def rollouts(folder: Folder, query: Query) -> contract.RolloutAnswer:
                 "and online DPO by itself."
             )
         return contract.RolloutSteps(steps=overview, problems=log.problems)
-    groups = log.at(step)
-    if not groups:
-        raise RunNotFound(f"there are no rollouts at step {step}")
+    groups = groups_at(log, step)
     chosen = query.text("group")
     if chosen is not None:
         return contract.WholeGroup(
@@ -359,17 +357,17 @@ def _epochs(view: RunView) -> contract.EpochsFacts | None:
 
 def _group(number: int, group: Group, tokens: int | None) -> contract.GroupFacts:
     """A whole group. Tokens are included only for the rollout with the number `tokens`."""
-    from rlvitals.views.rollouts import outcomes
+    from rlvitals.views.rollouts import whole
 
     read = tuple(
         replace(rollout, trace=rollout.trace if place == tokens else None)
         for place, rollout in enumerate(group.rollouts, 1)
     )
-    answer: dict[str, Any] = {"number": number, "outcomes": outcomes(group), **plain(replace(group, rollouts=read))}
+    answer = whole(number, replace(group, rollouts=read))
     for facts, rollout in zip(answer.get("rollouts", ()), group.rollouts, strict=True):
         if rollout.trace is not None:
             facts["traced"] = rollout.trace.length
-    return cast(contract.GroupFacts, answer | {"early": len(group.early_rollouts)})
+    return cast(contract.GroupFacts, answer)
 
 
 def _listed(number: int, group: Group) -> contract.ListedGroup:
@@ -380,16 +378,12 @@ def _listed(number: int, group: Group) -> contract.ListedGroup:
         "number": number,
         "id": group.id,
         "prompt": group.prompt[:PROMPT_LENGTH],
-        "mean": _finite(group.mean),
-        "std": _finite(group.std),
-        "rewards": [_finite(rollout.reward) for rollout in group.rollouts if rollout.reward is not None],
+        "mean": plain_number(group.mean),
+        "std": plain_number(group.std),
+        "rewards": [plain_number(rollout.reward) for rollout in group.rollouts if rollout.reward is not None],
         "kept": group.kept,
         "reason": group.reason,
         "outcomes": outcomes(group),
         "early": len(group.early_rollouts),
         "rollouts": len(group.rollouts),
     }
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None

@@ -23,10 +23,10 @@ from rlvitals.errors import RlvitalsError, RunNotFound
 from rlvitals.guard import guarded
 from rlvitals.records import Finding
 from rlvitals.store.files import unreadable
-from rlvitals.store.layout import RunDir
+from rlvitals.store.layout import STREAMS, RunDir
 from rlvitals.store.marks import FolderMarks
 from rlvitals.views.diagnosis import Diagnosis, diagnose, is_on_record
-from rlvitals.views.discovery import find_places, is_dump, is_joined, leads_outside, parts_of
+from rlvitals.views.discovery import find_places, is_dump, is_joined, leads_outside, links_outside, parts_of
 from rlvitals.views.dumps import DumpTail, DumpView, Split, dump_line, splits_of
 from rlvitals.views.headlines import Headlines, run_state, unreadable_line
 from rlvitals.views.raw_logs import RawLogs, RawTail, open_raw, state_of
@@ -34,7 +34,6 @@ from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.run_table import CellSource, RunTable
 from rlvitals.views.run_tail import RunTail
-from rlvitals.views.tree import STREAMS
 
 T = TypeVar("T", bound=Mapping[str, object])
 
@@ -63,9 +62,6 @@ LIST_SECONDS = 1.0
 """Seconds for which a list of the folder's runs is reused."""
 
 MOST_RUNS = 5_000
-
-MOST_ENTRIES = 50_000
-"""Maximum number of files and folders of a folder log that are checked for links."""
 
 
 class Served(NamedTuple):
@@ -349,7 +345,7 @@ class Folder:
     def served(self, run: str) -> Served:
         """A run or dump by its path below the folder. Raises RunNotFound for anything that is not one."""
         refusal = RunNotFound(f"there is no run {run[:200]!r} in this folder")
-        if "\0" in run or run.startswith("/") or ".." in Path(run).parts:
+        if _leads_away(run):
             raise refusal
         try:
             path = (self.root / run.removesuffix(VALIDATION)).resolve()
@@ -374,7 +370,7 @@ class Folder:
         is none, or if it is or contains a link that leaves the folder.
         """
         refusal = RunNotFound(f"there is nothing at {path[:200]!r} in this folder; the path is relative to it")
-        if "\0" in path or path.startswith("/") or ".." in Path(path).parts:
+        if _leads_away(path):
             raise refusal
         try:
             place = (self.root / path).resolve()
@@ -486,23 +482,12 @@ class Folder:
         return f"{name}{VALIDATION}" if is_one_of_two else name
 
 
+def _leads_away(path: str) -> bool:
+    """Whether a path cannot be one below a folder, judged by its text."""
+    return "\0" in path or path.startswith("/") or ".." in Path(path).parts
+
+
 def _entries_of(path: Path) -> list[Served]:
     if is_joined(path):
         return []  # the logs list it: its rows are joined and judged
     return [Served(path)] if RunDir(path).holds_run else [Served(path, split) for split in splits_of(path)]
-
-
-def links_outside(place: Path, root: Path) -> bool:
-    """Whether a folder contains a symbolic link that leaves the root. Also true if it has too many entries to check."""
-    if not place.is_dir():
-        return False
-    looked = 0
-    for folder, folders, files in os.walk(place):
-        looked += len(folders) + len(files)
-        if looked > MOST_ENTRIES:
-            return True
-        for name in (*folders, *files):
-            entry = os.path.join(folder, name)
-            if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(root):
-                return True
-    return False

@@ -34,10 +34,13 @@ MAY_LOOK = "rlvitals.may_look"
 MOST_GIVEN = 4
 """Maximum number of tokens or cookies checked per request."""
 
-POLICY = (
+PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'"
 )
+"""What a page may load, as far as a meta tag can say it."""
+
+POLICY = f"{PAGE_POLICY}; frame-ancestors 'none'"
 HEADERS = [
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),

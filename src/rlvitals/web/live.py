@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from rlvitals.contract import NewFindings, NewRows
-from rlvitals.errors import RlvitalsError, RunNotFound
+from rlvitals.errors import RlvitalsError
 from rlvitals.views.dumps import DumpTail
 from rlvitals.views.raw_logs import RawTail
 from rlvitals.views.run_tail import RunTail
-from rlvitals.web.answers import Query, as_json
+from rlvitals.web.answers import Query, as_json, status_of
 from rlvitals.web.folder import Folder
 from rlvitals.web.guard import MAY_LOOK
 
@@ -63,7 +63,7 @@ class Live:
             place = request.headers.get("last-event-id") or query.text("place", "") or ""
             tail = await run_sync(self._folder.tail, query.needed("run"), place)
         except RlvitalsError as error:
-            return _error(404 if isinstance(error, RunNotFound) else 400, str(error))
+            return _error(status_of(error), str(error))
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         if request.method == "HEAD":  # has no body to wait for
             return Response(headers=headers, media_type="text/event-stream")

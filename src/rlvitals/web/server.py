@@ -23,14 +23,12 @@ from rlvitals.errors import (
     RlvitalsError,
     RunExists,
     RunNotFound,
-    RunUnreadable,
-    UnknownMetric,
     needs,
 )
 from rlvitals.render.prometheus import CONTENT_TYPE
 from rlvitals.store.inbox import MOST_PIECE, Inbox, OutOfPlace, QuotaUsed
 from rlvitals.terminal import logger
-from rlvitals.web.answers import Query, as_json
+from rlvitals.web.answers import Query, as_json, status_of
 from rlvitals.web.api import ANSWERS, change_marks
 from rlvitals.web.folder import Folder
 from rlvitals.web.guard import PUSH, Guard, choose_token, known_hosts
@@ -248,12 +246,8 @@ async def _body(request: Request, most: int) -> bytes | None:
 def _json_or_error(answer: Callable[[], Mapping[str, object]]) -> Response:
     try:
         return _json(as_json(answer()))
-    except (RunNotFound, UnknownMetric) as error:
-        return _error(404, error)
-    except RunUnreadable as error:
-        return _error(503, error)
     except RlvitalsError as error:
-        return _error(400, error)
+        return _error(status_of(error), error)
     except OSError as error:  # a file that was removed while it was read
         return _error(503, f"{type(error).__name__}: {error.strerror or 'the run cannot be read right now'}")
 

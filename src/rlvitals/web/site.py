@@ -28,7 +28,7 @@ from typing import Any
 
 from rlvitals.codec import encode, parse_json
 from rlvitals.contract import ListedMetric
-from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound, UnknownMetric
+from rlvitals.errors import ConfigError, RlvitalsError, RunNotFound
 from rlvitals.records import Group
 from rlvitals.store.layout import RunDir
 from rlvitals.store.redaction import Redaction, redacted_copy
@@ -36,9 +36,10 @@ from rlvitals.version import __version__
 from rlvitals.views.chart_lines import AXES
 from rlvitals.views.rollouts import RolloutSource
 from rlvitals.views.run import RunView, open_run
-from rlvitals.web.answers import MOST_RUNS, Query, as_json
+from rlvitals.web.answers import MOST_RUNS, Query, as_json, status_of
 from rlvitals.web.api import ANSWERS, PAGE_SIZE
 from rlvitals.web.folder import Folder, Open, Served
+from rlvitals.web.guard import PAGE_POLICY
 
 STATIC = Path(__file__).parent / "static"
 
@@ -79,12 +80,6 @@ MOST_COLUMNS = 200
 
 MOST_ARRANGED = 3
 """Up to this many runs, every selection in every order can be compared. With more runs: any two, or all."""
-
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'"
-)
-"""The server's policy without the directives that a meta tag does not support."""
 
 NOT_HERE = "This page is a shared copy, made from files. This question needs the run itself: rlvitals serve."
 
@@ -496,10 +491,8 @@ def _ask(folder: Folder, store: Store, address: str, question: Question) -> None
         while result.get("judging"):  # pages ask again later; a site needs the final answer
             result = answer(folder, Query(question))
         facts = parse_json(as_json(result))
-    except (RunNotFound, UnknownMetric) as error:
-        facts = {"error": str(error), "status": 404}
     except RlvitalsError as error:
-        facts = {"error": str(error), "status": 400}
+        facts = {"error": str(error), "status": status_of(error)}
     store.add(address, run, key, facts)
     if shared.narrowed and not store.alike_seen(address, run) and _is_of_equals(facts):
         store.alike[address].add(key)
@@ -551,7 +544,7 @@ def _pages() -> dict[str, bytes]:
         if path.is_file() and path.name not in ("index.html", "jsconfig.json")
     }
     page = (STATIC / "index.html").read_text(encoding="utf-8")
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}" />'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{PAGE_POLICY}" />'
     head = f'{policy}\n    <meta name="rlvitals-site" content="{MARK}" />'
     notice = (
         "<p>This page is loading. If this text stays, the page was opened as a file, which browsers do not allow for "

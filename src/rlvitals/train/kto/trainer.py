@@ -10,18 +10,14 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from rlvitals.capture import console
-from rlvitals.capture.forwarding import trackers_of
-from rlvitals.capture.live_monitor import check_rules
-from rlvitals.capture.start import refuse_existing
+from rlvitals.capture.start import check_settings, refuse_existing
 from rlvitals.config import resolve
-from rlvitals.errors import ConfigError, needs
+from rlvitals.errors import needs
 from rlvitals.store.layout import RunDir, kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import functions, models, tiny
@@ -56,10 +52,10 @@ class KTOSettings(TrainerSettings):
     dataset: str | None
     eval_dataset: str | None
     eval_share: Part
-    examples: int
+    examples: Count
     max_steps: Count | None
     epochs: Rate
-    batch_size: int | None
+    batch_size: Pair | None
     gradient_accumulation: Count
     warmup_ratio: Part
     beta: Rate
@@ -77,8 +73,9 @@ class KTOSettings(TrainerSettings):
 
 def train(settings: KTOSettings) -> TrainingOutcome:
     """Train, and write `logs/`, `checkpoint-N/` and `final_model/` to the run's folder."""
-    check(settings)
-    recording = checked_recording(settings)
+    check_limits(settings)
+    recording = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
+    check_settings(resolve(None, recording))  # before the model is built
     folder, resumed = folder_of(settings)
     data = read_data(settings)
     if not settings.resume_from:
@@ -102,27 +99,22 @@ def train(settings: KTOSettings) -> TrainingOutcome:
     with models.quietly():
         weights = preferences.class_weights(data.train, settings.desirable_weight, settings.undesirable_weight)
         args = KTOConfig(**arguments(settings, folder, data, weights, is_resumed=resumed is not None))
-        model, tokenizer = the_model(settings, folder, data, args, is_resumed=resumed is not None)
-        args.learning_rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=3e-4, large=5e-7)
-        trainer = build_trainer(
-            settings, args, data, Loaded(model, tokenizer), callbacks=[_last_evaluation(), recorder]
-        )
+        loaded = the_model(settings, folder, data, args, is_resumed=resumed is not None)
+        size = models.parameters(loaded.model)
+        args.learning_rate = settings.learning_rate or rate_by_size(size, tiny=3e-4, large=5e-7)
+        trainer = build_trainer(settings, args, data, loaded, callbacks=[_last_evaluation(), recorder])
         trainer.remove_callback(PrinterCallback)
         if resumed is not None:
             _count_tokens_on(trainer, resumed)
-        _print_setup(settings, args, data, model)
-        with ExitStack() as ending:
-            ending.push(lambda _, error, __: _finish_early(recorder, error))
+        _print_setup(settings, args, data, size)
+        try:
             trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+        except BaseException as error:  # callbacks are not notified of it
+            recorder.finish(error=error)
+            raise
         sharded.save_in_one_piece(trainer.accelerator)
         trainer.save_model(str(folder / "final_model"))
     return outcome(folder, trainer.state)
-
-
-def _finish_early(recorder: Any, error: BaseException | None) -> None:
-    """Pass an error that ends the training early to the recorder."""
-    if error is not None:
-        recorder.finish(error=error)
 
 
 def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: Loaded, *, callbacks: list[Any]) -> Any:
@@ -146,30 +138,11 @@ def build_trainer(settings: KTOSettings, args: Any, data: Preferences, loaded: L
     return trainer
 
 
-def check(settings: KTOSettings) -> None:
-    """Raise ConfigError for settings that cannot work."""
-    check_limits(settings)
-    if settings.examples < 4:
-        raise ConfigError(f"examples must be at least 4, not {settings.examples}")
-    if batch_size(settings) < 2:
-        raise ConfigError(f"batch_size must be at least 2, not {settings.batch_size}: KTO's KL term needs a neighbour")
-
-
 def batch_size(settings: KTOSettings) -> int:
     """Number of examples per step and device."""
     if settings.batch_size is not None:
         return settings.batch_size
     return TINY_BATCH if settings.is_tiny else BATCH
-
-
-def checked_recording(settings: KTOSettings) -> dict[str, Any]:
-    """The recording options, as `rlvitals.start` takes them. They are checked before the model is built."""
-    given = {**settings.recording, "display_layout": "kto", "display_every": settings.display_every}
-    resolved = resolve(None, given)
-    trackers_of(resolved)
-    check_rules(resolved)
-    console.check(resolved.display, resolved.display_layout)
-    return given
 
 
 def folder_of(settings: KTOSettings) -> tuple[Path, Path | None]:
@@ -196,7 +169,7 @@ def read_data(settings: KTOSettings) -> Preferences:
         data = preferences.split(preferences.read(settings.dataset), held_out_share=share, seed=settings.seed)
     if settings.eval_dataset is not None:
         data = data._replace(held_out=preferences.read(settings.eval_dataset))
-    preferences.check(data.train, batch_size(settings), settings.dataset or "the data made")
+    preferences.check(data.train, batch_size(settings), settings.dataset or "the generated data")
     return data
 
 
@@ -295,7 +268,7 @@ def outcome(folder: Path, state: Any) -> TrainingOutcome:
 def _findings(folder: Path) -> str:
     found = [finding for finding in open_run(folder).findings if finding.severity != "info"]
     if not found:
-        return f"The doctor found nothing to warn of. Model: {folder / 'final_model'}"
+        return f"The doctor reports no warnings. Model: {folder / 'final_model'}"
     first = next((finding for finding in found if finding.severity == "critical"), found[0])
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return f"The doctor at step {first.step}: {first.title}{more}; see rlvitals check {folder}"
@@ -336,14 +309,14 @@ def _tokens(tokenizer: Any, example: LabelledAnswer, longest: int) -> tuple[list
     return prompt, whole[len(prompt) : max(longest, len(prompt) + 1)]
 
 
-def _print_setup(settings: KTOSettings, args: Any, data: Preferences, model: Any) -> None:
+def _print_setup(settings: KTOSettings, args: Any, data: Preferences, size: int) -> None:
     good = sum(example.label for example in data.train)
     _say(
         settings,
         f"data: {len(data.train)} examples, {good} good (weight {args.desirable_weight:.3g}) and "
         f"{len(data.train) - good} bad (weight {args.undesirable_weight:.3g}); {len(data.held_out)} held out",
     )
-    _say(settings, f"model: {models.parameters(model):,} parameters, learning rate {args.learning_rate:.3g}")
+    _say(settings, f"model: {size:,} parameters, learning rate {args.learning_rate:.3g}")
 
 
 def _say(settings: KTOSettings, sentence: str) -> None:

@@ -20,7 +20,7 @@ from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.sampling import Answered, Sampled, model_inputs, of_answers, sample
 from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import dealt, fit
+from rlvitals.train.supervised import fit, shuffled_batches
 
 
 class Read(NamedTuple):
@@ -112,34 +112,34 @@ def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_ra
 # when PPO begins, and so are the advantages that are computed from them.
 
 
-class Lesson(NamedTuple):
-    """Some answers and the return at each of their tokens."""
+class AnswerReturns(NamedTuple):
+    """A batch of answers and the return at each of their tokens."""
 
     rows: Answered
     mask: Tensor
     returns: Tensor
 
 
-def lesson(rows: Answered, sampled: Sampled, scores: Tensor, settings: PPOSettings) -> Lesson:
-    """A lesson from answers of the reference, whose KL to itself is 0. Answers without a score are masked."""
+def returns_of(rows: Answered, sampled: Sampled, scores: Tensor, settings: PPOSettings) -> AnswerReturns:
+    """The returns of answers of the reference, whose KL to itself is 0. Answers without a score are masked."""
     mask = sampled.mask.float() * (~scores.isnan())[:, None]
     rewards = token_rewards(settings, scores.nan_to_num(), sampled.finished, torch.zeros_like(mask), mask)
-    return Lesson(rows, mask, advantage.discounted_returns(rewards, mask, gamma=settings.gamma).float())
+    return AnswerReturns(rows, mask, advantage.discounted_returns(rewards, mask, gamma=settings.gamma).float())
 
 
-def teach(
-    model: ActorCritic, lessons: Sequence[Lesson], *, steps: int, learning_rate: float, generator: torch.Generator,
-    on_step: Callable[[int, float], None] | None = None,
+def learn_values(
+    model: ActorCritic, batches: Sequence[AnswerReturns], *, steps: int, learning_rate: float,
+    generator: torch.Generator, on_step: Callable[[int, float], None] | None = None,
 ) -> None:  # fmt: skip
-    """Train the separate critic and its head with AdamW, one lesson per step. The learning rate rises for a short time
+    """Train the separate critic and its head with AdamW, one batch per step. The learning rate rises for a short time
     and then falls to a tenth. The policy does not change.
     """
-    own = [weight for name, weight in model.named_parameters() if not name.startswith("policy.")]
-    optimizer, schedule = adamw([{"params": own, "lr": learning_rate}], rise_and_fall(steps, 20))
-    decks = dealt(len(lessons), 1, generator)
+    _, own = parameter_groups(model, 0.0, learning_rate)
+    optimizer, schedule = adamw([own], rise_and_fall(steps, 20))
+    order = shuffled_batches(len(batches), 1, generator)
 
     def loss_of(step: int) -> Tensor:
-        rows, mask, returns = lessons[next(decks)[0]]
+        rows, mask, returns = batches[next(order)[0]]
         values = model.read_values(rows, returns)
         missed = losses.value_losses(values, returns=returns, old_values=returns, value_clip=None)
         return losses.summed(missed, mask) / mask.sum().clamp(min=1.0)

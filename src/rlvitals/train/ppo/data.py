@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rlvitals.errors import ConfigError
 from rlvitals.train import functions
@@ -17,6 +18,8 @@ from rlvitals.train.jsonl import read_rows
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.teachers.runner import Runner
+
+T = TypeVar("T")
 
 PREFERENCES_A_TASK = 3
 HELD_OUT_PREFERENCES = 256
@@ -155,17 +158,19 @@ def read(dataset: str, preferences: str | None, *, held_out: int) -> Data:
     rows = read_rows(dataset, ("prompt", "reference"))
     examples = [PromptExample(row.text("prompt"), row.text("reference")) for row in rows]
     if len(examples) < 2:
-        raise ConfigError(f"dataset {dataset!r} has {len(examples)} example(s): it takes at least 2, one to hold out")
-    aside = min(held_out, max(1, len(examples) // 5))
-    pairs = [] if preferences is None else _read_pairs(preferences)
-    pairs_aside = min(HELD_OUT_PREFERENCES, max(1, len(pairs) // 5)) if pairs else 0
-    return Data(
-        examples=examples[:-aside],
-        held_out=examples[-aside:],
-        demonstrations=[(example.prompt, example.reference) for example in examples[:-aside]],
-        preferences=pairs[: len(pairs) - pairs_aside],
-        held_out_preferences=pairs[len(pairs) - pairs_aside :],
-    )
+        raise ConfigError(
+            f"dataset {dataset!r} has {len(examples)} example(s): at least 2 are needed, one for evaluation"
+        )
+    examples, others = _split(examples, held_out)
+    pairs, other_pairs = _split([] if preferences is None else _read_pairs(preferences), HELD_OUT_PREFERENCES)
+    demonstrations = [(example.prompt, example.reference) for example in examples]
+    return Data(examples, others, demonstrations, pairs, other_pairs)
+
+
+def _split(items: list[T], most: int) -> tuple[list[T], list[T]]:
+    """The items to train on, and the last fifth, at most `most`."""
+    cut = len(items) - min(most, max(1, len(items) // 5))
+    return items[:cut], items[cut:]
 
 
 def _read_pairs(preferences: str) -> list[Preference]:
@@ -175,5 +180,5 @@ def _read_pairs(preferences: str) -> list[Preference]:
     if same is not None:
         raise ConfigError(f"preferences {preferences!r}, pair {same}: chosen and rejected are the same text")
     if len(pairs) < 2:
-        raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): it takes at least 2")
+        raise ConfigError(f"preferences {preferences!r} has {len(pairs)} pair(s): at least 2 are needed")
     return pairs

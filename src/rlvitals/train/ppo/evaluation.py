@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from rlvitals import textscore
 from rlvitals.terminal import logger
 from rlvitals.textscore.evaluate import ScoreOptions, why_missing
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo.settings import TEXT_SCORES
-from rlvitals.values import Value
 
 if TYPE_CHECKING:
     from rlvitals.capture.epochs import MetricsTracker
 
-EPOCH = {
-    "reward": ("critic/score/mean",),
-    "kl_divergence": ("kl_ref.k1", "critic/kl"),
-    "entropy": ("critic/entropy/mean",),
-}
-"""The source of each epoch column: the first of these names that a row has."""
+EPOCH = {"reward": "critic/score/mean", "kl_divergence": "critic/kl", "entropy": "critic/entropy/mean"}
+"""The source of each epoch column."""
 
 
-class Evaluation(NamedTuple):
-    """The policy's results on held-out prompts."""
+def text_scores(names: Sequence[str], answers: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """The similarity of answers and references by each of these scores. A score that fails is omitted."""
+    guard = JudgeGuard("a text score")
 
-    score: float
-    """Mean true score; NaN if nothing could be graded."""
-    answers: list[str]
-    references: list[str]
+    def score(name: str) -> float:
+        return float(getattr(textscore, TEXT_SCORES[name])(answers, references))
 
-    def text_scores(self, names: Sequence[str]) -> dict[str, float]:
-        """The similarity of answers and references by each of these scores. A score that fails is omitted."""
-        scores, guard = importlib.import_module("rlvitals.textscore"), JudgeGuard("a text score")
-
-        def score(name: str) -> float:
-            return float(getattr(scores, TEXT_SCORES[name])(self.answers, self.references))
-
-        computed = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
-        return {name: number for name, number in computed.items() if not math.isnan(number)}
-
-    def shown(self, count: int = 8) -> list[dict[str, str]]:
-        """A few answers for people to read, in the evaluation's own file."""
-        pairs = list(zip(self.answers, self.references, strict=True))[:count]
-        return [{"answer": answer, "reference": reference} for answer, reference in pairs]
+    computed = {name: guard.judge_one(partial(score, name), missing=lambda _: math.nan) for name in names}
+    return {name: number for name, number in computed.items() if not math.isnan(number)}
 
 
 def computable(wanted: Sequence[str]) -> list[str]:
@@ -66,22 +48,19 @@ class EpochSums:
 
     def add(self, row: Mapping[str, Any], value_coef: float, *, seconds: float, learning_rate: float) -> None:
         """Count a step. The loss is the policy's (with entropy and KL) and the weighted value loss."""
-        loss, of_values = row.get("actor/total_loss"), row.get("critic/loss")
-        if isinstance(loss, Value) and isinstance(of_values, Value):
-            self._count("loss", loss.mean + value_coef * of_values.mean, loss.count)
-        for column, names in EPOCH.items():
-            found = next((row[name] for name in names if isinstance(row.get(name), Value)), None)
-            if found is not None:
-                self._count(column, found.mean, found.count)
-                if column == "reward":
-                    self._count("samples", found.count, 1.0)
+        if "actor/total_loss" in row and "critic/loss" in row:
+            loss = row["actor/total_loss"]
+            self._count("loss", loss.mean + value_coef * row["critic/loss"].mean, loss.count)
+        for column, name in EPOCH.items():
+            if name in row:
+                self._count(column, row[name].mean, row[name].count)
         self._count("learning_rate", learning_rate, 1.0)
         self._count("seconds", seconds, 1.0)
 
     def report(self, tracker: MetricsTracker, epoch: int, scores: Mapping[str, float]) -> None:
         """Log the epoch and reset the sums."""
         means = {name: total / weight for name, (total, weight) in self.sums.items() if weight}
-        seconds, samples = (self.sums.get(name, [0.0])[0] for name in ("seconds", "samples"))
+        seconds, samples = self.sums["seconds"][0], self.sums.get("reward", [0.0, 0.0])[1]
         tracker.log_epoch(
             epoch,
             **{name: means.get(name) for name in ("loss", *EPOCH, "learning_rate")},

@@ -100,10 +100,8 @@ def kl_of_answers(batch: Experience) -> Tensor:
 def stats(batch: Experience, settings: PPOSettings) -> dict[str, Any]:
     """Statistics of the scored answers, as mergeable values under ROLL's names, and the share without a score."""
     limit, kept = settings.reward_clip or None, batch.is_scored
-    missing = {"reward.unscorable_fraction": values.mean((~kept).float().tolist())}
-    if not kept.any():
-        return missing
-    return missing | rollout.stats(
+    unscorable = {"reward.unscorable_fraction": values.mean((~kept).float().tolist())}
+    return unscorable | rollout.stats(
         response_mask=batch.mask[kept],
         prompt_lengths=(batch.ids_mask.sum(dim=1) - batch.mask.sum(dim=1))[kept],
         truncated=~batch.finished[kept],

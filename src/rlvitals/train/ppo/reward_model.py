@@ -9,32 +9,21 @@ normalises with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rlvitals.compute.arrays import log_sigmoid
-from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import Tokenized, dealt, fit, right_padded
+from rlvitals.train.supervised import Tokenized, fit, right_padded, shuffled_batches
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Preferred = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """The tokens of a prompt, the preferred answer and the other answer."""
-
-
-class Quality(NamedTuple):
-    """The quality of a reward model on pairs that it was not trained on."""
-
-    accuracy: float
-    """Share of pairs in which the preferred answer has the higher score."""
-    loss: float
-    margin: float
-    """Mean difference of the two scores."""
 
 
 def build(folder: str, pad_id: int) -> Any:
@@ -63,11 +52,9 @@ def learn(
 
     `noise` is the share of pairs whose label is drawn at random: with 1 there is nothing to learn.
     """
-    if not pairs:
-        raise ConfigError("the reward model has no pair of answers to learn from")
     # Labels are drawn once, so that a wrong label is wrong in every epoch.
-    by_lot = torch.rand(len(pairs), generator=generator) < noise
-    swapped = (by_lot & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
+    is_random = torch.rand(len(pairs), generator=generator) < noise
+    swapped = (is_random & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
 
     def labelled(place: int) -> Preferred:
         prompt, chosen, rejected = pairs[place]
@@ -75,10 +62,10 @@ def learn(
 
     # A longer warm-up: the head is new, and its first gradients would disturb the trained body.
     optimizer, schedule = adamw([{"params": model.parameters(), "lr": learning_rate}], rise_and_fall(steps, 40))
-    decks = dealt(len(pairs), batch_size, generator)
+    batches = shuffled_batches(len(pairs), batch_size, generator)
 
     def loss_of(step: int) -> Tensor:
-        batch = [labelled(place) for place in next(decks)]
+        batch = [labelled(place) for place in next(batches)]
         return pair_losses(*_both_scores(model, batch, pad_id)).mean()
 
     fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
@@ -94,10 +81,13 @@ def pair_losses(chosen: Tensor, rejected: Tensor) -> Tensor:
     return losses
 
 
-def measure(chosen: Tensor, rejected: Tensor) -> Quality:
-    """The quality of a model that gives these scores to the answers of pairs. A tie counts as half right."""
-    right = (chosen > rejected).float() + 0.5 * (chosen == rejected).float()
-    return Quality(float(right.mean()), float(pair_losses(chosen, rejected).mean()), float((chosen - rejected).mean()))
+def accuracy(chosen: Tensor, rejected: Tensor) -> float:
+    """The share of pairs in which the preferred answer has the higher score. A tie counts half.
+
+    >>> accuracy(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0]))
+    0.75
+    """
+    return float(((chosen > rejected).float() + 0.5 * (chosen == rejected).float()).mean())
 
 
 def calibrate(model: Any, raw: Tensor) -> None:

@@ -61,7 +61,6 @@ def check(settings: PPOSettings) -> None:
     check_limits(settings)
     check_divides(settings, "minibatch_size", "batch_size")
     check_divides(settings, "microbatch_size", "minibatch_size")
-    check_divides(settings, "logging_steps", "save_steps")
     for name in settings.text_scores:
         if name not in TEXT_SCORES:
             raise ConfigError(f"text_scores: there is no {name!r}.{did_you_mean(name, TEXT_SCORES)}")

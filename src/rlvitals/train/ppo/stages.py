@@ -8,8 +8,10 @@ a resume needs all of them unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,11 +22,11 @@ from rlvitals.train import models, sharded
 from rlvitals.train.functions import corpus
 from rlvitals.train.judge_guard import JudgeGuard
 from rlvitals.train.ppo import reward_model
-from rlvitals.train.ppo.actor_critic import ActorCritic, Lesson, lesson, teach
+from rlvitals.train.ppo.actor_critic import ActorCritic, AnswerReturns, learn_values, returns_of
 from rlvitals.train.ppo.data import Data, Grader, Preference, PromptExample, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
-from rlvitals.train.sampling import Answered, answered, left_padded, sample
+from rlvitals.train.sampling import Answered, Sampled, answered, left_padded, sample
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
@@ -50,8 +52,7 @@ class Texts:
     def prompt(self, text: str) -> list[int]:
         """A prompt's tokens, in the model's chat template if chat is enabled."""
         if self._chat:
-            message = [{"role": "user", "content": text}]
-            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+            return models.chat_ids(self.tokenizer, [{"role": "user", "content": text}])
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -80,9 +81,7 @@ class Stages:
         self._settings, self._data, self._grader = settings, data, grader
         self._run, self._accelerator, self._is_new_run = run, accelerator, not settings.resume_from
         folder = kept_folder(settings.output_dir)
-        self.warm_start, self._judge, self._critic = (
-            folder / name for name in ("warm_start", "reward_model", "critic")
-        )
+        self.warm_start, self._judge, self._critic = folder / "warm_start", folder / "reward_model", folder / "critic"
         self.results: dict[str, float] = {}
         self.texts: Texts
 
@@ -97,16 +96,16 @@ class Stages:
         """The function that scores answers: the reward model, the true grade, or the user's function."""
         if self._settings.reward != "model":
             return self._reward_of_texts
-        model = sharded.to_read(self._reward_model(), self._accelerator)
+        if self._settings.reward_model is None:
+            models.write_once(self._judge, self._trained_reward_model, rebuild=self._is_new_run)
+        model = sharded.to_read(self._build(self._settings.reward_model or self._judge), self._accelerator)
         self._add_results(model, {"rm.accuracy": "held_out_accuracy", "rm.margin": "held_out_margin"})
-        return lambda rows, places: reward_model.scores(model, rows)
+        return _reward_by(model)
 
     def critic(self) -> Any:
         """The initial critic, in the format of a reward model; see `ActorCritic.begin_values`."""
-        if self._accelerator.is_main_process and (self._is_new_run or not self._critic.is_dir()):
-            self._train_critic()
-        self._accelerator.wait_for_everyone()
-        return reward_model.build(str(self._critic), self.texts.pad_id)
+        models.write_once(self._critic, self._trained_critic, rebuild=self._is_new_run)
+        return self._build(self._critic)
 
     @cached_property
     def _reward_of_texts(self) -> Reward:
@@ -137,13 +136,10 @@ class Stages:
     def _warmed_up(self) -> models.Loaded:
         settings, data = self._settings, self._data
         loaded = self._tiny() if settings.is_tiny else models.load(settings.model, settings.model_size)
-        steps = settings.warm_up_steps
-        if steps is None:
-            steps = TINY_WARM_UP if settings.is_tiny else 0
-        if steps:
+        if steps := self._steps(settings.warm_up_steps, TINY_WARM_UP):
             texts = self._texts(loaded)
             loaded.model.to(self._accelerator.device)
-            with self._bar(steps) as bar:
+            with self._progress(steps) as on_step:
                 loaded.model.config.warm_up_loss = warm_up(
                     loaded.model,
                     Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))),
@@ -152,7 +148,7 @@ class Stages:
                     learning_rate=settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5),
                     pad_id=texts.pad_id,
                     generator=seeded("cpu", settings.seed, "warm-up"),
-                    on_step=_moving(bar),
+                    on_step=on_step,
                 )
             loaded.model.to("cpu")
         return loaded
@@ -167,18 +163,9 @@ class Stages:
         context = 2 * max(map(len, texts)) + settings.max_new_tokens
         return models.Loaded(*build_tiny(pieces, width=TINY_WIDTH, context=context, seed=settings.seed))
 
-    def _reward_model(self) -> Any:
-        settings = self._settings
-        if settings.reward_model is not None:
-            return reward_model.build(settings.reward_model, self.texts.pad_id)
-        if self._accelerator.is_main_process and (self._is_new_run or not self._judge.is_dir()):
-            self._train_reward_model()
-        self._accelerator.wait_for_everyone()
-        return reward_model.build(str(self._judge), self.texts.pad_id)
-
-    def _train_reward_model(self) -> None:
+    def _trained_reward_model(self) -> models.Loaded:
         settings, pad_id = self._settings, self.texts.pad_id
-        model = reward_model.build(str(self.warm_start), pad_id).to(self._accelerator.device)
+        model = self._build(self.warm_start).to(self._accelerator.device)
         preferences = list(self._data.preferences)
         unseen = [*self._data.held_out_preferences]
         batch, steps = settings.reward_model_batch, settings.reward_model_steps
@@ -186,7 +173,7 @@ class Stages:
             prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be used
             preferences += self._compared(self._data.examples[:prompts])
             unseen += self._compared(self._data.held_out)
-        with self._bar(steps) as bar:
+        with self._progress(steps) as on_step:
             reward_model.learn(
                 model,
                 Tokenized(preferences, self._encode),
@@ -196,68 +183,78 @@ class Stages:
                 pad_id=pad_id,
                 generator=seeded("cpu", settings.seed, "reward model"),
                 noise=settings.reward_model_noise,
-                on_step=_moving(bar),
+                on_step=on_step,
             )
-        both = reward_model.scores_of_pairs(model, list(map(self._encode, unseen)), batch_size=batch, pad_id=pad_id)
-        quality = reward_model.measure(*both)
-        model.config.held_out_accuracy, model.config.held_out_margin = quality.accuracy, quality.margin
-        reward_model.calibrate(model, torch.cat(both))
-        models.write(self._judge, models.Loaded(model, self.texts.tokenizer))
+        pairs = list(map(self._encode, unseen))
+        chosen, rejected = reward_model.scores_of_pairs(model, pairs, batch_size=batch, pad_id=pad_id)
+        model.config.held_out_accuracy = reward_model.accuracy(chosen, rejected)
+        model.config.held_out_margin = float((chosen - rejected).mean())
+        reward_model.calibrate(model, torch.cat([chosen, rejected]))
+        return models.Loaded(model, self.texts.tokenizer)
 
-    def _train_critic(self) -> None:
-        """Train the critic unsharded, on the main process."""
-        settings, pad_id, device = self._settings, self.texts.pad_id, self._accelerator.device
+    def _trained_critic(self) -> models.Loaded:
+        """The critic, trained unsharded on the main process."""
+        settings, device = self._settings, self._accelerator.device
         is_judge = settings.reward == "model" and settings.reward_model is None
-        model = reward_model.build(str(self._judge if is_judge else self.warm_start), pad_id)
+        model = self._build(self._judge if is_judge else self.warm_start)
         if not is_judge:
             torch.nn.init.zeros_(model.score.weight)  # every state has the initial value 0
-        steps = settings.value_warm_up_steps
-        if steps is None:
-            steps = TINY_VALUE_WARM_UP if settings.is_tiny else 0
-        if steps:
+        if steps := self._steps(settings.value_warm_up_steps, TINY_VALUE_WARM_UP):
             policy = models.load(str(self.warm_start), None).model.to(device)
             inner = ActorCritic(policy, is_separate=True).to(device)
             inner.begin_values(model)
             if settings.reward == "model":
-                judge = reward_model.build(settings.reward_model or str(self._judge), pad_id).to(device)
-                reward: Reward = lambda rows, places: reward_model.scores(judge, rows)  # noqa: E731
+                reward = _reward_by(self._build(settings.reward_model or self._judge).to(device))
             else:
                 reward = self._reward_of_texts
-            with self._bar(steps) as bar:
-                teach(
+            with self._progress(steps) as on_step:
+                learn_values(
                     inner, self._first_answers(policy, reward, steps), steps=steps,
                     learning_rate=settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
-                    generator=seeded("cpu", settings.seed, "critic"), on_step=_moving(bar),
+                    generator=seeded("cpu", settings.seed, "critic"), on_step=on_step,
                 )  # fmt: skip
             inner.put_values(model)
-        models.write(self._critic, models.Loaded(model, self.texts.tokenizer))
+        return models.Loaded(model, self.texts.tokenizer)
 
-    def _first_answers(self, policy: Any, reward: Reward, most: int) -> list[Lesson]:
-        """Lessons from the initial policy's answers and their rewards; at most `most` lessons."""
-        settings, device, texts = self._settings, self._accelerator.device, self.texts
-        generator, found = seeded(device, settings.seed, "first answers"), []
+    def _first_answers(self, policy: Any, reward: Reward, most: int) -> list[AnswerReturns]:
+        """At most `most` batches of the initial policy's answers, with their returns."""
+        settings, found = self._settings, []
+        generator = seeded(self._accelerator.device, settings.seed, "first answers")
         places = list(range(min(SAMPLED_PROMPTS, len(self._data.examples)))) * ANSWERS_A_PROMPT
         for start in range(0, min(len(places), most * settings.batch_size), settings.batch_size):
             chunk = places[start : start + settings.batch_size]
-            prompts = left_padded([texts.prompt(self._data.examples[at].prompt) for at in chunk], texts.pad_id, device)
-            sampled = sample(policy, *prompts, generator=generator, **texts.sampling(settings))
+            prompts, sampled = self._answer(policy, [self._data.examples[place] for place in chunk], generator)
             rows = answered(*prompts, sampled.tokens, sampled.mask)
-            found.append(lesson(rows, sampled, reward(rows, chunk).float(), settings))
+            found.append(returns_of(rows, sampled, reward(rows, chunk).float(), settings))
         return found
 
     def _compared(self, examples: list[PromptExample]) -> list[Preference]:
         """Preferences over the warmed-up model's own answers: the mistakes that the reward model must score."""
-        loaded, settings, device = models.load(str(self.warm_start), None), self._settings, self._accelerator.device
-        model, sampled = loaded.model.to(device), []
+        settings, device, answers = self._settings, self._accelerator.device, list[str]()
+        model = models.load(str(self.warm_start), None).model.to(device)
         generator = seeded(device, settings.seed, "compared", len(examples))
         for start in range(0, len(examples), settings.batch_size):
             chunk = examples[start : start + settings.batch_size]
-            prompts = [self.texts.prompt(example.prompt) for example in chunk for _ in range(ANSWERS_A_PROMPT)]
-            ids, mask = left_padded(prompts, self.texts.pad_id, device)
-            found = sample(model, ids, mask, generator=generator, **self.texts.sampling(settings))
-            answers = self.texts.decode(found.tokens)
-            sampled += [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
-        return sampled_preferences(examples, sampled, self._grader)
+            _, sampled = self._answer(model, [each for each in chunk for _ in range(ANSWERS_A_PROMPT)], generator)
+            answers += self.texts.decode(sampled.tokens)
+        groups = [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
+        return sampled_preferences(examples, groups, self._grader)
+
+    def _answer(
+        self, model: Any, examples: Sequence[PromptExample], generator: torch.Generator
+    ) -> tuple[tuple[Tensor, Tensor], Sampled]:
+        """The padded prompts of these examples (ids, mask), and one sampled answer to each."""
+        prompts = [self.texts.prompt(example.prompt) for example in examples]
+        ids, mask = left_padded(prompts, self.texts.pad_id, self._accelerator.device)
+        sampled = sample(model, ids, mask, generator=generator, **self.texts.sampling(self._settings))
+        return (ids, mask), sampled
+
+    def _steps(self, given: int | None, of_tiny: int) -> int:
+        """The number of steps of a stage. By default only a tiny model makes any."""
+        return given if given is not None else of_tiny if self._settings.is_tiny else 0
+
+    def _build(self, folder: Path | str) -> Any:
+        return reward_model.build(str(folder), self.texts.pad_id)
 
     def _encode(self, pair: Preference) -> reward_model.Preferred:
         texts = self.texts
@@ -268,18 +265,20 @@ class Stages:
         found = {name: getattr(model.config, key, None) for name, key in names.items()}
         self.results |= {name: value for name, value in found.items() if value is not None}
 
-    def _bar(self, steps: int) -> Any:
+    @contextmanager
+    def _progress(self, steps: int) -> Iterator[Callable[[int, float], None]]:
+        """A progress bar. Yields the function that advances it, for `supervised.fit`."""
         is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
-        return self._run.progress(range(steps), unit="step", disable=is_quiet)
+        with self._run.progress(range(steps), unit="step", disable=is_quiet) as bar:
+            waiting = iter(bar)
+            next(waiting, None)
+
+            def advance(step: int, loss: float) -> None:
+                bar.set(loss=loss)
+                next(waiting, None)
+
+            yield advance
 
 
-def _moving(bar: Any) -> Callable[[int, float], None]:
-    """A callback that advances a progress bar with each step of another function's loop."""
-    steps = iter(bar)
-    next(steps, None)
-
-    def on_step(step: int, loss: float) -> None:
-        bar.set(loss=loss)
-        next(steps, None)
-
-    return on_step
+def _reward_by(model: Any) -> Reward:
+    return lambda rows, places: reward_model.scores(model, rows)

@@ -32,7 +32,7 @@ from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.ppo import experience
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo.data import Data, Grader, data_of
-from rlvitals.train.ppo.evaluation import EpochSums, Evaluation, computable
+from rlvitals.train.ppo.evaluation import EpochSums, computable, text_scores
 from rlvitals.train.ppo.experience import Experience
 from rlvitals.train.ppo.settings import PPOSettings, check
 from rlvitals.train.ppo.stages import Stages
@@ -44,7 +44,8 @@ from rlvitals.train.seeds import batch_places, seeded
 PATIENCE = 5
 """Training fails after this many consecutive steps without a score, because then the reward itself is broken."""
 
-UNSCORABLE = "reward.unscorable_fraction"
+SHOWN_ANSWERS = 8
+"""How many answers an evaluation's own file shows."""
 
 
 def train(settings: PPOSettings) -> TrainingOutcome:
@@ -67,11 +68,8 @@ class PpoTrainer(Loop[PPOSettings]):
         self.scored_texts = computable(settings.text_scores) if self.is_main else []
         stages = Stages(settings, data, grader, run, accelerator)
         start = stages.start()
-        self.tokenizer, self.pad_id, self.sampling = (
-            start.tokenizer,
-            stages.texts.pad_id,
-            stages.texts.sampling(settings),
-        )
+        self.tokenizer, self.pad_id = start.tokenizer, stages.texts.pad_id
+        self.sampling = stages.texts.sampling(settings)
         self.prompts = [stages.texts.prompt(example.prompt) for example in data.examples]
         self.held_out_prompts = [stages.texts.prompt(example.prompt) for example in data.held_out]
         self.reward = stages.reward()
@@ -85,7 +83,7 @@ class PpoTrainer(Loop[PPOSettings]):
         rate = settings.learning_rate or rate_by_size(models.parameters(start.model), tiny=3e-4)
         value_rate = settings.value_learning_rate or rate * (10 if settings.critic == "shared" else 3)
         self.prepare(inner, parameter_groups(inner, rate, value_rate), shares_of_rate(settings))
-        self.silent = 0
+        self.unscored_steps = 0
         self.kl_coef = settings.kl_coef
         self.epochs = EpochSums()
         self.first_score = self.last_score = math.nan
@@ -213,17 +211,15 @@ class PpoTrainer(Loop[PPOSettings]):
     def _learn_from(self, batch: Experience) -> dict[str, Any]:
         """Update the policy with the answers that have a score. If no rank has one, the policy does not change."""
         scored = int(self.accelerator.reduce(batch.is_scored.sum(), "sum"))
-        self.silent = 0 if scored else self.silent + 1
-        if self.silent >= PATIENCE:
+        self.unscored_steps = 0 if scored else self.unscored_steps + 1
+        if self.unscored_steps >= PATIENCE:
             raise ConfigError(
-                f"the reward {self.settings.reward!r} has scored nothing for {self.silent} steps; the first failure is "
-                f"in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
+                f"the reward {self.settings.reward!r} has scored nothing for {self.unscored_steps} steps; the first "
+                f"failure is in the warnings. The last checkpoint is {checkpoint.newest(self.folder)}"
             )
         if not scored:
             return {}
-        row = self.improve(batch)
-        distances = experience.kl_of_answers(batch)
-        return row | ({"objective/kl": values.mean(distances.tolist())} if len(distances) else {})
+        return self.improve(batch) | {"objective/kl": values.mean(experience.kl_of_answers(batch).tolist())}
 
     def improve(self, batch: Experience) -> dict[str, Any]:
         """Train on a batch for ppo_epochs epochs, with one update per minibatch. Returns the values to log."""
@@ -289,40 +285,33 @@ class PpoTrainer(Loop[PPOSettings]):
         generator = seeded(accelerator.device, settings.seed, "evaluation", self.rank)
         answers: list[tuple[str, str]] = []
         grades: list[float | None] = []
-        with (
-            sharded.whole(self.model, accelerator),
-            self.run.progress(chunks, evaluating=True, disable=self.is_quiet) as bar,
-        ):
+        progress = self.run.progress(chunks, evaluating=True, disable=self.is_quiet)
+        with sharded.whole(self.model, accelerator), progress as bar:
             for chunk in bar:
                 examples = [self.data.held_out[place] for place in chunk]
-                ids, mask = left_padded(
-                    [self.held_out_prompts[place] for place in chunk], self.pad_id, accelerator.device
-                )
+                prompts = [self.held_out_prompts[place] for place in chunk]
+                ids, mask = left_padded(prompts, self.pad_id, accelerator.device)
                 sampled = self.model("sample", ids, mask, generator=generator, **self.sampling)
                 texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
-                new = [self.grader.grade(example, text) for example, text in zip(examples, texts, strict=True)]
+                new = list(map(self.grader.grade, examples, texts))
                 bar.score([grade for grade in new if grade is not None])
                 answers += [(text, example.reference) for example, text in zip(examples, texts, strict=True)]
                 grades += new
         known = [grade for grade in grades if grade is not None]
-        of_known = {
+        stats: dict[str, Any] = reduce({
             **rollout.stats(scores=known, stage="eval", names="roll"),
             "eval/right": values.mean([grade == 1.0 for grade in known]),
-        } if known else {}  # fmt: skip
-        seen: dict[str, Any] = reduce({**of_known, UNSCORABLE: values.mean([float(grade is None) for grade in grades])})
-        score = seen.get("val/score/mean")
-        pairs = self.gather(answers)
-        found = Evaluation(
-            math.nan if score is None or score.number is None else float(score.number),
-            [answer for answer, _ in pairs],
-            [reference for _, reference in pairs],
-        )
-        self.last_score = found.score
+            "reward.unscorable_fraction": values.mean([float(grade is None) for grade in grades]),
+        })  # fmt: skip
+        score = stats.get("val/score/mean")
+        self.last_score = math.nan if score is None else float(score)
+        answers = self.gather(answers)
         if not self.is_main:
             return {}
-        scores = found.text_scores(self.scored_texts) if with_texts else {}
-        named = {name: value for name, value in seen.items() if name.startswith(("val/", "eval/", UNSCORABLE))}
-        self.run.log_eval({**named, **scores, "examples": found.shown()}, step=self.step)
+        texts, references = map(list, zip(*answers, strict=True))
+        scores = text_scores(self.scored_texts, texts, references) if with_texts else {}
+        shown = [{"answer": answer, "reference": reference} for answer, reference in answers[:SHOWN_ANSWERS]]
+        self.run.log_eval({**stats, **scores, "examples": shown}, step=self.step)
         return scores
 
     # What a checkpoint holds.

@@ -13,8 +13,7 @@ from typing import Any
 from rlvitals import values
 from rlvitals.compute import judging, merge, rollout
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
-from rlvitals.train.teachers.cache import Bill
-from rlvitals.values import Derived, Value
+from rlvitals.values import Value
 
 TAGS = {
     "correctness": "Correctness",
@@ -24,24 +23,26 @@ TAGS = {
 }
 """The document's names of the criteria."""
 
+GOLD_NAMES = (
+    "judge.gold_agreement", "judge.false_positive_fraction", "judge.false_negative_fraction", "judge.gold_separation",
+)  # fmt: skip
+"""What an evaluation with `gold_tests` reports about the teacher, under the catalogue's names."""
+
 EVAL_NAMES = {
     "Train/AvgReward": "reward", "Train/RewardStd": "reward_std", "solved": "accuracy",
     "rewards/Correctness/mean": "correctness", "rewards/CodeQuality/mean": "code_quality",
     "rewards/Efficiency/mean": "efficiency", "rewards/Documentation/mean": "documentation",
     "Teacher/FailureRate": "teacher_failure_rate", "length.truncated_fraction": "truncated_fraction",
     "length.response.mean": "response_length",
+    **{name: name for name in (*GOLD_NAMES, "true_score", "judge.parse_failure_fraction")},
 }  # fmt: skip
 """Maps names to the names that an evaluation uses."""
 
-GOLD_NAMES = (
-    "judge.gold_agreement", "judge.false_positive_fraction", "judge.false_negative_fraction", "judge.gold_separation",
-)  # fmt: skip
-"""What an evaluation with `gold_tests` reports about the teacher, under the catalogue's names."""
-
-EVAL_NAMES |= {name: name for name in (*GOLD_NAMES, "true_score", "judge.parse_failure_fraction")}
-
 SCORES = {f"rewards/{tag}/mean": f"Scoring/{tag}_Score" for tag in TAGS.values()}
 """Maps a step's criterion scores to their names over an epoch."""
+
+SUMMED = {"Train/AvgReward", "Train/RewardVariance", "Train/Loss", "Teacher/Tokens", *SCORES}
+"""What is summed over an epoch."""
 
 Stats = dict[str, Any]
 
@@ -56,8 +57,6 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     replies = [judgement for judgement in judgements if judgement.completion_tokens or judgement.is_unread]
     if replies:
         found |= judging.stats(verdicts=[None if reply.is_unread else True for reply in replies])
-    if not scored:
-        return found
     rewards = [judgement.reward for judgement, _ in scored]
     found |= rollout.stats(scores=rewards, group_ids=[group for _, group in scored], names="rlaif")
     for name, tag in TAGS.items():
@@ -65,19 +64,23 @@ def judged_stats(judgements: Sequence[Judgement], groups: Sequence[int], mask: A
     return found
 
 
-def bill_stats(bill: Bill, seconds: float) -> Stats:
-    """The cost of one batch's judgements: prompt and completion tokens, and seconds."""
+def cost_stats(judgements: Sequence[Judgement], seconds: float) -> Stats:
+    """The cost of a step's judgements: prompt and completion tokens, and seconds."""
+    prompts = sum(judgement.prompt_tokens for judgement in judgements)
+    completions = sum(judgement.completion_tokens for judgement in judgements)
     return {
-        "Teacher/Tokens": values.total([bill.prompt_tokens + bill.completion_tokens]),
-        "Teacher/PromptTokens": values.total([bill.prompt_tokens]),
-        "Teacher/CompletionTokens": values.total([bill.completion_tokens]),
+        "Teacher/Tokens": values.total([prompts + completions]),
+        "Teacher/PromptTokens": values.total([prompts]),
+        "Teacher/CompletionTokens": values.total([completions]),
         "Teacher/Seconds": values.total([seconds]),
     }
 
 
 def agreement_stats(first: Sequence[Judgement], second: Sequence[Judgement]) -> Stats:
-    """Agreement of a teacher with itself on the same answers: 1 minus the absolute difference of the two rewards."""
-    pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=True)]
+    """Agreement of a teacher with itself on the answers that were judged twice, the first ones of a batch: 1 minus the
+    absolute difference of the two rewards.
+    """
+    pairs = [(a.reward, b.reward) for a, b in zip(first, second, strict=False)]
     agreements = [1.0 - abs(a - b) for a, b in pairs if a is not None and b is not None]
     return {"Teacher/SelfAgreement": values.mean(agreements)} if agreements else {}
 
@@ -106,36 +109,20 @@ def _is_right(judgement: Judgement) -> bool | None:
     return None if judgement.scores is None else judgement.scores["correctness"] == 1.0
 
 
-class Ledger:
-    """Sums since the last row and since the start of the epoch, and the reward and loss of the previous epoch."""
+class EpochTags:
+    """Sums since the start of the epoch, and the reward and loss of the previous epoch."""
 
     def __init__(self) -> None:
-        self._row: Stats = {}
-        self._resumed: dict[str, tuple[Value, ...]] = {}
-        self._epoch: dict[str, Value] = {}
+        self._epoch: dict[str, Any] = {}
         self._before: dict[str, float] = {}
-        self.epoch_rewards: list[float] = []
+        self.rewards: list[float] = []
         """Epoch/AvgReward of each epoch so far, for the verdict at the end."""
 
-    def add(self, stats: Mapping[str, Any]) -> None:
-        """Add a batch, merged over all ranks."""
-        stats = {name: self._with_resumed(name, value) for name, value in stats.items()}
-        self._row = merge([self._row, stats])
-        names = {"Train/AvgReward", "Train/RewardVariance", "Train/Loss", "Teacher/Tokens", *SCORES}
-        self._epoch = merge([self._epoch, {name: stats[name] for name in names & stats.keys()}])  # type: ignore[assignment]
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row of a step, merged over all ranks."""
+        self._epoch = merge([self._epoch, {name: row[name] for name in SUMMED & row.keys()}])
 
-    def _with_resumed(self, name: str, value: Any) -> Any:
-        """Add the parts from a checkpoint to a derived number, because a checkpoint cannot store the formula."""
-        if isinstance(value, Derived) and name in self._resumed:
-            value += Derived(self._resumed.pop(name), value.formula)
-        return value
-
-    def row(self) -> Stats:
-        """Return the values since the last row, and reset them."""
-        row, self._row, self._resumed = self._row, {}, {}
-        return row
-
-    def close_epoch(self) -> Stats:
+    def close(self) -> Stats:
         """Return the epoch's tags, and reset its sums. An epoch without a judgement has no reward."""
         seen, self._epoch = self._epoch, {}
         found: Stats = {f"Scoring/{tag}": WEIGHTS[name] for name, tag in TAGS.items()}
@@ -152,25 +139,18 @@ class Ledger:
             found["Epoch/RewardTrend"] = found["Epoch/AvgReward"] - self._before["reward"]
             found["Epoch/LossTrend"] = self._before["loss"] - found["Epoch/AvgLoss"]  # positive: the loss falls
         self._before = {"reward": found["Epoch/AvgReward"], "loss": found["Epoch/AvgLoss"]}
-        self.epoch_rewards.append(found["Epoch/AvgReward"])
+        self.rewards.append(found["Epoch/AvgReward"])
         return found
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""
-        derived = {name: value.parts for name, value in self._row.items() if isinstance(value, Derived)}
         return {
-            "row": {name: value.to_list() for name, value in self._row.items() if name not in derived},
-            "derived": {
-                name: [part.to_list() for part in parts] for name, parts in {**self._resumed, **derived}.items()
-            },
             "epoch": {name: value.to_list() for name, value in self._epoch.items()},
             "before": dict(self._before),
-            "epoch_rewards": list(self.epoch_rewards),
+            "epoch_rewards": list(self.rewards),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self._row = {name: Value.from_list(stored) for name, stored in state["row"].items()}
-        self._resumed = {name: tuple(map(Value.from_list, parts)) for name, parts in state.get("derived", {}).items()}
         self._epoch = {name: Value.from_list(stored) for name, stored in state["epoch"].items()}
-        self._before, self.epoch_rewards = dict(state["before"]), list(state["epoch_rewards"])
+        self._before, self.rewards = dict(state["before"]), list(state["epoch_rewards"])

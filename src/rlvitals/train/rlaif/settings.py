@@ -11,6 +11,9 @@ from rlvitals.errors import ConfigError
 from rlvitals.train import models
 from rlvitals.train.settings import Amount, Count, LoopSettings, Pair, Positive, Whole, check_limits
 from rlvitals.train.teachers.base import Teacher
+from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
+from rlvitals.train.teachers.local import LocalTeacher
+from rlvitals.train.teachers.offline import OfflineTeacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,6 @@ def check(settings: RLAIFSettings) -> None:
 def open_teacher(settings: RLAIFSettings) -> Teacher:
     """The teacher that the settings name."""
     if settings.teacher == "endpoint":
-        from rlvitals.train.teachers.endpoint import EndpointTeacher, JudgeClient
-
         client = JudgeClient(
             settings.teacher_url or "", settings.teacher_model or "", key_variable=settings.teacher_key_variable,
             seconds=settings.teacher_seconds, tries=settings.teacher_tries, max_tokens=settings.teacher_max_tokens,
@@ -75,8 +76,6 @@ def open_teacher(settings: RLAIFSettings) -> Teacher:
         )  # fmt: skip
         return EndpointTeacher(client, concurrency=settings.teacher_concurrency)
     if settings.teacher == "local":
-        from rlvitals.train.teachers.local import LocalTeacher
-
         name = settings.teacher_model or ""
         loaded = models.load(None, name) if name in models.SIZES else models.load(name, None)
         loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -94,6 +93,4 @@ def open_gold(settings: RLAIFSettings) -> Teacher | None:
 
 
 def _tests(settings: RLAIFSettings) -> Teacher:
-    from rlvitals.train.teachers.offline import OfflineTeacher
-
     return OfflineTeacher(seconds=settings.code_seconds, memory_mib=settings.code_memory_mib)

@@ -47,7 +47,7 @@ def _test(where: str, test: Any) -> tuple[str, str]:
                     f"{where}: the test {call!r} expects {expected!r}, which is not a literal of Python"
                 ) from None
             return call, expected
-    raise ConfigError(f"{where}: a test must be two texts, a call and the literal it gives, not {str(test)[:60]!r}")
+    raise ConfigError(f"{where}: a test must be two texts, a call and the expected literal, not {str(test)[:60]!r}")
 
 
 class Split(NamedTuple):
@@ -100,13 +100,11 @@ def warmed_up(
 
 def prompt_ids(task: FunctionTask, tokenizer: Any, *, is_chat: bool) -> list[int]:
     """A task as the student's prompt: in the chat template if `is_chat`, otherwise the bare text."""
-    if not is_chat:
-        ids: list[int] = tokenizer(task.prompt)["input_ids"]
-        return ids
-    asked = [{"role": "user", "content": f"{task.prompt.strip()} Answer with the function's code alone."}]
-    text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-    chat: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return chat
+    if is_chat:
+        asked = f"{task.prompt.strip()} Answer with the function's code alone."
+        return models.chat_ids(tokenizer, [{"role": "user", "content": asked}])
+    ids: list[int] = tokenizer(task.prompt)["input_ids"]
+    return ids
 
 
 def code_of(text: str) -> str:

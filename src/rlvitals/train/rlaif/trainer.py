@@ -13,8 +13,8 @@ import copy
 import random
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -48,11 +48,8 @@ def train(settings: RLAIFSettings) -> TrainingOutcome:
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
     if not settings.resume_from:
         refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)
-    with ExitStack() as stack, models.quietly():
-        teacher = stack.enter_context(closing(open_teacher(settings)))
-        gold = open_gold(settings)
-        if gold is not None:
-            stack.enter_context(closing(gold))
+    teacher, gold = open_teacher(settings), open_gold(settings)
+    with closing(teacher), nullcontext() if gold is None else closing(gold), models.quietly():
         teacher.check()
         accelerator = open_accelerator(settings)
         student = load_student(settings, accelerator)
@@ -65,13 +62,10 @@ def load_student(settings: RLAIFSettings, accelerator: Any) -> models.Loaded:
     """The student before training. A tiny one is kept in the run's folder as the reference for a resume."""
     if not settings.is_tiny:
         return models.load(settings.model, settings.model_size)
-
-    def build() -> models.Loaded:
-        return warmed_up(
-            settings.seed, steps=settings.warm_up_steps, batch_size=settings.warm_up_batch_size,
-            learning_rate=settings.warm_up_learning_rate, device=accelerator.device,
-        )  # fmt: skip
-
+    build = partial(
+        warmed_up, settings.seed, steps=settings.warm_up_steps, batch_size=settings.warm_up_batch_size,
+        learning_rate=settings.warm_up_learning_rate, device=accelerator.device,
+    )  # fmt: skip
     return models.keep(
         kept_folder(settings.output_dir) / models.TINY_FOLDER, build, rebuild=settings.resume_from is None
     )
@@ -116,7 +110,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         super().__init__(settings, run, accelerator)
         self.tasks, self.held_out = tasks
         self.steps_per_epoch = max(1, len(self.tasks) // (settings.prompts_per_step * self.ranks))
-        self.ledger = metrics.Ledger()
+        self.epochs = metrics.EpochTags()
         self.baseline: float | None = None
         self.last_eval: tuple[int, float | None] = (-1, None)
         self.tokenizer = student.tokenizer
@@ -133,7 +127,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
 
     def learn(self, origin: Path | None) -> TrainingOutcome:
         """RLAIF from the beginning, or from a checkpoint."""
-        settings, silent = self.settings, 0
+        settings, unjudged_steps = self.settings, 0
         self.resume(origin)
         if origin is None and settings.resume_from:
             self.teacher.forget_after(0)  # killed before its first checkpoint: restart at step 0
@@ -142,25 +136,25 @@ class RlaifTrainer(Loop[RLAIFSettings]):
             self.baseline = self.last_eval[1]
         while self.step < settings.max_steps:
             self.step += 1
-            silent = 0 if self.take_step() else silent + 1
-            self.log()
+            row = self.take_step()
+            unjudged_steps = 0 if "Train/Loss" in row else unjudged_steps + 1
+            self.log(row)
             if self.is_due(settings.eval_steps):
                 self.evaluate()
             must_stop = self.is_asked_to_stop()
             if self.is_due(settings.save_steps):
                 self.save()
-            if silent >= settings.teacher_patience:
+            if unjudged_steps >= settings.teacher_patience:
                 raise ConfigError(
-                    f"the teacher has judged nothing for {silent} steps; see Teacher/FailureRate. The last "
+                    f"the teacher has judged nothing for {unjudged_steps} steps; see Teacher/FailureRate. The last "
                     f"checkpoint is {checkpoint.newest(self.folder)}"
                 )
             if must_stop:
                 return self._finish("stopped")
         return self._finish("finished")
 
-    def take_step(self) -> bool:
-        """Sample answers, judge them and train on them. Returns False if nothing was judged."""
-        began = replace(self.teacher.bill)
+    def take_step(self) -> dict[str, Any]:
+        """Sample answers, judge them and train on them. Returns the row of all ranks."""
         self.teacher.step = self.step
         with self.run.phase("generate") as phase:
             with sharded.whole(self.model, self.accelerator):
@@ -169,19 +163,19 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         with self.run.phase("compute_rewards"):
             start = time.perf_counter()
             judgements = self.teacher.judge(batch.questions)
-            stats: dict[str, Any] = {}
-            if self.is_due(self.settings.agreement_steps):  # judge the same answers again, without the cache
-                few = slice(0, self.settings.agreement_samples)
-                stats = metrics.agreement_stats(judgements[few], self.teacher.judge_again(batch.questions[few]))
+            again: list[Judgement] = []
+            if self.is_due(self.settings.agreement_steps):
+                again = self.teacher.judge_again(batch.questions[: self.settings.agreement_samples])
             seconds = time.perf_counter() - start
+        stats = metrics.agreement_stats(judgements, again)
         stats |= metrics.judged_stats(judgements, batch.groups, batch.mask, ~batch.finished)
-        stats |= metrics.bill_stats(self.teacher.bill.minus(began), seconds)
+        stats |= metrics.cost_stats([*judgements, *again], seconds)
         with self.run.phase("train_step"):
-            learnt = self.improve(batch, judgements)
-        self.ledger.add(reduce({**stats, **learnt}))
+            stats |= self.improve(batch, judgements)
+        row: dict[str, Any] = reduce(stats)
         if self.is_main:
             self.run.count(tokens=int(batch.rows.mask.sum()) * self.ranks, samples=len(batch.groups) * self.ranks)
-        return bool(learnt)
+        return row
 
     def tasks_of_step(self) -> list[FunctionTask]:
         """The tasks of this rank. Every epoch has its own order; tasks that do not fill a last step are left out."""
@@ -200,16 +194,14 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         """`count` answers to each task, sampled by the current student. Its weights must not be sharded."""
         device, pad = self.accelerator.device, self.tokenizer.pad_token_id
         asked = [task for task in tasks for _ in range(count)]
-        prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in tasks for _ in range(count)]
+        prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in asked]
         ids, mask = sampling.left_padded(prompts, pad, device)
         with self.accelerator.autocast():
             sampled = sampling.sample(
                 self.inner, ids, mask, max_new_tokens=self.settings.max_new_tokens, generator=generator,
                 temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id, pad_id=pad,
             )  # fmt: skip
-        texts = self.tokenizer.batch_decode(
-            [row[kept.bool()] for row, kept in zip(sampled.tokens, sampled.mask, strict=True)], skip_special_tokens=True
-        )
+        texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
         questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
         rows = sampling.answered(ids, mask, sampled.tokens, sampled.mask)
@@ -218,13 +210,16 @@ class RlaifTrainer(Loop[RLAIFSettings]):
     def improve(self, batch: AnswerBatch, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """Take one optimiser step on the judged answers. Returns its metrics; empty if nothing was judged."""
         device = self.accelerator.device
-        judged = torch.tensor([judgement.scores is not None for judgement in judgements], device=device)
-        mask = batch.mask * judged[:, None]
+        judged = [place for place, judgement in enumerate(judgements) if judgement.scores is not None]
+        mask = torch.zeros_like(batch.mask)
+        mask[judged] = batch.mask[judged]
         tokens = self.accelerator.reduce(mask.sum(), reduction="sum")  # of all ranks, not a mean of means
         if not int(tokens):
             return {}
         advantages = torch.zeros(len(judgements), device=device)
-        advantages[judged] = _advantages(judgements, batch.groups).to(device)
+        rewards = np.array([judgements[place].reward for place in judged])
+        relative = advantage.group_relative(rewards, [batch.groups[place] for place in judged])
+        advantages[judged] = torch.as_tensor(relative, dtype=torch.float32, device=device)
         size = self.settings.micro_batch_size or len(judgements)
         parts = []
         for start in range(0, len(judgements), size):
@@ -278,19 +273,18 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         if self.is_main:
             self.run.log_eval(row, step=self.step)
 
-    def log(self) -> None:
+    def log(self, row: dict[str, Any]) -> None:
         """Log a row if one is due. The epoch's metrics are in the row of its last step."""
-        of_epoch = self.ledger.close_epoch() if self.is_due(self.steps_per_epoch) else {}
-        if of_epoch or self.is_due(self.settings.logging_steps) or self.is_last:
-            row = {**self.ledger.row(), "epoch": (self.step - 1) // self.steps_per_epoch, **of_epoch}
-            if self.is_main:
-                self.run.log(row, step=self.step)
+        self.epochs.add(row)
+        of_epoch = self.epochs.close() if self.is_due(self.steps_per_epoch) else {}
+        epoch = (self.step - 1) // self.steps_per_epoch
+        self.record(row, {"epoch": epoch, **of_epoch}, is_due=bool(of_epoch))
 
     def state(self) -> dict[str, Any]:
-        return {"book": self.ledger.state(), "baseline": self.baseline}
+        return {"book": self.epochs.state(), "baseline": self.baseline}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.ledger.restore(state["book"])
+        self.epochs.restore(state["book"])
         self.baseline = state["baseline"]
         self.teacher.forget_after(state["step"])
 
@@ -301,17 +295,10 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         after = self.last_eval[1]
         if after is None or self.baseline is None:
             return self.end(status, f"{ended}; the held-out tasks could not be judged. {self.folder}")
-        last = self.ledger.epoch_rewards[-3:]
+        last = self.epochs.rewards[-3:]
         is_settled = len(last) == 3 and float(np.std(last)) < 0.02 and last[-1] >= 0.65
         return self.end(
             status,
             f"{ended}: held-out reward {self.baseline:.3f} -> {after:.3f} ({after - self.baseline:+.3f} over the "
             f"untrained student){', settled' if is_settled else ''}. {self.folder}",
         )
-
-
-def _advantages(judgements: Sequence[Judgement], groups: Sequence[int]) -> Tensor:
-    """Advantages of the judged answers, each relative to the judged answers to the same task."""
-    judged = [(j.reward, group) for j, group in zip(judgements, groups, strict=True) if j.scores is not None]
-    rewards = np.array([reward for reward, _ in judged])
-    return torch.as_tensor(advantage.group_relative(rewards, [group for _, group in judged]), dtype=torch.float32)

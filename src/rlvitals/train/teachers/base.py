@@ -1,4 +1,4 @@
-"""What all teachers share: the criteria and their weights, a question, a judgement, how a model is asked for one."""
+"""Shared by all teachers: the criteria and their weights, questions, judgements, and the prompt for a judging model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlvitals.train.functions import FunctionTask
 from rlvitals.values import is_number
 
 WEIGHTS: Mapping[str, float] = {"correctness": 0.3, "quality": 0.3, "efficiency": 0.2, "documentation": 0.2}
-"""What the reward is made of. The order is the order of all tables."""
+"""The weight of each criterion in the reward. All tables use this order."""
 
 
 class AnswerToJudge(NamedTuple):
@@ -25,21 +25,21 @@ class AnswerToJudge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a teacher said of one answer."""
+    """A teacher's judgement of one answer."""
 
     scores: Mapping[str, float] | None
-    """0 to 1 for each criterion; None: it could not be judged."""
+    """0 to 1 for each criterion; None if the answer could not be judged."""
     reason: str = ""
-    """Why it could not be judged, or what stood out."""
+    """Why it could not be judged, or a remark."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     is_cached: bool = False
     is_unread: bool = False
-    """Whether a model replied, and no verdict could be read from it."""
+    """Whether a model replied but its reply had no readable verdict."""
 
     @property
     def reward(self) -> float | None:
-        """The weighted sum of the scores, from 0 to 1; None where there is no judgement.
+        """The weighted sum of the scores, from 0 to 1; None without a judgement.
 
         >>> Judgement({"correctness": 1.0, "quality": 0.5, "efficiency": 1.0, "documentation": 0.0}).reward
         0.65
@@ -50,14 +50,14 @@ class Judgement:
 
 
 class Teacher(Protocol):
-    """Judges answers; in the order of the questions, one judgement for each."""
+    """Returns one judgement for each question, in the same order."""
 
     @property
     def identity(self) -> str:
-        """Everything its judgements depend on but the question: the cache's key has it."""
+        """Everything that a judgement depends on besides the question. It is part of the cache's key."""
 
     def check(self) -> None:
-        """Raise ConfigError where it cannot judge anything at all. Called once, before the training starts."""
+        """Raise ConfigError if it cannot judge at all. Called once, before training starts."""
 
     def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]: ...
 
@@ -78,15 +78,15 @@ EXAMPLES = (
         (0.1, 0.9, 0.1, 1.0),
     ),
 )
-"""Two functions with their scores: a small model does as it has seen done."""
+"""Two functions with their scores. Small models imitate examples better than they follow instructions."""
 
 RUBRIC = hashlib.sha256(json.dumps([INSTRUCTION, EXAMPLES]).encode()).hexdigest()[:8]
-"""Which instruction and examples a verdict was given under."""
+"""Identifies the instruction and the examples. A change makes cached verdicts invalid."""
 
 
 def messages(question: AnswerToJudge) -> list[dict[str, str]]:
-    """How a model is asked: the instruction, two examples, the question. The answer is fenced, and what it says is
-    called material, not instructions.
+    """The chat for a judging model: the instruction, two examples, the question. The answer is fenced, and the model is
+    asked not to follow instructions in it.
     """
 
     def asked(prompt: str, answer: str) -> dict[str, str]:
@@ -104,11 +104,11 @@ def messages(question: AnswerToJudge) -> list[dict[str, str]]:
 
 
 class BadVerdict(ValueError):
-    """A model's answer is not the verdict it was asked for."""
+    """A model's reply has no valid verdict."""
 
 
 def read_object(text: str) -> dict[str, Any]:
-    r"""The first JSON object in a model's answer, whatever stands around it.
+    r"""The first JSON object in a model's reply, which may contain other text.
 
     >>> read_object('Sure! ```json\n{"a": 1}\n```')
     {'a': 1}
@@ -123,7 +123,7 @@ def read_object(text: str) -> dict[str, Any]:
 
 
 def read_scores(verdict: Mapping[str, Any]) -> dict[str, float]:
-    """The four scores of a verdict, each a number from 0 to 1; raises BadVerdict on anything else.
+    """The four scores of a verdict, each a number from 0 to 1. Raises BadVerdict for anything else.
 
     >>> read_scores({"correctness": 1, "quality": 0.5, "efficiency": 1, "documentation": 2})
     Traceback (most recent call last):

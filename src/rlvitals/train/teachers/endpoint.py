@@ -1,17 +1,17 @@
-"""Judges behind an OpenAI-compatible address (a hosted model, vLLM, SGLang, llama.cpp, `transformers serve`): a client
-that turns messages into a checked JSON verdict or a failure, and the teacher that asks through it.
+"""A teacher behind an OpenAI-compatible address (a hosted model, vLLM, SGLang, llama.cpp, `transformers serve`), and
+its client, which returns a checked JSON verdict or the reason of the failure.
 
     client = JudgeClient("http://localhost:8000/v1", "my-judge", key_variable="OPENAI_API_KEY")
     answer = client.ask(messages, read=my_check)         # my_check(dict) -> anything, raises BadVerdict
     answer.verdict, answer.failure, answer.prompt_tokens
 
-`ask` never raises into a training: a judge that cannot be reached, is too slow, or answers with something else is a
-failure with its reason. One request has one time limit, from connecting to the last byte. What may pass (429, 5xx, a
-broken connection, a time-out, an answer that is no verdict) is tried again with growing waits, or when `Retry-After`
-says; a rate limit holds all threads. Every answer's `usage` is counted, also of those that were no use.
+`ask` does not raise: a judge that cannot be reached, is too slow or replies with something else is a failure. A request
+has one time limit, from connecting to the last byte. Failures that may be temporary (429, 5xx, a broken connection, a
+time-out, a reply without a verdict) are retried with growing pauses, or after the time in `Retry-After`; a rate limit
+pauses all threads. The tokens in `usage` are counted for every try.
 
-The key comes from the environment alone. It is in no log, no error and no file, is not sent to another address
-(redirects are not followed), and nothing of an answer is kept that has it in it. Proxies are not used.
+The key is read from the environment only. It never appears in a log, an error or a file, is not sent to another address
+(redirects are not followed), and is removed from the parts of a reply that are kept. Proxies are not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from rlvitals.errors import ConfigError
@@ -50,11 +50,11 @@ MAX_ANSWER_BYTES = 2**20
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_QUOTED = 2000
-"""Characters of an unreadable reply that the next try quotes."""
+"""Characters of an unreadable reply that are quoted in the next try."""
 
 
 class EndpointTeacher:
-    """Asks `concurrency` questions at a time; judgements come back in the order of the questions."""
+    """Asks `concurrency` questions at a time."""
 
     def __init__(self, client: JudgeClient, *, concurrency: int = 8) -> None:
         self._client = client
@@ -62,7 +62,7 @@ class EndpointTeacher:
         self.identity = f"endpoint {client.address} {client.model} {RUBRIC}"
 
     def check(self) -> None:
-        """Ask for something small: a wrong address, model or key raises now, not after the first batch."""
+        """Send a small request, so that a wrong address, model or key raises before training."""
         answer = self._client.ask([{"role": "user", "content": 'Answer with the JSON object {"ok": true}.'}], dict)
         if answer.verdict is None and not answer.failure.startswith("no verdict"):
             raise ConfigError(
@@ -77,30 +77,25 @@ class EndpointTeacher:
 
     def _judge(self, question: AnswerToJudge) -> Judgement:
         answer = self._client.ask(messages(question), read_scores)
-        return Judgement(
-            answer.verdict,
-            answer.failure,
-            answer.prompt_tokens,
-            answer.completion_tokens,
-            is_unread=answer.is_unread,
-        )
+        tokens = answer.prompt_tokens, answer.completion_tokens
+        return Judgement(answer.verdict, answer.failure, *tokens, is_unread=answer.is_unread)
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointAnswer(Generic[T]):
-    """What came of one question, whatever it took."""
+    """The result of one question, after all tries."""
 
     verdict: T | None
-    """None: there is none, see `failure`."""
+    """None if there is none; see `failure`."""
     failure: str = ""
     is_unread: bool = False
-    """Whether the last reply came and no verdict could be read from it."""
+    """Whether the last try got a reply without a readable verdict."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    """Of all tries together, as the server counted them."""
+    """Of all tries, as the server counted them."""
     tries: int = 0
     unaccounted: int = 0
-    """Answers that came without a `usage`: their tokens are not known, and not guessed."""
+    """Number of replies without `usage`, whose tokens are unknown."""
 
     def plus_usage(self, reply: Any) -> EndpointAnswer[T]:
         usage = reply.get("usage") if isinstance(reply, dict) else None
@@ -112,43 +107,22 @@ class EndpointAnswer(Generic[T]):
         return replace(self, prompt_tokens=prompt, completion_tokens=completion)
 
 
+@dataclass(eq=False)
 class _Failed(Exception):
-    """One try failed. `wait` is what the server asked for; `is_final` says that another try will not help, `is_unread`
-    that a reply came without a verdict.
-    """
-
-    def __init__(
-        self,
-        why: str,
-        *,
-        wait: float | None = None,
-        is_final: bool = False,
-        is_unread: bool = False,
-        reply_text: str = "",
-    ) -> None:
-        super().__init__(why)
-        self.wait, self.is_final, self.is_unread, self.reply_text = wait, is_final, is_unread, reply_text
-
-
-class _Failure(NamedTuple):
-    """What `_Failed` says: the exception itself would keep its connection open."""
+    """One try failed."""
 
     why: str
-    wait: float | None
-    is_final: bool
-    is_unread: bool
-    reply_text: str
-
-
-def _failure_of(error: Exception) -> _Failure:
-    if isinstance(error, _Failed):
-        return _Failure(str(error), error.wait, error.is_final, error.is_unread, error.reply_text)
-    # A reply can be anything; the same one again would not help.
-    return _Failure(words_of(error), None, is_final=True, is_unread=False, reply_text="")
+    wait: float | None = None
+    """Seconds that the server asked to wait."""
+    is_final: bool = False
+    """Whether another try would not help."""
+    is_unread: bool = False
+    """Whether there was a reply without a verdict."""
+    reply_text: str = ""
 
 
 class JudgeClient:
-    """Asks one model at one address. May be used by several threads."""
+    """Sends questions to one model at one address. Threads may share it."""
 
     def __init__(
         self, base_url: str, model: str, *, key_variable: str = "OPENAI_API_KEY", seconds: float = 60.0, tries: int = 4,
@@ -158,43 +132,45 @@ class JudgeClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError("the teacher's address must look like https://host/v1")
         if parts.username or parts.password or parts.query:
-            raise ConfigError(f"the teacher's address holds a secret; put the key into the variable {key_variable}")
+            raise ConfigError(f"the teacher's address contains a secret; put the key into the variable {key_variable}")
         self._host, self._is_safe = parts.hostname, parts.scheme == "https"
         self._port, self._path = parts.port, parts.path.rstrip("/") + "/chat/completions"
         self.model, self.address = model, f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._key = os.environ.get(key_variable, "").strip()
         if not self._is_safe and self._key and self._host not in LOOPBACK:
-            logger.warning("the key of %s goes to %s without encryption", key_variable, self._host)
+            logger.warning("the key in %s is sent to %s without encryption", key_variable, self._host)
         self._seconds, self._tries = seconds, tries
         self._body = {"model": model, "temperature": 0, "max_tokens": max_tokens}
         if json_mode:
             self._body["response_format"] = {"type": "json_object"}
         self._gate = _Gate(60.0 / requests_per_minute if requests_per_minute else 0.0)
-        self._jitter = random.Random()  # noqa: S311 - its own: the training's random state is not touched
+        self._jitter = random.Random()  # noqa: S311 - separate, so that the training's random state does not change
 
     def ask(self, messages: Sequence[Mapping[str, str]], read: Callable[[dict[str, Any]], T]) -> EndpointAnswer[T]:
-        """Ask until there is a verdict that `read` accepts, or the tries are used up."""
+        """Ask until `read` accepts a verdict, or until no try is left."""
         spent: EndpointAnswer[T] = EndpointAnswer(None)
-        failed: list[_Failure] = []
+        errors: list[Exception] = []
         asked = list(messages)
         for turn in range(1, self._tries + 1):
             spent = replace(spent, tries=turn)
-            with guarded(lambda error: failed.append(_failure_of(error))):
+            with guarded(errors.append):
                 self._gate.pass_through()
                 reply = self._post({**self._body, "messages": asked})
                 spent = spent.plus_usage(reply)
                 return replace(spent, verdict=_verdict(reply, read), failure="", is_unread=False)
-            why, wait, is_final, is_unread, reply_text = failed[-1]
-            line = " ".join(why.split())
-            if self._key:  # should a server have sent it back; before the cut, which could leave half of it
+            error = errors.pop().with_traceback(None)  # its frames hold the reply
+            # `read` may raise anything; the same reply again would not help.
+            failed = error if isinstance(error, _Failed) else _Failed(words_of(error), is_final=True)
+            line = " ".join(failed.why.split())
+            if self._key:  # the server may have quoted it; replaced before the cut, which could leave half of it
                 line = line.replace(self._key, "***")
-            spent = replace(spent, failure=line[:300], is_unread=is_unread)
-            if is_final:
+            spent = replace(spent, failure=line[:300], is_unread=failed.is_unread)
+            if failed.is_final:
                 break
-            if reply_text:  # at temperature 0 the same messages would get the same reply
-                asked = [*messages, *_objection(reply_text, line[:300])]
-            if wait is not None:
-                self._gate.close_for(min(wait, LONGEST_WAIT))
+            if failed.reply_text:  # at temperature 0 the same messages would get the same reply
+                asked = [*messages, *_objection(failed.reply_text, line[:300])]
+            if failed.wait is not None:
+                self._gate.close_for(min(failed.wait, LONGEST_WAIT))
             elif turn < self._tries:
                 time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (turn - 1)) * self._jitter.uniform(0.5, 1.0))
         return spent
@@ -211,8 +187,8 @@ class JudgeClient:
                 connection.connect()
                 deadline.sock = connection.sock
                 connection.request("POST", self._path, json.dumps(body).encode(), headers)
-                response = connection.getresponse()
-                content = response.read(MAX_ANSWER_BYTES + 1)
+                with connection.getresponse() as response:
+                    content = response.read(MAX_ANSWER_BYTES + 1)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if deadline.is_over or isinstance(error, TimeoutError):
                     raise _Failed(too_late) from None
@@ -232,7 +208,7 @@ class JudgeClient:
 
 
 class _Gate:
-    """Lets one request through every so often, and none while a rate limit holds."""
+    """Spaces requests by an interval, and stops all of them while a rate limit applies."""
 
     def __init__(self, interval: float) -> None:
         self._interval, self._opens, self._lock = interval, 0.0, threading.Lock()
@@ -250,14 +226,14 @@ class _Gate:
 
 
 class _Deadline:
-    """Breaks a connection that is not done in time, however it drips: a socket's own time-out begins again with every
-    byte.
+    """Shuts a connection down after a time limit. A socket's own time-out restarts with every byte, so a server that
+    sends slowly would never reach it.
     """
 
     def __init__(self, seconds: float) -> None:
         self.is_over = False
         self.sock: socket.socket | None = None
-        """Kept here: the connection forgets its socket once it has read the headers."""
+        """Kept here because the connection drops its socket after reading the headers."""
         self._timer = threading.Timer(seconds, self._strike)
         self._timer.daemon = True
 
@@ -290,6 +266,6 @@ def _verdict(reply: Any, read: Callable[[dict[str, Any]], T]) -> T:
 
 
 def _objection(reply_text: str, why: str) -> list[dict[str, str]]:
-    """What the next try adds to the question: the reply without a verdict, and what is wrong with it."""
+    """Messages that the next try adds: the reply without a verdict, and what is wrong with it."""
     wish = f"This cannot be read ({why}). Answer the question with one JSON object and nothing else."
     return [{"role": "assistant", "content": reply_text[:MAX_QUOTED]}, {"role": "user", "content": wish}]

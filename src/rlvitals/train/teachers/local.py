@@ -1,4 +1,4 @@
-"""A teacher that is a model of transformers in this process: a folder, or a name the hub or its cache knows."""
+"""A teacher that is a model of transformers in this process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rlvitals.train.models import chat_ids
 from rlvitals.train.sampling import left_padded, sample
 from rlvitals.train.teachers.base import (
     RUBRIC,
@@ -21,7 +22,7 @@ from rlvitals.train.teachers.base import (
 
 
 class LocalTeacher:
-    """Asks its model greedily, `batch_size` questions at a time."""
+    """Samples verdicts greedily, `batch_size` questions at a time."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str, *, max_tokens: int = 80, batch_size: int = 16) -> None:
         self._model, self._tokenizer = model.eval(), tokenizer
@@ -29,10 +30,10 @@ class LocalTeacher:
         self.identity = f"local {name} {RUBRIC} {max_tokens}"
 
     def check(self) -> None:
-        """A model that is loaded can be asked."""
+        """Nothing to check: the model is loaded."""
 
     def close(self) -> None:
-        """Nothing is held but the weights."""
+        """Nothing to close."""
 
     def judge(self, questions: Sequence[AnswerToJudge]) -> list[Judgement]:
         found: list[Judgement] = []
@@ -60,10 +61,8 @@ class LocalTeacher:
         return found
 
     def _prompt(self, question: AnswerToJudge) -> list[int]:
-        asked, is_chat = messages(question), bool(self._tokenizer.chat_template)
-        if is_chat:
-            text = self._tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
-        else:
-            text = "\n\n".join(message["content"] for message in asked) + "\n\n"
-        ids: list[int] = self._tokenizer(text, add_special_tokens=not is_chat)["input_ids"]
+        asked = messages(question)
+        if self._tokenizer.chat_template:
+            return chat_ids(self._tokenizer, asked)
+        ids: list[int] = self._tokenizer("".join(f"{message['content']}\n\n" for message in asked))["input_ids"]
         return ids

@@ -1,14 +1,14 @@
-"""The offline teacher: the same answer gets the same scores, today and on any machine, and it costs nothing.
+"""The offline teacher: deterministic, on any machine and without cost.
 
 | criterion | measured |
 |---|---|
 | correctness | the share of the task's tests that pass, in a process with limits (`runner`) |
-| quality | the syntax tree: annotations, and nothing needless (`quality`) |
-| efficiency | the steps in the syntax tree, the reference's over its own; times the share of tests passed |
-| documentation | the docstring: there, of some words, naming the argument and the numbers asked for |
+| quality | in the syntax tree: annotations, nothing unnecessary (`quality`) |
+| efficiency | steps in the syntax tree: the reference's divided by the answer's; times the share of tests passed |
+| documentation | a docstring, at least three words, the arguments' names, the task's numbers |
 
-What is not Python, or is not the function asked for, scores 0 in everything: that is a judgement. Where the tests
-cannot be run (no process to be had) there is none. A syntax tree too deep raises, which `judge_guard` counts as none.
+An answer that is not Python, or not the requested function, scores 0 on every criterion. If the tests cannot be run, or
+the syntax tree is too deep to read (which raises), there is no judgement.
 """
 
 from __future__ import annotations
@@ -23,26 +23,24 @@ from rlvitals.train.teachers.base import WEIGHTS, AnswerToJudge, Judgement
 from rlvitals.train.teachers.runner import CannotRun, Runner, parse
 
 ITEMS = 10
-"""How many items a loop is taken to have: any number ranks a loop above a step and two nested loops above one."""
+"""The assumed number of items of a loop. Any number ranks a loop above a step, and nested loops above one loop."""
 
 READS_ALL = frozenset({
     "sum", "sorted", "list", "tuple", "set", "reversed", "filter", "map", "any", "all", "max", "min", "count", "index",
 })  # fmt: skip
-"""Builtins and methods that go through their argument."""
+"""Builtins and methods that read all of their argument."""
 
 FAULT = 0.25
-"""What each needless thing takes from the quality."""
+"""What each unnecessary part costs in quality."""
 
 
 class OfflineTeacher:
-    """Judges by running and reading. Owns the process the answers run in."""
+    """Judges by running and reading the code. Owns the process that runs it."""
+
+    identity = "offline 1"
 
     def __init__(self, *, seconds: float = 1.0, memory_mib: int = 512) -> None:
         self._runner = Runner(seconds=seconds, memory_mib=memory_mib)
-
-    @property
-    def identity(self) -> str:
-        return "offline 1"
 
     def check(self) -> None:
         logger.info("the offline teacher: %s", self._runner.described())
@@ -73,13 +71,13 @@ class OfflineTeacher:
 
 
 def find_function(tree: ast.Module | None, name: str) -> ast.FunctionDef | None:
-    """The function of that name at the top of a module."""
+    """The function of that name at a module's top level."""
     body = [] if tree is None else tree.body
     return next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == name), None)
 
 
 def quality(function: ast.FunctionDef) -> float:
-    """Half for annotations, and a quarter off for each needless thing.
+    """Half for annotations, and a quarter less for each unnecessary part.
 
     >>> quality(ast.parse("def f(x: int) -> bool: return x > 1").body[0])
     1.0
@@ -96,16 +94,16 @@ def quality(function: ast.FunctionDef) -> float:
 
 
 def _is_needless(node: ast.AST) -> bool:
-    """A detour that a reader stumbles over."""
+    """Whether an expression could be written more simply."""
     match node:
         case ast.IfExp(body=ast.Constant(value=bool()), orelse=ast.Constant(value=bool())):
             return True  # True if x else False
         case ast.Compare(comparators=[ast.Constant(value=bool())]):
             return True  # x == True
         case ast.Call(func=ast.Name(id="filter" | "map"), args=[ast.Lambda(), *_]):
-            return True  # a comprehension says it
+            return True  # should be a comprehension
         case ast.Call(func=ast.Name(id="len" | "sum" | "max" | "min" | "sorted"), args=[ast.ListComp() | ast.List()]):
-            return True  # a list that is made only to be thrown away
+            return True  # creates a list only to read it once
     return False
 
 
@@ -117,7 +115,7 @@ def _needless_variable(function: ast.FunctionDef) -> bool:
 
 
 def efficiency(function: ast.FunctionDef, task: FunctionTask) -> float:
-    """The reference's cost over this one's, at most 1."""
+    """The reference's cost divided by this function's, at most 1."""
     reference = find_function(parse(task.reference), task.entry_point)
     return 1.0 if reference is None else min(1.0, _total(reference.body) / _total(function.body))
 
@@ -127,7 +125,7 @@ def _total(body: Sequence[ast.AST]) -> float:
 
 
 def cost(node: ast.AST) -> float:
-    """Steps, roughly: one for each operation, call and assignment, `ITEMS` of them for each loop around it.
+    """Approximate number of steps: one for each operation, call and assignment, times `ITEMS` for each loop around it.
 
     >>> [cost(ast.parse(text)) for text in ("x + 1", "sum([x, 1])", "[i + 1 for i in x]", "x[:3]")]
     [1.0, 5.0, 20.0, 10.0]

@@ -1,11 +1,11 @@
 """Runs a student's function against tests, in a separate process with limits.
 
-Three walls, none of them meant for an attacker: an allow-list over the syntax tree decides what is run at all
-(`refusal`); the code sees the builtins named here and nothing else; the process (`worker`) has limited time and memory,
-no files to write and, where Linux allows it, no network. **This is not a sandbox for hostile code.** For that, run the
-whole training in a container or a virtual machine.
+There are three protections. An allow-list over the syntax tree decides what is run at all (`refusal`). The code sees
+only the builtins named here. The process (`worker`) has limited processor time and memory, cannot write files and,
+where Linux allows it, has no network. **This is not a sandbox for hostile code.** For that, run the whole training in a
+container or a virtual machine.
 
-A process is kept for many answers; one that was ended by a limit is replaced.
+A process runs many answers. One that was ended by a limit is replaced.
 
 >>> refusal(parse("def f(x): return x + 1"))
 >>> refusal(parse("import os"))
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_LENGTH = 4000
-"""Characters; a function of one line has some dozens."""
+"""Characters of an answer."""
 
 BUILTINS = frozenset({
     "abs", "all", "any", "bool", "dict", "divmod", "enumerate", "filter", "float", "int", "len", "list", "map", "max",
@@ -44,7 +44,7 @@ METHODS = frozenset({
     "lower", "upper", "strip", "lstrip", "rstrip", "split", "join", "replace", "startswith", "endswith", "find",
     "isdigit", "isalpha", "title", "capitalize", "swapcase", "splitlines", "partition",
 })  # fmt: skip
-"""`format` is not among them: it reaches attributes that no syntax tree shows."""
+"""Without `format`, which can read attributes that are not in the syntax tree."""
 
 NODES = (
     ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign,
@@ -55,7 +55,7 @@ NODES = (
     ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
 
-WALLS = {
+PROTECTIONS = {
     "memory": "a memory limit",
     "files": "no files to write",
     "network": "no network",
@@ -63,27 +63,30 @@ WALLS = {
 }
 
 ENDS_ITSELF = hasattr(signal, "setitimer")
+START_SECONDS = 60.0
 PATIENCE = 10.0
-"""Seconds that a process may be silent beyond 20 times its own processor time, before it is given up."""
-ENDED_BY_OTHERS = (-9, -15)
-"""SIGKILL and SIGTERM: neither a time limit nor a crash of the answer's own."""
+"""Seconds to wait for an answer, in addition to 20 times the limit of processor time."""
+KILLED = (-9, -15)
+"""Exit statuses after SIGKILL and SIGTERM: neither the time limit nor the answer's code causes them."""
 
 
 def parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None where the code is not Python (or too long to be looked at)."""
+    """The syntax tree, or None if the code is not Python or too long."""
     if len(code) > MAX_LENGTH:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a student's strange escapes are not the user's business
+            warnings.simplefilter("ignore")  # about the student's code
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def refusal(tree: ast.Module | None) -> str | None:
-    """Why this code is not run, or None where it may be: functions, expressions, loops, conditions and assignments to
-    plain names; no import, no class, no exception handling, no names with two underscores, no attribute but `METHODS`.
+    """Why this code is not run, or None if it may be run.
+
+    Allowed are functions, expressions, loops, conditions and assignments to plain names. Imports, classes, exception
+    handling, names with two underscores and attributes other than `METHODS` are not.
     """
     if tree is None:
         return "this is not Python"
@@ -107,11 +110,11 @@ def refusal(tree: ast.Module | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RunnerResult:
-    """What the tests said."""
+    """Which tests passed."""
 
     passed: tuple[bool, ...]
     problem: str = ""
-    """Why it was not run, or the first exception, or the limit it hit."""
+    """Why the code was not run, the first exception, or the limit that ended it."""
 
     @property
     def share(self) -> float:
@@ -120,70 +123,61 @@ class RunnerResult:
 
 
 class CannotRun(RuntimeError):
-    """No process can be started, or it ends before it is asked anything: nothing is known about the answer."""
+    """The code could not be run, for a reason that has nothing to do with the answer."""
 
 
 class Runner:
-    """Owns one worker process. Not for several threads at once."""
+    """Owns one worker process. Only one thread may use it."""
 
     def __init__(self, *, seconds: float = 1.0, memory_mib: int = 512) -> None:
         self._seconds, self._memory = seconds, memory_mib
         self._worker: subprocess.Popen[str] | None = None
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.protections: dict[str, bool] = {}
-        """Which walls stand on this platform; known once a process has started."""
+        """Which protections this platform has. Known once a process has started."""
 
     def test(self, code: str, tests: Sequence[tuple[str, str]]) -> RunnerResult:
-        """Run the code, if it is admitted, against (call, expected literal) pairs."""
+        """Run the code, if it is allowed, against (call, expected literal) pairs."""
         failed = (False,) * len(tests)
         if why := refusal(parse(code)):
             return RunnerResult(failed, f"not run: {why}")
         ended = RunnerResult(failed, f"ended by a limit ({self._seconds:g} s, {self._memory} MiB)")
         with contextlib.ExitStack() as unless_answered:
-            # What a process still says would be read as the answer to the next question.
+            # A late answer would be read as the answer to the next question.
             unless_answered.callback(self.close)
             worker = self._running()
-            line = json.dumps({"code": code, "tests": list(tests)}) + "\n"
-            # A thread: a process that does not read would hold a long line, and us with it.
-            threading.Thread(target=_feed, args=(worker, line), name="rlvitals-runner-in", daemon=True).start()
-            try:
-                # The process ends itself after its seconds of processor time; this wait is for one that gets none.
-                answer = self._lines.get(timeout=20 * self._seconds + PATIENCE)
-            except queue.Empty:
-                if ENDS_ITSELF:
-                    raise CannotRun("the process for the student's code got no processor time") from None
-                return ended
+            question = json.dumps({"code": code, "tests": list(tests)}) + "\n"
+            # The process ends itself after its seconds of processor time. This longer wait is for one that gets none.
+            answer = _exchange(worker, question, 20 * self._seconds + PATIENCE)
+            if answer is None and ENDS_ITSELF:
+                raise CannotRun("the process for the student's code got no processor time")
+            if answer == "" and worker.wait() in KILLED:
+                raise CannotRun("the process for the student's code was killed by another process")
             if not answer:
-                if worker.wait() in ENDED_BY_OTHERS:
-                    raise CannotRun("the process for the student's code was killed by somebody else")
                 return ended
             unless_answered.pop_all()
         found = json.loads(answer)
         return RunnerResult(tuple(found["passed"]), found["problem"])
 
     def described(self) -> str:
-        """What protects this machine, and that it is not a sandbox, in one sentence."""
+        """The protections of this platform in one sentence."""
         self._running()
-        standing = [words for wall, words in WALLS.items() if self.protections.get(wall)]
-        missing = [words for wall, words in WALLS.items() if not self.protections.get(wall)]
+        present = [words for name, words in PROTECTIONS.items() if self.protections.get(name)]
+        missing = [words for name, words in PROTECTIONS.items() if not self.protections.get(name)]
         return (
-            f"answers run in a process with {self._seconds:g} s"
-            + "".join(f", {words}" for words in standing)
-            + (f"; not to be had here: {', '.join(missing)}" if missing else "")
+            f"answers run in a process with {', '.join([f'{self._seconds:g} s of processor time', *present])}"
+            + (f"; not available here: {', '.join(missing)}" if missing else "")
             + ". This is not a sandbox for hostile code."
         )
 
     def close(self) -> None:
+        """End the process."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.kill()
-            worker.wait()
-            for stream in (worker.stdin, worker.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
+            with contextlib.suppress(OSError), worker:  # closes the pipes and waits for the end
+                worker.kill()
 
     def _running(self) -> subprocess.Popen[str]:
+        """The process; a new one if there is none."""
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
         self.close()
@@ -191,38 +185,39 @@ class Runner:
             sys.executable, "-I", "-S", str(Path(__file__).with_name("worker.py")),
             str(self._seconds), str(self._memory), ",".join(sorted(BUILTINS)),
         ]  # fmt: skip
-        # Nothing of the environment goes along: keys are in it.
+        # The environment may hold keys, so only these variables are passed on.
         kept = {name: os.environ[name] for name in ("SYSTEMROOT", "PATH") if name in os.environ}
         try:
-            worker = subprocess.Popen(
+            self._worker = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 encoding="utf-8", env=kept, cwd=os.path.abspath(os.sep),
             )  # fmt: skip
         except OSError as error:
             raise CannotRun(f"no process can be started for the student's code: {error}") from error
-        self._worker, self._lines = worker, queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(worker, self._lines), name="rlvitals-runner", daemon=True).start()
-        held = ""
-        with contextlib.suppress(queue.Empty):
-            held = self._lines.get(timeout=60)
-        if not held:
+        protections = _exchange(self._worker, "", START_SECONDS)
+        if not protections:
             self.close()
             raise CannotRun("the process for the student's code does not start")
-        self.protections = json.loads(held)
-        return worker
+        self.protections = json.loads(protections)
+        return self._worker
 
 
-def _feed(worker: subprocess.Popen[str], line: str) -> None:
-    assert worker.stdin is not None
-    with contextlib.suppress(OSError, ValueError):  # it has ended: the queue tells
-        worker.stdin.write(line)
-        worker.stdin.flush()
+def _exchange(worker: subprocess.Popen[str], question: str, seconds: float) -> str | None:
+    """Write a line to the process and read one: "" if the process has ended, None if it does not answer in time."""
+    answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
+    def write_and_read() -> None:
+        answer = ""
+        with contextlib.suppress(OSError, ValueError):  # the process has ended, or its pipes are closed
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write(question)
+            worker.stdin.flush()
+            answer = worker.stdout.readline()
+        answers.put(answer)
 
-def _pump(worker: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
-    """Hand on what the process says, and an empty text when it has ended."""
-    assert worker.stdout is not None
-    with contextlib.suppress(OSError, ValueError):
-        for line in worker.stdout:
-            lines.put(line)
-    lines.put("")
+    # In a thread, because a process that hangs would block the writing of a long line as well.
+    threading.Thread(target=write_and_read, name="rlvitals-runner", daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        return answers.get(timeout=seconds)
+    return None

@@ -1,9 +1,8 @@
-"""The other side of `runner`: a process that runs admitted code against its tests. Started as a script, imports nothing
-of rlvitals.
+"""The process that `runner` starts as a script to run allowed code against its tests. It imports nothing of rlvitals.
 
-It gives up what it can before it reads the first line: memory and files are limited, and where Linux lets it, it has a
-network of its own without any interface and a file system that cannot be written. Then, a JSON line in, a JSON line
-out, until its input ends. The time limit is processor time and ends the process; whoever asked starts another one.
+Before it reads the first line, it limits its memory and files. Where Linux allows it, it moves to a network without
+interfaces and makes its file system read-only. It answers each JSON line with a JSON line, until its input ends. The
+time limit is processor time; it ends the process, and `runner` starts another one.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ AT_FDCWD = -100
 
 
 def limit(memory_mib: int) -> dict[str, bool]:
-    """Give up what can be given up; returns what worked."""
+    """Limit this process as far as the platform allows. Returns which limits apply."""
     held = {"memory": False, "files": False, "network": False, "read_only": False}
     try:
         import resource
     except ImportError:
-        return held  # no POSIX: the parent's clock is all there is
+        return held  # no POSIX: only the parent's time limit applies
     size = memory_mib * 2**20
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
-        held["memory"] = sys.platform.startswith("linux")  # macOS takes the limit and does not keep it
+        held["memory"] = sys.platform.startswith("linux")  # macOS accepts the limit but does not enforce it
     if sys.platform.startswith("linux"):
         held["network"], held["read_only"] = isolate()
     with contextlib.suppress(OSError, ValueError):
@@ -48,7 +47,7 @@ def limit(memory_mib: int) -> dict[str, bool]:
 
 
 def isolate() -> tuple[bool, bool]:
-    """A network without interfaces, and all mounts read-only; whether each worked."""
+    """Move to a network without interfaces, and make all mounts read-only. Returns whether each worked."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -63,9 +62,9 @@ def isolate() -> tuple[bool, bool]:
 
 
 def run(job: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
-    """Define the function, call it, compare; an exception fails the test it was raised in."""
+    """Define the function, call it and compare the results. An exception fails the test that raised it."""
     space: dict[str, Any] = {"__builtins__": allowed}
-    _, problem = attempt(lambda: exec(compile(job["code"], "<answer>", "exec"), space))  # noqa: S102 - what it is for
+    _, problem = attempt(lambda: exec(compile(job["code"], "<answer>", "exec"), space))  # noqa: S102 - the purpose of this process
     if problem:
         return {"passed": [False] * len(job["tests"]), "problem": problem}
     tested = [attempt(passes, call, expected, space) for call, expected in job["tests"]]
@@ -73,28 +72,28 @@ def run(job: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def passes(call: str, expected: str, space: dict[str, Any]) -> bool:
-    """Whether a call gives what is expected, the type included."""
+    """Whether a call returns the expected value, of the same type."""
     value, wanted = eval(call, space), ast.literal_eval(expected)  # noqa: S307
     return type(value) is type(wanted) and bool(value == wanted)
 
 
 def attempt(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
-    """What a function returns, and what it raised: the kind of the error and a bit of its text."""
+    """The result of a function, and the error that it raised: its type and the beginning of its text."""
     try:
         return function(*arguments), ""
-    except Exception as error:  # noqa: BLE001 - a student's code raises anything
+    except Exception as error:  # noqa: BLE001 - a student's code may raise anything
         return None, f"{type(error).__name__}: {error}"[:200]
 
 
 def main() -> None:
-    """Limits, then answers, a line each."""
+    """Print the limits, then the answers, each on one line."""
     seconds, memory_mib = float(sys.argv[1]), int(sys.argv[2])
     allowed = {name: getattr(builtins, name) for name in sys.argv[3].split(",")}
     asked, answers = sys.stdin, os.fdopen(os.dup(sys.stdout.fileno()), "w")
     held = limit(memory_mib)
     answers.write(json.dumps(held) + "\n")
     answers.flush()
-    clock = getattr(signal, "setitimer", lambda *_: None)  # SIGVTALRM is left as it is: it ends the process
+    clock = getattr(signal, "setitimer", lambda *_: None)  # SIGVTALRM's default action ends the process
     for line in asked:
         clock(getattr(signal, "ITIMER_VIRTUAL", 0), seconds)
         answer = json.dumps(run(json.loads(line), allowed))

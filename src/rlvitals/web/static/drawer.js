@@ -11,8 +11,8 @@ import * as state from "./state.js";
 const DIRECTIONS = /** @type {Record<string, string>} */ ({
   up: "higher is better",
   down: "lower is better",
-  none: "neither direction is better",
-  band: "best within a range",
+  none: "no direction",
+  band: "healthy in a range",
 });
 let requested = "";
 let wasPanel = false;

@@ -17,6 +17,9 @@ const WORDS = {
   info: ["·", "Remark", "unsure"],
 };
 
+/** The most severe first. */
+export const VERDICTS = ["act", "watch", "cannot judge", "healthy"];
+
 /**
  * A verdict, severity or status as a badge.
  * @param {string | null | undefined} word

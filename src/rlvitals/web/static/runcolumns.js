@@ -3,7 +3,7 @@
 import {el} from "./dom.js";
 import {now as marks} from "./marks.js";
 import {ago, duration, number} from "./numbers.js";
-import {badge, link} from "./pieces.js";
+import {badge, link, VERDICTS} from "./pieces.js";
 import * as state from "./state.js";
 
 /** @import {TableRun} from "../contract.d.ts" */
@@ -19,7 +19,6 @@ import * as state from "./state.js";
  * @property {boolean} [isWord] Whether it is never averaged, even if it is a number.
  */
 
-const GRAVITY = /** @type {Record<string, number>} */ ({act: 0, watch: 1, healthy: 2});
 const REMEMBERED = "rlvitals.columns";
 const DEFAULT = ["verdict", "tags", "algorithm", "status", "step", "duration", "updated"];
 export const MOST = 40;
@@ -29,7 +28,7 @@ export const OWN = {
   verdict: {
     title: "Verdict",
     isWord: true,
-    value: ({run}) => GRAVITY[run.verdict] ?? 3,
+    value: ({run}) => VERDICTS.indexOf(run.verdict),
     draw: ({run}) => badge(run.verdict),
   },
   name: {title: "Name", value: ({run}) => marksOf(run).name ?? run.name},

@@ -3,7 +3,7 @@
 import {el} from "./dom.js";
 import {columnOf} from "./runcolumns.js";
 import {counted, duration, number} from "./numbers.js";
-import {badge} from "./pieces.js";
+import {badge, VERDICTS} from "./pieces.js";
 
 /** @import {Line, Value} from "./runcolumns.js" */
 /** @typedef {{name: string, lines: Line[]}} Group */
@@ -71,5 +71,5 @@ export function groupCell(group, key) {
 /** @param {Group} group */
 function worst(group) {
   const verdicts = group.lines.map(({run}) => run.verdict);
-  return ["act", "watch", "healthy"].find((word) => verdicts.some((verdict) => verdict === word)) ?? "cannot judge";
+  return VERDICTS.find((word) => verdicts.some((verdict) => verdict === word)) ?? "cannot judge";
 }

@@ -3,6 +3,8 @@
  * are known without measuring. Panels are created empty and drawn a few per frame, so that scrolling stays smooth.
  */
 
+import {oncePerFrame} from "./frames.js";
+
 /** @typedef {{node: HTMLElement, remove(): void}} Panel */
 /**
  * @template T
@@ -48,17 +50,9 @@ export class VirtualGrid {
     this.rows = [];
     /** @type {Map<T | string, Panel>} */
     this.alive = new Map();
-    this.isQueued = false;
     this.columns = 0;
     this.width = 0;
-    this.queue = () => {
-      if (this.isQueued) return;
-      this.isQueued = true;
-      requestAnimationFrame(() => {
-        this.isQueued = false;
-        this.show();
-      });
-    };
+    this.queue = oncePerFrame(() => this.show());
     scroller.addEventListener("scroll", this.queue, {passive: true});
     this.watcher = new ResizeObserver(() => this.arrange());
     this.watcher.observe(root);

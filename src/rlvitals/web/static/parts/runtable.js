@@ -4,6 +4,7 @@
  */
 
 import {el, fill} from "../dom.js";
+import {oncePerFrame} from "../frames.js";
 
 /** @import {Children} from "../dom.js" */
 
@@ -30,15 +31,7 @@ export class RunTable {
     this.above = el("tr", {"aria-hidden": "true", class: "spacer"}, el("td"));
     this.below = el("tr", {"aria-hidden": "true", class: "spacer"}, el("td"));
     fill(body, this.above, this.below);
-    this.isQueued = false;
-    this.queue = () => {
-      if (this.isQueued) return;
-      this.isQueued = true;
-      requestAnimationFrame(() => {
-        this.isQueued = false;
-        this.show(false);
-      });
-    };
+    this.queue = oncePerFrame(() => this.show(false));
     scroller.addEventListener("scroll", this.queue, {passive: true});
     addEventListener("resize", this.queue);
   }

@@ -3,6 +3,7 @@
 import {ask} from "../api.js";
 import {atMostEvery, el, fill} from "../dom.js";
 import {counted, number} from "../numbers.js";
+import {ends} from "../parts/ends.js";
 import {alarmOf, card, drawTraces, requestItem} from "../parts/finding.js";
 import {hindsight} from "../parts/hindsight.js";
 import {badge, link, notice, styleOf, symbolOf} from "../pieces.js";
@@ -261,7 +262,7 @@ function timeline({findings, first_step, last_step}, shown) {
       "div",
       {class: "lane"},
       el("span"),
-      el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
+      ends(`step ${number(first)}`, number(last)),
     ),
     legend(shown),
   );

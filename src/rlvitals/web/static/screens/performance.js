@@ -6,6 +6,7 @@ import {explainable} from "../drawer.js";
 import {Figures} from "../figures.js";
 import {lineOf} from "../lines.js";
 import {duration, number} from "../numbers.js";
+import {ends} from "../parts/ends.js";
 import {head, notice, section, wideTable} from "../pieces.js";
 import * as state from "../state.js";
 import {lineStyle, LINES} from "../theme.js";
@@ -173,7 +174,7 @@ function waterfall(facts, names) {
       "div",
       {class: "lane"},
       el("span"),
-      el("div", {class: "ends faint small"}, el("span", {}, "0"), el("span", {}, duration(longest))),
+      ends("0", duration(longest)),
     ),
   );
 }

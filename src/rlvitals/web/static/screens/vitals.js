@@ -4,6 +4,7 @@ import {ask} from "../api.js";
 import {announce, atMostEvery, el, fill} from "../dom.js";
 import {ago, counted, duration, number} from "../numbers.js";
 import {about} from "../parts/about.js";
+import {ends} from "../parts/ends.js";
 import {tile} from "../parts/tile.js";
 import {badge, styleOf, symbolOf} from "../pieces.js";
 import {severityWord} from "../parts/severity.js";
@@ -133,7 +134,7 @@ function steps(facts) {
     {},
     el("h2", {}, "Findings by step"),
     el("div", {class: "stepbar"}, cells),
-    el("div", {class: "ends faint small"}, el("span", {}, `step ${number(first)}`), el("span", {}, number(last))),
+    ends(`step ${number(first)}`, number(last)),
   );
 }
 
