@@ -143,7 +143,7 @@ def test_a_good_answer_is_read_and_counted(hostile):
     assert TASK.reference in asked["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("code", [429, 500, 502, 503, 529])
+@pytest.mark.parametrize("code", [408, 409, 425, 429, 500, 502, 503, 529])
 def test_what_may_pass_is_tried_again(hostile, code):
     hostile.script = [status(code), status(code), good]
     answer = ask(hostile)

@@ -198,7 +198,9 @@ class JudgeClient:
         if response.status != http.client.OK:
             why = f"HTTP {response.status}: {content[:2000].decode('utf-8', 'replace')}"
             wait = retry_after(response.headers.get("Retry-After"))
-            raise _Failed(why, wait=wait, is_final=not may_pass(response.status))
+            # 409: two requests that met; model servers ask for another try.
+            may_retry = may_pass(response.status) or response.status == http.client.CONFLICT
+            raise _Failed(why, wait=wait, is_final=not may_retry)
         if len(content) > MAX_ANSWER_BYTES:
             raise _Failed(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
         try:
