@@ -27,7 +27,7 @@ from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
-from rlvitals.health.history import History, by_gravity, recovery, verdict_of
+from rlvitals.health.history import History, by_gravity, is_standing, recovery, verdict_of
 from rlvitals.health.rows import RowReader, is_set_back, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
@@ -468,9 +468,9 @@ class LiveMonitor:
             self._step = row["step"]
             monitor.update(row)
             time.sleep(0)  # a training loop that waits for the interpreter gets it at once, not after 5 ms
-        standing = [finding for finding in monitor.findings if finding.recovered_step is None]
+        standing = [finding for finding in monitor.findings if is_standing(finding)]
         before = History(event for event in known if event.seen_in == "rows")
-        recorded = {(found.alarm, found.severity) for found in before.findings if found.recovered_step is None}
+        recorded = {(found.alarm, found.severity) for found in before.findings if is_standing(found)}
         if self._policy is not None:
             self._policy.stand(standing)
             self._policy.recall(events, past.lineage.cuts)

@@ -15,6 +15,7 @@ from contextlib import nullcontext, suppress
 
 from rlvitals.capture.console import ALARMS, SILENT, apart_from_bars
 from rlvitals.capture.live_card import LiveCard
+from rlvitals.health.history import is_standing
 from rlvitals.records import Finding, Status, Verdict
 from rlvitals.signs import SYMBOLS, signed
 from rlvitals.terminal import cut_middle, put, visible
@@ -65,7 +66,7 @@ class Notices:
             self.card.update()
         if self._display in SILENT or self.card is not None:
             return
-        grave = [finding for finding in findings if finding.recovered_step is None and finding.severity != "info"]
+        grave = [finding for finding in findings if is_standing(finding) and finding.severity != "info"]
         if grave:
             others = len({finding.alarm for finding in grave}) - 1  # an alarm counts once
             more = f" (and {others} more)" if others else ""
