@@ -102,6 +102,9 @@ RESERVED = frozenset({"step", "timestamp", "attempt"})
 PLACES = RESERVED | {"epoch"}
 """The names in a row that give its position in the training."""
 
+SAMPLED = "System/"
+"""The prefix of the names in samples of the machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -359,6 +359,15 @@ def test_starting_makes_no_monitor_and_a_run_without_one_imports_no_network(tmp_
     assert out.split() == ["False", "True", "False", "False"]
 
 
+def test_a_run_without_rows_makes_no_monitor_at_its_end(tmp_path):
+    code = (
+        f"import sys, rlvitals\nrlvitals.start({str(tmp_path / 'run')!r}).finish()\n"
+        "print('rlvitals.health.monitor' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False"]
+
+
 def test_other_ranks_watch_nothing(tmp_path, seen):
     with rlvitals.start(tmp_path, rank=0) as run:
         with rlvitals.start(tmp_path, rank=1, actions="act") as other:

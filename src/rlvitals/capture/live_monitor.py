@@ -333,8 +333,8 @@ class LiveMonitor:
 
     def take_last_rows(self) -> None:
         """Judge the row whose step may have continued: no row follows. The caller holds the run's lock."""
-        if self.is_on and self._backlog is None and os.getpid() == self._pid:
-            self._guarded(lambda: self._look_at(self._reader.flush(), time.time()))
+        if self.is_on and self._backlog is None and (rows := self._reader.flush()):
+            self._guarded(lambda: self._look_at(rows, time.time()))
 
     def close(self, status: Status = "finished") -> None:
         """Report the verdict. Waits briefly for notifications that are being sent."""

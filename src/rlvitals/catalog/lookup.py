@@ -22,6 +22,7 @@ from rlvitals.catalog.recognition import NameForm, Vocabulary
 from rlvitals.catalog.slices import PLACEHOLDER
 from rlvitals.catalog.source import CatalogData
 from rlvitals.errors import CatalogError, ConfigError, UnknownMetric, did_you_mean
+from rlvitals.records import RESERVED, SAMPLED
 from rlvitals.splits import without_held_out_prefix
 
 How = Literal["id", "name", "pattern", "prefix"]
@@ -79,10 +80,6 @@ class Recognised(NamedTuple):
 RECOGNISED_ROWS = 3
 """The first rows of a run, whose names show its framework and algorithm. The monitor cannot wait for more."""
 
-_PLACES = frozenset({"step", "timestamp", "attempt"})
-SAMPLED = "System/"
-"""The prefix of samples of the machine, which the monitor reads with the next row and which point to no framework."""
-
 
 class Recogniser:
     """Recognises the framework and the algorithm of a run from all names of its first rows."""
@@ -98,7 +95,8 @@ class Recogniser:
         self._rows += 1
         if self._rows <= RECOGNISED_ROWS:
             known = len(self._names)
-            named = (name for name in names if name not in _PLACES and not name.startswith(SAMPLED))
+            # Samples of the machine, which the monitor reads with the next row, point to no framework.
+            named = (name for name in names if name not in RESERVED and not name.startswith(SAMPLED))
             self._names.update((name, None) for name in named)
             if len(self._names) > known:
                 found = self._catalog.recognise(self._names)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rlvitals.records import PLACES, Fields, Row, Stream
+from rlvitals.records import PLACES, SAMPLED, Fields, Row, Stream
 from rlvitals.splits import held_out_name, is_held_out, is_of_whole_training
 
 _CLOCK = re.compile(r"(^|[/_.])(wall_?time|time|timestamp|runtime|elapsed)$", re.IGNORECASE)
@@ -201,7 +201,7 @@ class RowReader:
 
 def is_training_row(row: Fields) -> bool:
     """Whether a row has a metric that is neither of held-out data nor of the machine."""
-    return not all(name in PLACES or is_held_out(name) or name.startswith("System/") for name in row)
+    return not all(name in PLACES or is_held_out(name) or name.startswith(SAMPLED) for name in row)
 
 
 def _is_evaluation(row: Fields) -> bool:
