@@ -28,8 +28,8 @@ from rlvitals.store.index import indexed_lines
 from rlvitals.store.layout import STREAMS, RunDir, archive_of
 from rlvitals.store.lock import status_now
 from rlvitals.store.past import LivingLine, living_line
-from rlvitals.store.reader import first_rows
-from rlvitals.store.tail import RowTail, rows_in
+from rlvitals.store.reader import first_rows, rows_in
+from rlvitals.store.tail import RowTail
 
 LOOK_BYTES = 256 * 1024
 """Bytes of each log that one look reads. In the part before them, only lines are counted."""

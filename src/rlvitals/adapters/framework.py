@@ -102,8 +102,8 @@ def settings_for(
     """The arguments of `rlvitals.start` for a framework's run, including `output_dir`.
 
     `given` are the user's settings: those of `rlvitals.start`, and `output_dir`. `defaults` are their values from the
-    framework's own configuration. `paths` are where the configuration has the settings that rules read, see
-    `known_settings`; `known` are further ones, which it does not have under one name.
+    framework's own configuration. Rules read further settings: `paths` says where the configuration has them (see
+    `known_settings`), and `known` holds those that are not in one place of it.
     """
     defaults = {key: value for key, value in defaults.items() if value is not None}
     if given.get("overwrite"):

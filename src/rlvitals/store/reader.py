@@ -143,6 +143,17 @@ def last_row(path: Path) -> Row | None:
     return next(iter(last_rows(path, 1)), None)
 
 
+def rows_in(lines: list[bytes]) -> list[Row]:
+    """The rows among some lines."""
+    rows = []
+    for line in lines:
+        try:
+            rows.append(decode(line))
+        except BadLine:
+            continue
+    return rows
+
+
 def first_rows(path: Path, count: int) -> list[Row]:
     """The rows of the first lines, without damaged ones."""
     try:
@@ -150,11 +161,7 @@ def first_rows(path: Path, count: int) -> list[Row]:
             lines = [file.readline() for _ in range(count)]
     except OSError:
         return []
-    found = []
-    for line in lines:
-        with contextlib.suppress(BadLine):
-            found.append(decode(line))
-    return found
+    return rows_in(lines)
 
 
 def last_rows(path: Path, count: int) -> list[Row]:

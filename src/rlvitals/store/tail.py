@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlvitals.records import Row
-from rlvitals.store.lines import BadLine, decode
-from rlvitals.store.reader import read_blocks
+from rlvitals.store.reader import read_blocks, rows_in
 
 
 class RowTail:
@@ -48,17 +47,6 @@ class RowTail:
     def rows(self) -> list[Row]:
         """The rows that are new. Lines that are not rows are skipped."""
         return rows_in(self.lines())
-
-
-def rows_in(lines: list[bytes]) -> list[Row]:
-    """The rows among some lines."""
-    rows = []
-    for line in lines:
-        try:
-            rows.append(decode(line))
-        except BadLine:
-            continue
-    return rows
 
 
 def rows_between(path: Path, start: int, end: int) -> Iterator[Row]:

@@ -22,8 +22,8 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.records import Row, Stream
 from rlvitals.store.files import stamp
 from rlvitals.store.layout import STREAMS, RunDir, archive_of
-from rlvitals.store.reader import first_rows, last_rows, read_blocks
-from rlvitals.store.tail import file_size, rows_in
+from rlvitals.store.reader import first_rows, last_rows, read_blocks, rows_in
+from rlvitals.store.tail import file_size
 from rlvitals.views.headlines import END_ROWS
 from rlvitals.views.run import RunView
 from rlvitals.views.settings import families, plain_settings, setting_of
