@@ -25,7 +25,7 @@ from rlvitals.cli.main import main
 from rlvitals.clock import open_clock
 from rlvitals.health.rules import OUTSIDE
 from rlvitals.records import Finding
-from rlvitals.store import tail
+from rlvitals.store import reader
 from rlvitals.store.findings import append_event, read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.lock import read_holder
@@ -394,8 +394,8 @@ def test_a_resumed_run_knows_its_usual_interval_and_takes_the_time_between_for_n
 def test_only_the_end_of_a_long_log_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(clocks, "PAST_BYTES", 1000)
     decoded = []
-    real = tail.decode
-    monkeypatch.setattr(tail, "decode", lambda line: decoded.append(line) or real(line))
+    real = reader.decode
+    monkeypatch.setattr(reader, "decode", lambda line: decoded.append(line) or real(line))
     with rlvitals.start(tmp_path) as run:
         for step in range(2000):
             run.log({"loss": 1.0}, step=step)
