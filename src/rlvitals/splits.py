@@ -15,7 +15,12 @@ name."""
 
 _HELD_OUT = re.compile(
     r"(?:(?:data|metrics)/)?"  # a prefix that exports add to every name
-    r"(?:(?:eval|val|test|valid|validation|heldout|held_out|holdout)[-_/. ]|验证|测试|评估|検証)",
+    # TRL's PPO and open-instruct log numbers of training under val/
+    r"(?!val/(?:ratio|clipfrac|rho_|advantages_|sequence_lengths|stop_rate|num_eos|contain_eos|num_(?:total|step)_tokens"
+    r"|format_scores|total_reward_groups|actor_tokens))"
+    r"(?:(?:eval|val|test|validation|heldout|held_out|holdout)[-_/. ]|valid[-/. ]"
+    r"|valid_(?=loss|acc|ppl|perplexity|reward|score)"  # not a share of valid actions or samples
+    r"|验证|测试|评估|検証)",
     re.IGNORECASE,
 )
 
@@ -23,10 +28,12 @@ _HELD_OUT = re.compile(
 def is_held_out(name: str) -> bool:
     """Whether a name alone shows that it was measured on held-out data.
 
-    >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/f1", "value_loss", "evaluate")]
-    [True, True, True, False, False]
-    >>> [is_held_out(name) for name in ("Validation Loss", "data/val-core/gsm8k/reward", "验证损失")]
-    [True, True, True]
+    >>> [is_held_out(name) for name in ("eval_loss", "val-core/gsm8k/reward", "Test/f1", "valid_loss")]
+    [True, True, True, True]
+    >>> [is_held_out(name) for name in ("value_loss", "evaluate", "valid_action_ratio")]
+    [False, False, False]
+    >>> [is_held_out(name) for name in ("Validation Loss", "data/val-core/gsm8k/reward", "验证损失", "val/ratio")]
+    [True, True, True, False]
     """
     return _HELD_OUT.match(name) is not None
 

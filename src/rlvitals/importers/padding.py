@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from functools import cache
 
 from rlvitals.records import Fields
+from rlvitals.splits import is_held_out
 
 SUMMARY = frozenset({"train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
-_EVAL = re.compile(
-    r"evals?(?:uation)?(?:[_/.-]|$)|validation(?:[ _/.-]|$)|val[_-]|valid/|valid_(?:loss|acc)|tests?[_/]|"
-    r"val/(?!ratio|clip|num_eos|error|vpred|mean|var)"  # TRL's PPO: value function, not validation
-)
 _AXES = frozenset({"step", "timestamp", "epoch", "global_step", "iteration", "index", "time"})
 
 
@@ -33,7 +29,7 @@ def family(name: str) -> str:
     lower = name.lower()
     if lower in SUMMARY:
         return "summary"
-    if _EVAL.match(lower):
+    if is_held_out(name):
         return "eval"
     return "axis" if lower in _AXES else "train"
 
