@@ -57,10 +57,10 @@ def test_numbers_are_what_float32_kept(tmp_path):
     assert row["loss"] == struct.unpack("f", struct.pack("f", 0.1))[0]
 
 
-def test_an_evaluation_logged_later_joins_its_step(tmp_path):
+def test_an_evaluation_logged_later_follows_its_step(tmp_path):
     rows = [(1, {"loss": 0.5}), (2, {"loss": 0.25}), (1, {"eval/acc": 0.75}), (3, {"loss": 0.125})]
     log = read_log(write(tmp_path, rows))
-    assert [(row["step"], row.get("eval/acc")) for row in log.rows] == [(1, 0.75), (2, None), (3, None)]
+    assert [(row["step"], row.get("eval/acc")) for row in log.rows] == [(1, None), (1, 0.75), (2, None), (3, None)]
     assert log.notes == []
 
 
@@ -85,9 +85,10 @@ def test_parts_of_a_run_in_folders_of_their_own_are_one_log(tmp_path):
     write(tmp_path / "train", [(1, {"epoch_loss": 0.5}), (2, {"epoch_loss": 0.25})])
     write(tmp_path / "validation", [(1, {"epoch_loss": 0.75})])
     log = read_log(tmp_path)
-    assert [(row["train/epoch_loss"], row.get("validation/epoch_loss")) for row in log.rows] == [
-        (0.5, 0.75),
-        (0.25, None),
+    assert [(row["step"], row.get("train/epoch_loss"), row.get("validation/epoch_loss")) for row in log.rows] == [
+        (1, 0.5, None),
+        (1, None, 0.75),
+        (2, 0.25, None),
     ]
 
 

@@ -14,7 +14,7 @@ from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, RunExists, RunLocked, SourceError
 from rlvitals.importers.base import Notes
-from rlvitals.importers.points import Point, PointColumns, rows_of_points
+from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.trackers import base, transfer
 from rlvitals.importers.trackers.address import Address, address_in
 from rlvitals.importers.trackers.base import Page, RemoteRun, RunCard, Source
@@ -248,7 +248,7 @@ def test_addresses(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_points_become_the_rows_that_the_plain_way_gives(seed):
-    """Compared with `rows_of_points`, which keeps every point as an object."""
+    """Each row is compared with a dictionary that takes the points one by one."""
     chance = random.Random(seed)
     points: list[Point] = []
     moment = 1.7e9
@@ -260,19 +260,27 @@ def test_points_become_the_rows_that_the_plain_way_gives(seed):
             value = chance.choice([chance.random(), math.inf, chance.random()])
             points.append(Point(step, moment + place + chance.random() / 4, name, value))
     points.sort(key=lambda point: point.time)
-    plain = rows_of_points([points], Notes())
-    columns = PointColumns(Notes())
+    plain: dict[tuple[int, int], dict[str, float]] = {}
+    newest: dict[str, int] = {}
+    segment = 0
+    for step, time, name, value in points:
+        if newest.get(name, -1) >= step:
+            segment, newest = segment + 1, {}
+        newest[name] = step
+        row = plain.setdefault((segment, step), {"step": step, "timestamp": time})
+        row[name] = value
+    by_metric, written = PointTable(Notes()), PointTable(Notes())
     for name in ("loss", "kl", "reward"):
         own = [point for point in points if point.name == name]
-        columns.add(name, [p.step for p in own], [p.time for p in own], [p.value for p in own])
-    found = [{"step": row.step, "timestamp": row.timestamp, **row.numbers} for row in columns.rows()]
-    assert found == plain
+        by_metric.add(name, [p.step for p in own], [p.time for p in own], [p.value for p in own])
+    written.add_written(points)
+    assert by_metric.fields() == written.fields() == [plain[place] for place in sorted(plain)]
 
 
 def test_evaluations_of_a_step_are_a_row_of_their_own_and_impossible_steps_are_counted():
     notes = Notes()
-    columns = PointColumns(notes)
-    columns.add("loss", [1, 2, 2**60], [5.0, 6.0, 7.0], [0.1, math.nan, 0.3])
+    columns = PointTable(notes)
+    columns.add("loss", [1, 2, 2**70], [5.0, 6.0, 7.0], [0.1, math.nan, 0.3])
     columns.add("eval/loss", [2], [8.0], [0.5])
     columns.add("_odd", [2], [0.0], [1.0])
     found = [(row.step, row.timestamp, repr(row.numbers)) for row in columns.rows()]

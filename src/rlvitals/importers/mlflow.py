@@ -14,7 +14,7 @@ from typing import Any
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Importer, changed_at, lines_of, text_of, yaml_of
 from rlvitals.importers.cells import number_in, number_of
-from rlvitals.importers.points import Point, numbered, rows_of_points
+from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.sqlite import RunInDatabase, choose, columns_in, opened
 from rlvitals.records import Fields
 
@@ -58,8 +58,10 @@ class MlflowImporter(Importer):
         if any(point.name.startswith(SYSTEM) for point in points):
             self.notes.say("left out: MLflow's samples of the machine (system/...), whose steps count samples")
             points = [point for point in points if not point.name.startswith(SYSTEM)]
-        points.sort(key=lambda point: point.time)
-        rows = rows_of_points([numbered(points, self.notes)], self.notes)
+        table = PointTable(self.notes)
+        table.add_written(sorted(points, key=lambda point: point.time))
+        table.number()
+        rows = table.fields()
         if not rows:
             raise NotALog(path, "the MLflow run holds no metrics")
         return rows

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-UNNUMBERED = "no step was logged: the points of each metric are numbered from 1"
+_LOT = 2**16
+"""How many points are kept as objects at most, before they are packed."""
 
 
 class Point(NamedTuple):
@@ -29,130 +30,141 @@ class Point(NamedTuple):
     value: float
 
 
-def rows_of_points(writers: Iterable[Iterable[Point]], notes: Notes) -> list[Fields]:
-    """Rows by step, merged from one or several writers."""
-    merged: dict[tuple[int, int], Fields] = {}
-    times: dict[tuple[int, int], float] = {}
-    for points in writers:
-        for number, segment in enumerate(_segments(points, notes)):
-            for point in segment:
-                place = (number, point.step)
-                row = merged.setdefault(place, {"step": point.step})
-                if point.time and place not in times:
-                    times[place] = row["timestamp"] = point.time
-                row[f"metric/{point.name}" if point.name in ("step", "timestamp") else point.name] = point.value
-    return [merged[place] for place in sorted(merged)]
+class Packed(NamedTuple):
+    """Points as arrays."""
+
+    which: NDArray[np.int32]
+    """The number of the metric."""
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+    order: NDArray[np.float64]
+    """The times, but never before that of an earlier point of the same writer."""
+
+    def taken(self, places: NDArray[Any]) -> Packed:
+        """Some of the points, or all in another order."""
+        return Packed(*(array[places] for array in self))
 
 
-def numbered(points: list[Point], notes: Notes) -> list[Point]:
-    """The points. If all have the same step although a metric has several points, the points of each metric are
-    numbered from 1.
-    """
-    names = {point.name for point in points}
-    if len({point.step for point in points}) != 1 or len(points) <= len(names):
-        return points
-    notes.say(UNNUMBERED)
-    counts = dict.fromkeys(names, 0)
-    found = []
-    for point in points:
-        counts[point.name] += 1
-        found.append(point._replace(step=counts[point.name]))
-    return found
+class PointTable:
+    """The points of a run, at 36 bytes each, and the rows that they give.
 
-
-def _segments(points: Iterable[Point], notes: Notes) -> Iterator[list[Point]]:
-    """Points in order. A new segment begins when a metric's step decreases or repeats."""
-    segment: list[Point] = []
-    newest: dict[str, int] = {}
-    for point in points:
-        if abs(point.step) > MAX_STEP:
-            notes.count("1 point has no possible step and was skipped", "{} points have no possible step: skipped")
-            continue
-        if newest.get(point.name, point.step - 1) >= point.step:
-            yield segment
-            segment, newest = [], {}
-        newest[point.name] = point.step
-        segment.append(point)
-    yield segment
-
-
-class PointColumns:
-    """The points of a run by metric, at 24 bytes each, for trackers that store series instead of rows.
-
-    `rows` returns one row per step, like `rows_of_points`, but evaluations of a step get a separate row.
+    A row has the values of one step; evaluations of the step get a row after it. Points of several writers are read in
+    the order of their times.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._columns: dict[str, tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._names: dict[str, int] = {}
+        self._lots: list[Packed] = []
 
     def add(self, name: str, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> None:
-        """Add all points of a metric; times in Unix seconds, 0 if unknown."""
+        """Add all points of a metric, in any order; times in Unix seconds, 0 if unknown."""
         import numpy as np
 
-        kept = [
-            np.asarray(given if isinstance(given, np.ndarray) else list(given), kind)
-            for given, kind in ((steps, np.int64), (times, np.float64), (values, np.float64))
-        ]
-        possible = np.abs(kept[0]) <= MAX_STEP
-        if not possible.all():
-            self._notes.count(
-                "1 point has no possible step and was skipped", "{} points have no possible step: skipped",
-                int((~possible).sum()),
-            )  # fmt: skip
-        order = np.argsort(kept[1][possible], kind="stable")
-        self._columns[metric_key(name)] = tuple(one[possible][order] for one in kept)  # type: ignore[assignment]
+        given = [one if isinstance(one, np.ndarray) else np.array(list(one)) for one in (steps, times, values)]
+        self._add(np.full(len(given[0]), self._number(name)), *given, given[1])
+
+    def add_written(self, points: Iterable[Point]) -> None:
+        """Add the points of one writer, in the order they were written, whatever their times are."""
+        import numpy as np
+
+        latest = 0.0
+        lot: list[tuple[int, int, float, float, float]] = []
+        for point in points:
+            latest = max(latest, point.time)
+            lot.append((self._number(point.name), point.step, point.time, point.value, latest))
+            if len(lot) == _LOT:
+                self._add(*map(np.array, zip(*lot, strict=True)))
+                lot = []
+        if lot:
+            self._add(*map(np.array, zip(*lot, strict=True)))
 
     def number(self) -> None:
         """If all points have the same step although a metric has several, number the points of each metric from 1."""
         import numpy as np
 
-        steps = {int(step) for column, _, _ in self._columns.values() for step in np.unique(column)[:2]}
-        if len(steps) == 1 and any(len(column) > 1 for column, _, _ in self._columns.values()):
-            self._notes.say(UNNUMBERED)
-            for name, (column, times, values) in self._columns.items():
-                self._columns[name] = (np.arange(1, len(column) + 1, dtype=np.int64), times, values)
+        points = self._in_order()
+        counts = np.bincount(points.which)
+        if len(np.unique(points.steps)) != 1 or counts.max() == 1:
+            return
+        self._notes.say("no step was logged: the points of each metric are numbered from 1")
+        by_metric = np.argsort(points.which, kind="stable")
+        firsts = np.cumsum(counts) - counts
+        points.steps[by_metric] = np.arange(1, len(by_metric) + 1) - np.repeat(firsts, counts)
+        self._lots = [points]
 
     def rows(self) -> Iterator[Row]:
         """The rows by step. If metrics start over, another series of steps follows."""
         import numpy as np
 
-        if not self._columns:
-            return
-        names = list(self._columns)
-        sizes = [len(column) for column, _, _ in self._columns.values()]
-        which = np.repeat(np.arange(len(names), dtype=np.int32), sizes)
-        steps, times, values = (np.concatenate(parts) for parts in zip(*self._columns.values(), strict=True))
-        order = np.argsort(times, kind="stable")
-        which, steps, times, values = which[order], steps[order], times[order], values[order]
-        segments = self._segments(which, steps)
-        are_evaluations = np.array([family(name) == "eval" for name in names])[which]
-        order = np.lexsort((are_evaluations, steps, segments))
-        which, steps, times, values = which[order], steps[order], times[order], values[order]
-        segments, are_evaluations = segments[order], are_evaluations[order]
-        begins = np.flatnonzero(
-            (steps[1:] != steps[:-1]) | (segments[1:] != segments[:-1]) | (are_evaluations[1:] != are_evaluations[:-1])
-        )
-        edges = [0, *(begins + 1).tolist(), len(steps)]
+        points = self._in_order()
+        names = list(self._names)
+        segments = self._segments(points)
+        are_evaluations = np.array([family(name) == "eval" for name in names], bool)[points.which]
+        order = np.lexsort((are_evaluations, points.steps, segments))
+        points, segments, are_evaluations = points.taken(order), segments[order], are_evaluations[order]
+        begins = np.zeros(max(len(order) - 1, 0), bool)
+        for part in (points.steps, segments, are_evaluations):
+            begins |= part[1:] != part[:-1]
+        edges = [0, *(np.flatnonzero(begins) + 1).tolist(), len(order)] if len(order) else []
         for begin, end in pairwise(edges):
-            cells = zip(which[begin:end].tolist(), values[begin:end].tolist(), strict=True)
-            known = times[begin:end][times[begin:end] > 0]
-            time = float(known.min()) if len(known) else math.nan
-            yield Row(int(steps[begin]), time, 1, {names[place]: value for place, value in cells})
+            here = points.taken(slice(begin, end))  # type: ignore[arg-type]
+            known = here.times[here.times > 0]
+            numbers = {
+                names[place]: value for place, value in zip(here.which.tolist(), here.values.tolist(), strict=True)
+            }
+            yield Row(int(here.steps[0]), float(known.min()) if len(known) else math.nan, 1, numbers)
 
-    def _segments(self, which: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[np.int32]:
+    def fields(self) -> list[Fields]:
+        """The rows as the importers of local logs return them."""
+        return [
+            {"step": row.step} | ({} if math.isnan(row.timestamp) else {"timestamp": row.timestamp}) | row.numbers
+            for row in self.rows()
+        ]
+
+    def _number(self, name: str) -> int:
+        return self._names.setdefault(metric_key(name), len(self._names))
+
+    def _add(self, which: NDArray[Any], steps: NDArray[Any], *numbers: NDArray[Any]) -> None:
+        import numpy as np
+
+        steps = np.clip(steps, -MAX_STEP - 1, MAX_STEP + 1)  # an impossible one may be too large for an int64
+        times, values, order = (one.astype(np.float64) for one in numbers)
+        lot = Packed(which.astype(np.int32), steps.astype(np.int64), times, values, order)
+        possible = np.abs(lot.steps) <= MAX_STEP
+        if not possible.all():
+            self._notes.count(
+                "1 point has no possible step and was skipped", "{} points have no possible step: skipped",
+                int((~possible).sum()),
+            )  # fmt: skip
+        self._lots.append(lot.taken(possible))
+
+    def _in_order(self) -> Packed:
+        """All points in the order they are read."""
+        import numpy as np
+
+        if not self._lots:
+            self._add(*(np.empty(0) for _ in Packed._fields))
+        points = Packed(*(np.concatenate(parts) for parts in zip(*self._lots, strict=True)))
+        points = points.taken(np.argsort(points.order, kind="stable"))
+        self._lots = [points]
+        return points
+
+    def _segments(self, points: Packed) -> NDArray[np.int32]:
         """The segment number of each point. A new segment begins when a metric's step decreases or repeats."""
         import numpy as np
 
-        found = np.zeros(len(steps), dtype=np.int32)
-        if all((np.diff(column) > 0).all() for column, _, _ in self._columns.values()):
+        found = np.zeros(len(points.which), dtype=np.int32)
+        by_metric = points.taken(np.argsort(points.which, kind="stable"))
+        if ((np.diff(by_metric.steps) > 0) | (np.diff(by_metric.which) > 0)).all():
             return found
         newest: dict[int, int] = {}
         segment = 0
-        for place in range(0, len(steps), 2**16):
-            part = slice(place, place + 2**16)
+        for place in range(0, len(found), _LOT):
+            part = slice(place, place + _LOT)
             numbers = []
-            for name, step in zip(which[part].tolist(), steps[part].tolist(), strict=True):
+            for name, step in zip(points.which[part].tolist(), points.steps[part].tolist(), strict=True):
                 if newest.get(name, step - 1) >= step:
                     segment, newest = segment + 1, {}
                 newest[name] = step

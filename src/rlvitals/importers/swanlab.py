@@ -16,7 +16,7 @@ from rlvitals.errors import NotALog
 from rlvitals.importers.base import Importer, changed_at, head_of, lines_of, settings_beside, start_in_name
 from rlvitals.importers.cells import number_of, time_of
 from rlvitals.importers.jsonl import object_in
-from rlvitals.importers.points import Point, rows_of_points
+from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.steps import StepFinder
 from rlvitals.importers.wire import double_of, inner, leveldb_records, message, text_at, time_at, whole_at
 from rlvitals.records import Fields
@@ -57,10 +57,12 @@ class SwanLabImporter(Importer):
 
     def rows(self, path: Path) -> list[Fields]:
         is_folder = os.path.isdir(path)
-        points = self._points_in_folder(path) if is_folder else self._points_in_file(path)
+        table = PointTable(self.notes)
+        for points in map(_points_below, _named_logs(path)) if is_folder else [self._points_in_file(path)]:
+            table.add_written(points)
         steps = StepFinder(self.notes)
         rows = []
-        for row in rows_of_points([points], self.notes):
+        for row in table.fields():
             row["_step"] = row.pop("step")  # SwanLab's own counter, unless the training passed the step
             rows.append(steps.place(row))
         if not rows:
@@ -78,13 +80,14 @@ class SwanLabImporter(Importer):
                 continue
             yield from (point for point in points if point is not None and not point.name.startswith(OWN))
 
-    def _points_in_folder(self, folder: Path) -> Iterator[Point]:
-        for logs in _named_logs(folder):
-            for file in sorted(logs.glob("[0-9]*.log"), key=_slice):
-                for line in lines_of(file):
-                    point = _metric_point(unquote(logs.name), object_in(line) or {})
-                    if point is not None:
-                        yield point
+
+def _points_below(logs: Path) -> Iterator[Point]:
+    """The points of a metric's folder."""
+    for file in sorted(logs.glob("[0-9]*.log"), key=_slice):
+        for line in lines_of(file):
+            point = _metric_point(unquote(logs.name), object_in(line) or {})
+            if point is not None:
+                yield point
 
 
 def _is_record_file(file: Path) -> bool:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from rlvitals.errors import NotALog
 from rlvitals.importers.base import Importer, Notes, add_histograms, changed_at, open_foreign
-from rlvitals.importers.points import Point, rows_of_points
+from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.wire import WireMessage, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP, Fields
 from rlvitals.splits import HELD_OUT_WORDS
@@ -76,13 +76,10 @@ class TensorBoardImporter(Importer):
 
     def rows(self, path: Path) -> list[Fields]:
         kept = _Kept(self.distributions, self.images, self.notes)
-        found = rows_of_points(
-            (
-                (point for file in files for point in _points(file, folder, self.notes, kept))
-                for folder, files in _writers(path)
-            ),
-            self.notes,
-        )
+        table = PointTable(self.notes)
+        for folder, files in _writers(path):
+            table.add_written(point for file in files for point in _points(file, folder, self.notes, kept))
+        found = table.fields()
         if not found:
             raise NotALog(path, "its event files hold no scalars")
         if kept.other_images:

@@ -16,7 +16,7 @@ from typing import Any
 from rlvitals.errors import SourceError
 from rlvitals.importers.base import Notes
 from rlvitals.importers.mlflow import SYSTEM, largest_as_infinity, seconds, setting
-from rlvitals.importers.points import PointColumns
+from rlvitals.importers.points import PointTable
 from rlvitals.importers.trackers.base import (
     Origin,
     Page,
@@ -110,7 +110,7 @@ class MlflowSource(Source):
 
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
         notes = Notes()
-        points, samples = PointColumns(notes), PointColumns(notes)
+        points, samples = PointTable(notes), PointTable(notes)
         for place, name in enumerate(sorted(run.handle.data.metrics)):
             self._tell(f"{run.name}: metric {place + 1} of {len(run.handle.data.metrics)}")
             history = self.ask(lambda name=name: self._client.get_metric_history(run.id, name), f"the metric {name}")  # type: ignore[misc]

@@ -19,7 +19,7 @@ from rlvitals.errors import SourceError
 from rlvitals.importers.base import Notes, add_histograms, changed_at, open_foreign, open_parquet, text_of
 from rlvitals.importers.cells import number_in, time_of
 from rlvitals.importers.jsonl import object_in
-from rlvitals.importers.points import PointColumns
+from rlvitals.importers.points import PointTable
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import (
     MOST_TEXT,
@@ -223,10 +223,10 @@ class _Series:
     def samples(self) -> list[Row]:
         return list(self._columns(is_machine=True).rows())
 
-    def _columns(self, *, is_machine: bool) -> PointColumns:
+    def _columns(self, *, is_machine: bool) -> PointTable:
         import numpy as np
 
-        columns = PointColumns(self._notes)
+        columns = PointTable(self._notes)
         for name, parts in self._numbers.items():
             if name.startswith(_MACHINE) is is_machine:
                 steps, times, values = (np.concatenate(one) for one in zip(*parts, strict=True))

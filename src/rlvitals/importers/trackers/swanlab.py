@@ -13,7 +13,7 @@ from typing import Any
 from rlvitals.errors import SourceError
 from rlvitals.importers.base import Notes
 from rlvitals.importers.cells import time_of
-from rlvitals.importers.points import PointColumns
+from rlvitals.importers.points import PointTable
 from rlvitals.importers.swanlab import OWN
 from rlvitals.importers.trackers.address import Address
 from rlvitals.importers.trackers.base import (
@@ -104,7 +104,7 @@ class SwanLabSource(Source):
 
     def pages(self, run: RemoteRun, cursor: dict[str, Any]) -> Iterator[Page]:
         notes = Notes()
-        points, samples = PointColumns(notes), PointColumns(notes)
+        points, samples = PointTable(notes), PointTable(notes)
         for columns, kind in ((points, "CUSTOM"), (samples, "SYSTEM")):
             keys = self.ask(lambda kind=kind: self._keys(run, kind), "the list of metrics")  # type: ignore[misc]
             for place in range(0, len(keys), KEYS_A_REQUEST):
