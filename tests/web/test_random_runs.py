@@ -214,3 +214,25 @@ def assert_same_everywhere(path, live, capsys):
     tiles = sorted((tile["name"], tile["status"], tile["why"], str(tile["band"])) for tile in vitals["tiles"])
     assert sorted((tile["name"], tile["status"], tile["why"], str(tile["band"])) for tile in page.tiles) == tiles
     assert sorted((tile.name, tile.status, tile.why, str(tile.band)) for tile in watched.tiles()) == tiles
+
+
+def test_a_run_that_is_killed_within_a_step_is_judged_without_the_half_step(tmp_path, capsys):
+    pytest.importorskip("starlette")
+    path = tmp_path / "run"
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            run = rlvitals.start(path, display="none", hardware=False)
+            for step in range(20):
+                run.log({"loss": math.nan if step == 19 else 1.0 - 0.01 * step}, step=step)
+                if step < 19:
+                    run.log({"reward": 0.1 + 0.01 * step}, step=step)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert_same_everywhere(path, None, capsys)
+    assert {finding.rule for finding in rlvitals.check(path).findings} == {"process_gone"}
+    with rlvitals.start(path, resume=True, display="none", hardware=False) as run:  # now the step is over
+        run.log({"loss": 0.5, "reward": 0.5}, step=20)
+    assert "nonfinite_core" in {finding.rule for finding in run.findings}
+    assert_same_everywhere(path, (run.verdict, listed(run.findings)), capsys)

@@ -68,7 +68,9 @@ class Feed(ABC):
 
     @abstractmethod
     def flush(self) -> News:
-        """The rows that were held back at the end: a row whose step may continue, and an incomplete last line."""
+        """The rows that were held back at the end: a row whose step may continue, and an incomplete last line. While the
+        process of a run has not recorded its end, its last step may continue.
+        """
 
     @abstractmethod
     def source(self) -> RowSource:
@@ -264,14 +266,15 @@ class RunFeed(Feed):
         return source_of_run(self._view())
 
     def flush(self) -> News:
-        return News(self.reader.flush(), events=self._stop())
-
-    def _stop(self) -> list[HealthEvent]:
-        """The event that the run's process has exited, returned once."""
         try:
-            stops = [] if self._has_sent_stop else [event for event in self._view().health_events if event.rule == GONE]
+            view = self._view()
         except RlvitalsError:
-            return []
+            return News()
+        return News(self.reader.flush() if view.has_end else [], events=self._stop(view))
+
+    def _stop(self, view: RunView) -> list[HealthEvent]:
+        """The event that the run's process has exited, returned once."""
+        stops = [] if self._has_sent_stop else [event for event in view.health_events if event.rule == GONE]
         self._has_sent_stop = self._has_sent_stop or bool(stops)
         return stops
 

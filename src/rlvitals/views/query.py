@@ -117,9 +117,14 @@ class StoredRun:
         return status_now(self.info, self._dir)  # asked once, so that all answers of a view agree
 
     @property
+    def has_end(self) -> bool:
+        """Whether its process recorded the run's end. Until then, the last step may get more rows."""
+        return self.info.status != "running"
+
+    @property
     def status_note(self) -> str:
         """Details of the status."""
-        if self.info.status == "running" and self.status == "interrupted":
+        if not self.has_end and self.status == "interrupted":
             age = heartbeat_age(self._dir)
             when = "" if math.isinf(age) else f", last heartbeat {duration(age)} ago"
             who = f"its process (pid {self.info.pid} on {self.info.host})"
@@ -239,7 +244,7 @@ class StoredRun:
     @cached_property
     def stop(self) -> Stop | None:
         """How the run stopped, if its process exited without finishing it."""
-        if self.info.status != "running" or self.status == "running":
+        if self.has_end or self.status == "running":
             return None
         holder = read_holder(self._dir)
         is_known = holder is None or is_alive(holder.process) is False

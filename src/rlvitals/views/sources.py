@@ -15,7 +15,7 @@ from rlvitals.errors import ConfigError, RlvitalsError, did_you_mean
 from rlvitals.health import rulebook
 from rlvitals.health.entries import is_line
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.rows import rows_of_log, rows_of_run
+from rlvitals.health.rows import RowReader, rows_of_log, rows_of_run
 from rlvitals.importers import ForeignLog
 from rlvitals.records import Fields, HealthEvent
 from rlvitals.views.judge import Judge, RowCount
@@ -78,6 +78,7 @@ def source_of_run(view: StoredRun) -> RowSource:
             view.iterate(stream="train"),
             view.iterate(stream="eval"),
             view.iterate(stream="system"),
+            None if view.has_end else RowReader(),
             is_set_back=view.is_set_back,
         ),
         algorithm=view.info.algorithm,
