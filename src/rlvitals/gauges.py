@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rlvitals import catalog
-from rlvitals.health.history import GONE, History, asks_for_monitor, recorded_verdict, with_stop
+from rlvitals.health.history import GONE, History, recorded_verdict, was_monitored_before, with_stop
 from rlvitals.health.rows import RowReader, rows_of_run
 from rlvitals.records import SEVERITIES, Finding, HealthEvent, Row, RunInfo, RunReading, Severity, Status, Verdict
 from rlvitals.splits import is_held_out, is_of_whole_training
@@ -99,7 +99,6 @@ class RunGauges:
         self._names_known = (0, 0)
         self._about: tuple[str, str] = ("", "")
         self._line: LivingLine | None = None
-        self._was_monitored: bool | None = None
 
     def look(self) -> RunReading:
         """The run as it is now. Raises RlvitalsError or OSError if it cannot be read."""
@@ -150,7 +149,7 @@ class RunGauges:
             algorithm=self._about[0],
             framework=self._about[1],
             status=status,
-            verdict=self._verdict(events, step),
+            verdict=self._verdict(events, info, step),
             rows=self._rows,
             attempt=max(info.attempt, self._last.attempt if self._last is not None else 1),
             started=info.created,
@@ -227,18 +226,19 @@ class RunGauges:
         gone = Finding(GONE, "stall", "critical", at, at, "the process is gone", advice=advice) if is_gone else None
         return with_stop(events, info.attempt, gone, math.nan)
 
-    def _verdict(self, events: list[HealthEvent], step: int | None) -> Verdict:
+    def _verdict(self, events: list[HealthEvent], info: RunInfo, step: int | None) -> Verdict:
         attempts = self._line.attempts if self._line is not None else {self._last.attempt} if self._last else set()
         rows = self._rows
         if self._line is not None:
             rows = sum(not self._line.lineage.is_abandoned(*place) for place in self._places)
-        found = recorded_verdict(events, attempts, rows, step, was_monitored=self._was_set_to_monitor)
+        found = recorded_verdict(
+            events,
+            attempts,
+            rows,
+            step,
+            was_monitored=lambda: was_monitored_before(info, lambda: read_config(self._dir)),
+        )
         return found[0] if found is not None else "cannot judge"
-
-    def _was_set_to_monitor(self) -> bool:
-        if self._was_monitored is None:
-            self._was_monitored = asks_for_monitor(read_config(self._dir))
-        return self._was_monitored
 
 
 @lru_cache(maxsize=256)

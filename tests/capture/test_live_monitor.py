@@ -469,12 +469,24 @@ def test_an_evaluation_before_the_first_row_of_a_resumed_run_does_not_decide_whe
     assert [row["step"] for row in seen] == [0, *range(5), 4]
 
 
-def test_of_a_run_that_was_resumed_nothing_can_be_said_before_its_first_row(tmp_path):
-    with rlvitals.start(tmp_path) as run:
+@pytest.mark.parametrize("make", [alive, dead])
+def test_before_the_first_row_of_a_resumed_run_the_record_of_the_earlier_attempts_counts(tmp_path, make):
+    with rlvitals.start(tmp_path, algorithm="grpo") as run:
+        log_rows(run, make, range(1, 20))
+    before = (run.verdict, run.findings)
+    with rlvitals.start(tmp_path, resume=True) as run:
+        assert (run.verdict, run.findings) == before
+    assert (run.verdict, run.findings) == before
+    report = rlvitals.check(tmp_path)
+    assert (report.verdict, report.reason) == run.verdict
+
+
+def test_before_the_first_row_nothing_is_said_about_rows_that_no_monitor_read(tmp_path):
+    with rlvitals.start(tmp_path, monitor=False) as run:
         log_rows(run, alive, range(1, 20))
     with rlvitals.start(tmp_path, resume=True) as run:
-        pass
-    assert run.verdict == ("cannot judge", "no row was logged since the run was resumed")
+        assert run.verdict == ("cannot judge", "not monitored during training")
+        assert run.findings == []
 
 
 def test_rows_of_an_abandoned_line_are_not_seen_and_their_findings_are_not_kept(tmp_path, seen):

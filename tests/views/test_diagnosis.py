@@ -220,6 +220,18 @@ def test_a_list_does_not_trust_the_record_of_a_run_that_was_monitored_in_part(tm
     assert "dead_gradient" in [found["rule"] for found in shown["findings"]]
 
 
+def test_a_list_does_not_call_rows_healthy_that_no_monitor_read(tmp_path):
+    """Although the settings of the newest attempt, which has no rows yet, ask for a monitor."""
+    path = tmp_path / "run"
+    with rlvitals.start(path, monitor=False, display="none") as run:
+        for step in range(1, 30):
+            run.log({"loss": 0.5 if step < 10 else float("nan")}, step=step)
+    assert states(path) == ("cannot judge", "cannot judge", "act")
+    with rlvitals.start(path, resume=True, display="none") as run:
+        assert run.verdict[0] == "cannot judge"
+        assert states(path) == ("cannot judge", "cannot judge", "act")
+
+
 def test_the_steps_of_a_short_run_may_be_in_several_rows(tmp_path):
     with rlvitals.start(tmp_path / "run", display="none") as run:
         for step in range(1, 5):

@@ -9,6 +9,7 @@ disabled with one warning.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -27,7 +28,17 @@ from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.codec import NONFINITE, read_nonfinite
 from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
-from rlvitals.health.history import History, by_gravity, is_standing, recovery, verdict_of
+from rlvitals.health.history import (
+    NOT_MONITORED,
+    History,
+    by_gravity,
+    is_standing,
+    recorded_verdict,
+    recovery,
+    verdict_of,
+    was_monitored_before,
+    with_stop,
+)
 from rlvitals.health.rows import RowReader, is_set_back, rows_of_run
 from rlvitals.masking import mask_text
 from rlvitals.records import (
@@ -46,13 +57,13 @@ from rlvitals.records import (
     Verdict,
 )
 from rlvitals.store.asks import Ask, PendingAsks
-from rlvitals.store.cards import read_attempts
+from rlvitals.store.cards import read_attempts, read_config
 from rlvitals.store.checkpoints import of_this_run
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_facts, event_line, read_events, request_facts
 from rlvitals.store.layout import RunDir, Stream, kept_file
 from rlvitals.store.lines import MOMENTS
-from rlvitals.store.past import past_before
+from rlvitals.store.past import LivingLine, living_line, past_before
 from rlvitals.store.process import renew_after_fork
 from rlvitals.store.reader import last_row
 from rlvitals.terminal import logger
@@ -159,6 +170,8 @@ class LiveMonitor:
         """The findings of the run's current line in order, including those of earlier attempts. Waits for the rows in
         the backlog.
         """
+        if self._waits_for_its_first_row:
+            return History(self._recorded_before(living_line(self._dir))).findings
         self.settle()
         with self._lock:
             return self._history.findings
@@ -168,11 +181,27 @@ class LiveMonitor:
         """The verdict on the run, and its reason."""
         if not self._has_started and not self._is_meant_to_be_on:
             return "cannot judge", "the run is not monitored"
-        if not self._has_started and self._attempt.number > 1:
-            return "cannot judge", "no row was logged since the run was resumed"
+        if self._waits_for_its_first_row:
+            line = living_line(self._dir)
+            steps = list(line.steps())
+            found = recorded_verdict(
+                self._recorded_before(line), line.attempts, len(steps), max(steps, default=None),
+                was_monitored=lambda: was_monitored_before(self._info, lambda: read_config(self._dir)),
+            )  # fmt: skip
+            return found or ("cannot judge", NOT_MONITORED)
         findings = self.findings
         reads_metrics = self._reads_metrics is not False
         return verdict_of(findings, self._reader.rows, self._reader.last_step, reads_metrics=reads_metrics)
+
+    @property
+    def _waits_for_its_first_row(self) -> bool:
+        """Whether the run was resumed and no row came since. Where it continues is then unknown, so the record of the
+        attempts before counts.
+        """
+        return not self._has_started and self._attempt.number > 1
+
+    def _recorded_before(self, line: LivingLine) -> list[HealthEvent]:
+        return with_stop(line.events(), self._attempt.number, None, math.nan)
 
     @property
     def names(self) -> Reader:

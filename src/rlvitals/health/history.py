@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, Severity, Verdict
+from rlvitals.records import SEVERITIES, Action, Answer, Finding, HealthEvent, RunInfo, Severity, Verdict
 from rlvitals.terminal import plural
 
 VERDICTS: tuple[Verdict, ...] = ("healthy", "cannot judge", "watch", "act")
@@ -220,8 +220,7 @@ def recorded_verdict(
     """The verdict that a run's recorded events give, for lists, which judge no rows. None if no monitor read all rows
     of the living attempts: the missing events could change it in any direction.
 
-    `was_monitored`: whether the run's settings ask for a monitor (`asks_for_monitor`). Earlier versions did not record
-    that it ran.
+    `was_monitored`: whether an earlier version monitored the run (`was_monitored_before`).
     """
     findings, living = History(events).findings, set(attempts)
     by_earlier_version = not any(event.type == "monitor" for event in events) and (bool(findings) or was_monitored())
@@ -233,9 +232,13 @@ def recorded_verdict(
     return verdict_of(findings, rows, last_step, reads_metrics=reads_metrics(events, living))
 
 
-def asks_for_monitor(config: Mapping[str, Any]) -> bool:
-    """Whether the settings of a run ask for a monitor."""
-    own = config.get("rlvitals")
+def was_monitored_before(info: RunInfo, config: Callable[[], Mapping[str, Any]]) -> bool:
+    """Whether version 0.1 wrote a run, and its settings ask for a monitor. 0.1 did not record that the monitor ran.
+    `config` is only called for such a run.
+    """
+    if not info.written_by.startswith("0.1."):
+        return False
+    own = config().get("rlvitals")
     return isinstance(own, Mapping) and own.get("monitor") is True
 
 

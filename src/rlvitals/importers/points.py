@@ -30,7 +30,7 @@ class Point(NamedTuple):
     value: float
 
 
-class Packed(NamedTuple):
+class PackedPoints(NamedTuple):
     """Points as arrays."""
 
     which: NDArray[np.int32]
@@ -41,9 +41,9 @@ class Packed(NamedTuple):
     order: NDArray[np.float64]
     """The times, but never before that of an earlier point of the same writer."""
 
-    def taken(self, places: NDArray[Any]) -> Packed:
+    def taken(self, places: NDArray[Any]) -> PackedPoints:
         """Some of the points, or all in another order."""
-        return Packed(*(array[places] for array in self))
+        return PackedPoints(*(array[places] for array in self))
 
 
 class PointTable:
@@ -56,7 +56,7 @@ class PointTable:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._names: dict[str, int] = {}
-        self._lots: list[Packed] = []
+        self._lots: list[PackedPoints] = []
 
     def add(self, name: str, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> None:
         """Add all points of a metric, in any order; times in Unix seconds, 0 if unknown."""
@@ -131,7 +131,7 @@ class PointTable:
 
         steps = np.clip(steps, -MAX_STEP - 1, MAX_STEP + 1)  # an impossible one may be too large for an int64
         times, values, order = (one.astype(np.float64) for one in numbers)
-        lot = Packed(which.astype(np.int32), steps.astype(np.int64), times, values, order)
+        lot = PackedPoints(which.astype(np.int32), steps.astype(np.int64), times, values, order)
         possible = np.abs(lot.steps) <= MAX_STEP
         if not possible.all():
             self._notes.count(
@@ -140,18 +140,18 @@ class PointTable:
             )  # fmt: skip
         self._lots.append(lot.taken(possible))
 
-    def _in_order(self) -> Packed:
+    def _in_order(self) -> PackedPoints:
         """All points in the order they are read."""
         import numpy as np
 
         if not self._lots:
-            self._add(*(np.empty(0) for _ in Packed._fields))
-        points = Packed(*(np.concatenate(parts) for parts in zip(*self._lots, strict=True)))
+            self._add(*(np.empty(0) for _ in PackedPoints._fields))
+        points = PackedPoints(*(np.concatenate(parts) for parts in zip(*self._lots, strict=True)))
         points = points.taken(np.argsort(points.order, kind="stable"))
         self._lots = [points]
         return points
 
-    def _segments(self, points: Packed) -> NDArray[np.int32]:
+    def _segments(self, points: PackedPoints) -> NDArray[np.int32]:
         """The segment number of each point. A new segment begins when a metric's step decreases or repeats."""
         import numpy as np
 

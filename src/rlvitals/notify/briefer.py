@@ -16,14 +16,12 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import get_args
 
-from rlvitals.health.history import FEW_ROWS, recorded_verdict
+from rlvitals.health.history import FEW_ROWS, NOT_MONITORED, recorded_verdict
 from rlvitals.notify.messages import Standing
 from rlvitals.notify.targets import Target, secrets_of, service_class
 from rlvitals.records import Verdict
-from rlvitals.store.findings import read_events
 from rlvitals.store.layout import RunDir
 from rlvitals.store.past import living_line
-from rlvitals.store.reader import read_rows
 from rlvitals.store.tail import file_size
 
 LIMIT_SECONDS = 60.0
@@ -73,9 +71,7 @@ class Briefer:
 
     def _worked_out(self) -> Standing:
         """The state from the health log and the first rows, without a chart."""
-        lineage, attempts = living_line(self._dir)
-        events = [event for event in read_events(self._dir) if not lineage.is_abandoned(event.attempt, event.step)]
-        living = (row for row in read_rows(self._dir.train_log) if not lineage.is_abandoned(row.attempt, row.step))
-        rows = sum(1 for _ in islice(living, FEW_ROWS))
-        found = recorded_verdict(events, attempts, rows, None, was_monitored=lambda: True)
-        return Standing(*(found or ("cannot judge", "not monitored during training")))
+        line = living_line(self._dir)
+        rows = len(list(islice(line.steps(), FEW_ROWS)))
+        found = recorded_verdict(line.events(), line.attempts, rows, None, was_monitored=lambda: True)
+        return Standing(*(found or ("cannot judge", NOT_MONITORED)))

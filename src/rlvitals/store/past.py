@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlvitals.records import MAX_ATTEMPT, Row
+from rlvitals.records import MAX_ATTEMPT, HealthEvent, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.cards import read_attempts
+from rlvitals.store.findings import read_events
 from rlvitals.store.layout import Forwarded, RunDir, Stream
 from rlvitals.store.lineage import Lineage, lineage_of
 from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.reader import read_rows
 from rlvitals.store.tail import rows_between
 
 FIRST_ROWS = 500
@@ -80,22 +82,34 @@ def past_before(run_dir: RunDir, attempt: int, stream: Stream, step: int) -> Pas
     return Past(lineage, has_gap, attempt, logs)
 
 
-class LivingLine(NamedTuple):
-    """The attempts of a run that are not abandoned."""
+@dataclass(frozen=True, slots=True)
+class LivingLine:
+    """What of a run was not abandoned, found without reading its logs whole."""
 
     lineage: Lineage
     attempts: frozenset[int]
-    """The attempts with training rows that were not abandoned."""
+    """The attempts that have training rows on it."""
+    _run_dir: RunDir
+
+    def steps(self) -> Iterator[int]:
+        """The steps of its training rows, in file order. This reads the log."""
+        rows = read_rows(self._run_dir.train_log)
+        return (row.step for row in rows if not self.lineage.is_abandoned(row.attempt, row.step))
+
+    def events(self) -> list[HealthEvent]:
+        """The recorded events of its health."""
+        events = read_events(self._run_dir)
+        return [event for event in events if not self.lineage.is_abandoned(event.attempt, event.step)]
 
 
 def living_line(run_dir: RunDir) -> LivingLine:
-    """The current lineage of a run, found without reading its logs whole."""
+    """The current line of a run."""
     train = _pieces(run_dir.train_log, MAX_ATTEMPT + 1)
     evals = _pieces(run_dir.eval_log, MAX_ATTEMPT + 1)
     first = [{piece.attempt: piece.first_step for piece in reversed(pieces)} for pieces in (train, evals)]
     lineage = lineage_of(read_attempts(run_dir), *first)
     living = (piece.attempt for piece in train if not lineage.is_abandoned(piece.attempt, piece.first_step))
-    return LivingLine(lineage, frozenset(living))
+    return LivingLine(lineage, frozenset(living), run_dir)
 
 
 class _Piece(NamedTuple):

@@ -68,8 +68,8 @@ class Feed(ABC):
 
     @abstractmethod
     def flush(self) -> News:
-        """The rows that were held back at the end: a row whose step may continue, and an incomplete last line. While the
-        process of a run has not recorded its end, its last step may continue.
+        """The rows that were held back: a row whose step may have continued, and an incomplete last line. Those of a
+        recorded run stay back until its end is on record.
         """
 
     @abstractmethod

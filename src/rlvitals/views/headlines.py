@@ -18,7 +18,7 @@ import numpy as np
 
 from rlvitals.contract import Headline
 from rlvitals.errors import RlvitalsError
-from rlvitals.health.history import NOT_MONITORED, asks_for_monitor, recorded_verdict
+from rlvitals.health.history import NOT_MONITORED, recorded_verdict, was_monitored_before
 from rlvitals.records import HealthEvent, Row, RunInfo, Verdict
 from rlvitals.store.archive import open_log
 from rlvitals.store.files import stamp
@@ -174,7 +174,9 @@ def _verdict(
     view: RunView, events: list[HealthEvent], attempts: set[int], rows: int, last_step: int | None
 ) -> tuple[Verdict, str]:
     """The verdict from recorded events only. No row is judged for a list."""
-    found = recorded_verdict(events, attempts, rows, last_step, was_monitored=lambda: asks_for_monitor(view.config))
+    found = recorded_verdict(
+        events, attempts, rows, last_step, was_monitored=lambda: was_monitored_before(view.info, lambda: view.config)
+    )
     return found or ("cannot judge", f"{NOT_MONITORED}; open the run to check it")
 
 
