@@ -211,3 +211,14 @@ def test_a_log_without_a_card_and_damaged_lines(tmp_path):
     told = look(tmp_path / "run")
     assert (told.step, told.last_row, told.verdict) == (9, None, "cannot judge")
     assert told.vitals["reward.total.mean"] == 0.9
+
+
+def test_the_framework_of_a_resumed_run_is_recognised_from_rows_that_were_not_abandoned(tmp_path):
+    folder = tmp_path / "run"
+    with rlvitals.start(folder, **QUIET) as run:
+        for step in range(5):
+            run.log({"actor/pg_loss": 0.1, "critic/score/mean": 0.5, "response_length/mean": 100.0}, step=step)
+    with rlvitals.start(folder, resume=True, **QUIET) as run:  # from the beginning
+        for step in range(5):
+            run.log({"loss": 0.1, "rewards/chosen": 0.5, "rewards/margins": 0.1, "logps/chosen": -9.0}, step=step)
+    assert look(folder).framework == rlvitals.open_run(folder).framework == "trl"

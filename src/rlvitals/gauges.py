@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from rlvitals import catalog
@@ -25,7 +26,7 @@ from rlvitals.store.cards import read_config, read_info
 from rlvitals.store.files import stamp
 from rlvitals.store.findings import event_of
 from rlvitals.store.index import indexed_lines
-from rlvitals.store.layout import STREAMS, RunDir, archive_of
+from rlvitals.store.layout import STREAMS, RunDir, Stream, archive_of
 from rlvitals.store.lock import status_now
 from rlvitals.store.past import LivingLine, living_line
 from rlvitals.store.reader import first_rows, rows_in
@@ -208,11 +209,16 @@ class RunGauges:
         evaluated = tuple(own)[:MOST_NAMES]
         found = catalog.Recognised(info.framework, info.algorithm)
         if not all(found):
-            train, evals = (first_rows(tail.path, catalog.RECOGNISED_ROWS) for tail in self._tails.values())
+            train, evals = map(self._first_rows, STREAMS)
             by_names = catalog.recognise_rows(rows_of_run(train, evals, reader=RowReader()))
             found = catalog.Recognised(info.framework or by_names.framework, info.algorithm or by_names.algorithm)
         self._signs = _signs(found.algorithm, found.framework, trained, evaluated)
         self._about = (found.algorithm or "", found.framework or "")
+
+    def _first_rows(self, stream: Stream) -> list[Row]:
+        if self._line is None:
+            return first_rows(self._tails[stream].path, catalog.RECOGNISED_ROWS)
+        return list(islice(self._line.rows(stream), catalog.RECOGNISED_ROWS))
 
     def _living_events(self, info: RunInfo, status: Status, step: int | None) -> list[HealthEvent]:
         """The events of the living line, and a finding that the process is gone if it is."""

@@ -92,9 +92,13 @@ class LivingLine:
     _run_dir: RunDir
 
     def steps(self) -> Iterator[int]:
-        """The steps of its training rows, in file order. This reads the log."""
-        rows = read_rows(self._run_dir.train_log)
-        return (row.step for row in rows if not self.lineage.is_abandoned(row.attempt, row.step))
+        """The steps of its training rows, in file order."""
+        return (row.step for row in self.rows("train"))
+
+    def rows(self, stream: Stream) -> Iterator[Row]:
+        """Its rows, in file order. This reads the log."""
+        rows = read_rows(self._run_dir.log(stream))
+        return (row for row in rows if not self.lineage.is_abandoned(row.attempt, row.step))
 
     def events(self) -> list[HealthEvent]:
         """The recorded events of its health."""
