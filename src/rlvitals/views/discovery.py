@@ -4,6 +4,7 @@ name that is most similar to a missing one.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
@@ -173,15 +174,17 @@ def links_outside(place: Path, root: Path) -> bool:
     inside = os.path.realpath(root)
     if not Path(os.path.realpath(place)).is_relative_to(inside):
         return True
-    looked = 0
-    for folder, folders, files in os.walk(place):
-        looked += len(folders) + len(files)
-        if looked > MOST_ENTRIES:
-            return True
-        for name in (*folders, *files):
-            entry = os.path.join(folder, name)
-            if os.path.islink(entry) and not Path(os.path.realpath(entry)).is_relative_to(inside):
-                return True
+    looked, waiting = 0, [os.fspath(place)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # a file, or a folder nobody may read
+            for entry in entries:
+                looked += 1
+                if looked > MOST_ENTRIES:
+                    return True
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(inside):
+                    return True
     return False
 
 
