@@ -772,7 +772,8 @@ def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
     port = free_port()
     code = textwrap.dedent(
         f"""
-        import json, sys, torch.distributed as dist, rlvitals
+        import json, os, signal, sys, warnings, torch.distributed as dist, rlvitals
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork beside a thread
         rank = int(sys.argv[1])
         dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=rank, world_size=2)
         run = rlvitals.start({str(tmp_path / "run")!r}, algorithm="grpo", actions="act", rank=rank)
@@ -783,6 +784,10 @@ def test_every_rank_gets_the_same_request_at_the_same_call(tmp_path):
             got.append([request.action, request.reason, request.finding.title, request.number] if request else None)
             if request is not None and request.action == "stop":
                 request.done(f"by rank {{rank}}")
+        if rank == 0 and (pid := os.fork()) == 0:  # a data loader's worker, which must not wait for the other rank
+            signal.alarm(10)
+            os._exit(0 if run.request() is None else 1)
+        assert rank != 0 or os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         print(json.dumps(got))
         run.finish()
         dist.destroy_process_group()

@@ -10,7 +10,6 @@ disabled with one warning.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -137,7 +136,8 @@ class LiveMonitor:
         self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
         self._rank, self._lock, self._append = rank, lock, append
         renew_after_fork(self, "_lock")
-        self._pid = os.getpid()
+        self._is_ours = True
+        """False in a forked child, which must not answer for the run's process."""
         self._history = History()
         self._reader = RowReader()
         self._monitor: Monitor | None = None
@@ -297,7 +297,7 @@ class LiveMonitor:
         """Recompute metrics from recorded tokens, compare them with the logged ones, and scan texts. This is slow, so
         the caller must not hold the run's lock. `is_last`: no further row will come.
         """
-        if os.getpid() != self._pid:
+        if not self.is_on:
             return
         if self._tokens.is_used:
             with guarded(self._tokens.give_up):
@@ -314,7 +314,7 @@ class LiveMonitor:
 
     def request(self, *, everywhere: bool = True) -> Request | None:
         """The open request. Under torch.distributed all ranks must call this; each gets rank 0's (`Run.request`)."""
-        if self._settings.actions == "advise" or os.getpid() != self._pid:
+        if self._settings.actions == "advise" or not self._is_ours:
             return None
         request = None
         with self._lock:
@@ -335,7 +335,7 @@ class LiveMonitor:
         self.recheck()
 
     def _settle_past(self) -> None:
-        if self._backlog is None or os.getpid() != self._pid:
+        if self._backlog is None or not self.is_on:
             return
         with self._lock:
             first, self._first = self._first, None
@@ -356,6 +356,10 @@ class LiveMonitor:
                     len(self._backlog),
                 )
 
+    def detach(self) -> None:
+        """Do nothing from now on: this process is a forked child."""
+        self.is_on = self._is_ours = False
+
     def show_in(self, card: LiveCard) -> None:
         """Show findings and the verdict on this card instead of on stderr."""
         self._notices.card = card
@@ -369,7 +373,7 @@ class LiveMonitor:
         """Report the verdict. Waits briefly for notifications that are being sent."""
         self.settle()
         with self._lock:
-            if self.is_on and self._backlog is None and os.getpid() == self._pid and self._reader.rows:
+            if self.is_on and self._backlog is None and self._reader.rows:
                 self._guarded(lambda: self._notices.print_verdict(*self.verdict, by_gravity(self.findings), status))
         self.is_on = False
         self._write()
@@ -582,7 +586,7 @@ class LiveMonitor:
 
     def _take_answer(self, request: Request, answer: Answer, text: str) -> None:
         """Take the trainer's answer; only the first answer counts."""
-        if os.getpid() != self._pid or self._policy is None:
+        if not self._is_ours or self._policy is None:
             return
         with guarded(self._put_aside), self._lock:
             if request.number not in self._answered:

@@ -486,7 +486,8 @@ class Run:
             self.finish(error=error)
 
     def detach(self) -> None:
-        self._recording = self._monitor.is_on = False
+        self._recording = False
+        self._monitor.detach()
         self._closed_because = "this is a forked process, and only the process that started the run records it"
         self._pending.forget()
 
