@@ -45,9 +45,6 @@ TRACKERS = {
     "json": Tracker("rlvitals.sinks.json_file", "JsonSink"),
 }
 
-STEP_AXIS, SAMPLE_AXIS = "rlvitals/step", "rlvitals/sample"
-"""The step of a row, and the number of a sample of the machine, in a tracker that has its own counter."""
-
 CONSOLE_TRACKER = "stdout"
 """Requested like a tracker, but printed by the trainer's own process."""
 

@@ -105,6 +105,9 @@ PLACES = RESERVED | {"epoch"}
 SAMPLED = "System/"
 """The prefix of the names in samples of the machine."""
 
+STEP_AXIS, SAMPLE_AXIS = "rlvitals/step", "rlvitals/sample"
+"""The step of a row, and the number of a sample of the machine, in a tracker that has its own counter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

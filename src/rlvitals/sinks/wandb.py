@@ -32,8 +32,7 @@ from typing import Any, ClassVar
 
 from rlvitals.errors import SinkError
 from rlvitals.leveldb import LevelDbReader
-from rlvitals.plugins import SAMPLE_AXIS, STEP_AXIS
-from rlvitals.records import Row
+from rlvitals.records import SAMPLE_AXIS, STEP_AXIS, Row
 from rlvitals.sinks.base import (
     RunFacts,
     Sink,

@@ -13,8 +13,7 @@ from rlvitals.importers.dumps.base import with_part
 from rlvitals.importers.rollouts import group_of_row
 from rlvitals.importers.steps import TIME_NAMES, StepFinder
 from rlvitals.importers.trackers.base import MOST_TEXT
-from rlvitals.plugins import SAMPLE_AXIS, STEP_AXIS
-from rlvitals.records import Fields, Group, Row
+from rlvitals.records import SAMPLE_AXIS, STEP_AXIS, Fields, Group, Row
 from rlvitals.splits import is_held_out
 from rlvitals.store.lines import metric_key
 

@@ -35,8 +35,7 @@ from rlvitals.importers.trackers.base import (
 )
 from rlvitals.importers.trackers.rows import RowMaker, are_completions, groups_of
 from rlvitals.importers.wandb import histograms_in, without_media
-from rlvitals.plugins import SAMPLE_AXIS
-from rlvitals.records import MAX_STEP, Group, Row, Status
+from rlvitals.records import MAX_STEP, SAMPLE_AXIS, Group, Row, Status
 from rlvitals.store.distributions import Logged
 
 ROWS_A_PAGE = 1_000
