@@ -212,6 +212,9 @@ class Fixed:
 
     def _give_up(self, error: Exception) -> None:
         self._graphs.are_possible = False
+        # The failed capture still holds the default generator, which would refuse every later random number.
+        generator = torch.cuda.default_generators[self.device.index]
+        generator.graphsafe_set_state(generator.clone_state())
         _LOG.warning("sampling without CUDA graphs, and slower: this model cannot be captured (%s)", words_of(error))
 
 
