@@ -434,6 +434,7 @@ def test_a_finding_in_the_last_row_does_not_keep_the_run_open(tmp_path, caplog):
     with rlvitals.start(tmp_path, resume=True, **given) as run:  # the first recording has released the run
         run.log({"loss": 0.1}, step=6)
     assert rlvitals.open_run(tmp_path).last_step == 6
+    assert [event["type"] for event in events_of(tmp_path)] == ["raised"]  # it has not recovered meanwhile
 
 
 def test_a_warning_that_became_critical_is_not_recorded_again_by_a_resume(tmp_path):

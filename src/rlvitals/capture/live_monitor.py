@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -497,7 +497,12 @@ class LiveMonitor:
         streams: tuple[Stream, ...] = ("train", "eval")
         set_back = is_set_back(*((row.timestamp for row in past.rows(stream)) for stream in streams))
         logs = (past.rows("train"), past.rows("eval"), past.rows("system"))
-        for row in rows_of_run(*logs, reader=self._reader, is_set_back=set_back):
+
+        def read() -> Iterator[Fields]:
+            yield from rows_of_run(*logs, reader=self._reader, is_set_back=set_back)
+            yield from self._reader.flush()  # this attempt adds nothing to a step of an earlier one
+
+        for row in read():
             self._step = row["step"]
             monitor.update(row)
             time.sleep(0)  # a training loop that waits for the interpreter gets it at once, not after 5 ms
