@@ -333,3 +333,46 @@ def test_a_run_of_nothing_is_the_same_everywhere(served):
     assert client.api("run", run="short").facts["verdict"] == "cannot judge"
     with pytest.raises(RlvitalsError):
         rlvitals.check(folder / "not there")
+
+
+def log_with_held_out_name(folder):
+    """Training logs `eval/loss` beside an evaluation's `loss`, which is read under that name, too."""
+    with rlvitals.start(folder, **settings("grpo", "trl")) as run:
+        for step in range(12):
+            run.log_eval({"loss": 0.7}, step=step)
+            run.log({"reward": 0.3, "eval/loss": 0.5}, step=step)
+    return ["eval/loss", "loss", "reward"]
+
+
+def log_evaluations_of_two_names(folder):
+    """Evaluations log `eval/loss`, and `loss`, as training does."""
+    with rlvitals.start(folder, **settings("grpo", "trl")) as run:
+        for step in range(12):
+            run.log({"reward": 0.3, "loss": 0.1}, step=step)
+            run.log_eval({"loss": 0.7, "eval/loss": 0.6}, step=step)
+    return ["eval/loss", "loss", "reward"]
+
+
+def log_superseded_metrics(folder):
+    """Only superseded rows have a learning rate, and a loss that is not an evaluation's."""
+    with rlvitals.start(folder, **settings("grpo", "trl")) as run:
+        run.log({"lr": 1e-6, "reward": 0.3, "loss": 0.1, "kl": 0.1}, step=0)
+    with rlvitals.start(folder, resume=True, **settings("grpo", "trl")) as run:
+        for step in range(12):
+            run.log({"reward": 0.3, "objective/kl": 0.002}, step=step)
+            run.log_eval({"loss": 0.7}, step=step)
+    return ["loss", "objective/kl", "reward"]
+
+
+@pytest.mark.parametrize("log", [log_with_held_out_name, log_evaluations_of_two_names, log_superseded_metrics])
+def test_the_names_of_evaluations_and_of_superseded_rows_are_read_the_same_everywhere(tmp_path, log):
+    names = log(tmp_path / "run")
+    view, page, watched = rlvitals.open_run(tmp_path / "run"), gather(tmp_path / "run"), Watched(tmp_path / "run")
+    while watched.poll():
+        pass
+    expected = [(name, view.reader.title(name, evaluated=view.is_evaluated(name))) for name in sorted(names)]
+    assert sorted((tile["name"], tile["title"]) for tile in page.tiles) == expected
+    assert sorted((tile.name, tile.title) for tile in watched.tiles()) == expected
+    assert {tile["name"]: tile["value"] for tile in page.tiles} == {tile.name: tile.value for tile in watched.tiles()}
+    assert all(len(view.series(name)) for name in names)
+    assert sorted(view.vital_signs) == names

@@ -61,6 +61,15 @@ class Samples:
         return joined
 
 
+class EvaluationRow(Fields):
+    """The row of an evaluation. Training may log a metric under the held-out name that it has here."""
+
+    def __init__(self, row: Fields, logged_names: Mapping[str, str]) -> None:
+        super().__init__(row)
+        self.logged_names = logged_names
+        """By name that was marked as held out: the name it was logged under."""
+
+
 class RowReader:
     """Turns the rows of one run, one by one, into those that the monitor reads.
 
@@ -72,10 +81,6 @@ class RowReader:
     """
 
     def __init__(self) -> None:
-        self.logged_names: dict[str, str] = {}
-        """By name that was marked as held out: the name it was logged under."""
-        self.evaluated: set[str] = set()
-        """The names in rows of evaluations, marked as held out."""
         self.sampled: set[str] = set()
         """The names in samples of the machine."""
         self.rows = 0
@@ -112,21 +117,22 @@ class RowReader:
             self._count(step)
             return self._take_training({**head, **numbers})
         head["step"] = self._reached = max(step, self._reached)
+        logged_names = {}
         for name, number in numbers.items():
             if is_of_whole_training(name):
                 continue
             marked = held_out_name(name)
+            if marked != name and marked in numbers:  # logged under its held-out name, too
+                continue
             head[marked] = number
-            self.evaluated.add(marked)
             if marked != name:
-                self.logged_names[marked] = name
-        return self._take_evaluation(head)
+                logged_names[marked] = name
+        return self._take_evaluation(EvaluationRow(head, logged_names))
 
     def take_foreign(self, row: Fields) -> list[Fields]:
         """Take one row of another tool's log; whether it is an evaluation is inferred from its names alone."""
         if _is_evaluation(row):
-            self.evaluated.update(row)
-            return self._take_evaluation(row)
+            return self._take_evaluation(EvaluationRow(row, {}))
         self._count(row["step"])
         return self._take_training(row)
 
@@ -145,8 +151,8 @@ class RowReader:
         if self.first_step is None or step < self.first_step:
             self.first_step = step
 
-    def _take_evaluation(self, row: Fields) -> list[Fields]:
-        row = self._with_samples(row)
+    def _take_evaluation(self, row: EvaluationRow) -> list[Fields]:
+        row = EvaluationRow(self._with_samples(row), row.logged_names)
         if self._held is None:
             return [row]
         self._behind.append(row)

@@ -19,6 +19,7 @@ from rlvitals import catalog
 from rlvitals.catalog.slices import Round
 from rlvitals.contract import ChangeFacts
 from rlvitals.errors import RlvitalsError
+from rlvitals.health.rows import EvaluationRow
 from rlvitals.records import RESERVED, SEVERITIES, Finding
 from rlvitals.render.charts import ChartSeries
 from rlvitals.splits import held_out_name
@@ -91,11 +92,10 @@ class Watched(Following):
     @property
     def vital_names(self) -> list[str]:
         with self.lock:
-            rows = self.feed.reader
-            # One of `logged_names` in `_traces`: training logs the metric too.
-            names = [name for name in self._traces if name not in rows.logged_names and name not in rows.sampled]
+            sampled = self.feed.reader.sampled
+            names = [name for name in self._traces if name in self._logged and name not in sampled]
             # Training first: of two names of one concept, the first counts.
-            names.sort(key=lambda name: self._is_evaluated(name) or name in rows.evaluated)
+            names.sort(key=self._is_evaluated)
             return self.reader.vital_signs(names)
 
     @property
@@ -214,7 +214,10 @@ class Watched(Following):
         self.left_out = 0
         """The number of dropped values: their names are beyond MOST_METRICS."""
         self._stamps: deque[tuple[int, float]] = deque(maxlen=ETA_ROWS)
-        self._evaluated_only: set[str] = set()
+        self._trained: set[str] = set()
+        """The names that training logs, and those of the machine."""
+        self._logged: set[str] = set()
+        """The names as they were logged: not the held-out name of a metric that training logs too."""
         self._stems: dict[str, str | None] = {}
         """For each name that is a slice, what it has in common with the others of its series; None for other names."""
         self._rounds: dict[str, Round] = {}
@@ -227,10 +230,15 @@ class Watched(Following):
         if isinstance(stamp, float | int) and math.isfinite(stamp):
             self._stamps.append((step, float(stamp)))
         touched: dict[str, Round] = {}
+        evaluated = row.logged_names if isinstance(row, EvaluationRow) else None
+        sampled = self.feed.reader.sampled
         for taken, value in row.items():
             if taken in RESERVED or not is_number(value):
                 continue
-            name = self._shown_name(taken)
+            if evaluated is None or taken in sampled:
+                self._note_trained(name := taken)
+            elif not (name := self._shown_name(taken, evaluated.get(taken, taken))):
+                continue
             trace = self._traces.get(name)
             if trace is None:
                 if len(self._traces) >= MOST_METRICS:
@@ -257,20 +265,29 @@ class Watched(Following):
             self._stems[name] = None if cut is None else cut.stem
         return self._stems[name]
 
-    def _shown_name(self, name: str) -> str:
-        """The logged name of a metric; for a held-out metric that training logs too, its held-out name."""
-        logged = self.feed.reader.logged_names.get(name)
-        if logged is not None and (logged in self._evaluated_only or logged not in self._traces):
-            self._evaluated_only.add(logged)
+    def _note_trained(self, name: str) -> None:
+        """Note that training logs a metric. What evaluations logged under this name gets its held-out name."""
+        if name in self._trained:
+            return
+        self._trained.add(name)
+        self._logged.add(name)
+        if name in self._traces:
+            trace, latest, held_out = self._traces.pop(name), self.latest.pop(name), held_out_name(name)
+            if held_out not in self._trained:
+                self._traces[held_out], self.latest[held_out] = trace, latest
+
+    def _shown_name(self, name: str, logged: str) -> str:
+        """The logged name of a metric of an evaluation; if training logs it too, its held-out name. Empty if training
+        logs that name as well.
+        """
+        if logged not in self._trained:
+            self._logged.add(logged)
             return logged
-        if logged is None and name in self._evaluated_only:
-            self._evaluated_only.remove(name)
-            self._traces[held_out_name(name)] = self._traces.pop(name)
-        return name
+        return name if name not in self._trained else ""
 
     def _is_evaluated(self, name: str) -> bool:
         """Whether only evaluations log a name."""
-        return name in self._evaluated_only
+        return name not in self._trained
 
     def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]

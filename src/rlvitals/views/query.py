@@ -355,8 +355,13 @@ class StoredRun:
     @property
     def vital_signs(self) -> list[str]:
         """The logged names to look at, the most informative first."""
-        summaries = {name for name in self._evaluated_only if is_of_whole_training(name)}
-        return self.reader.vital_signs([name for name in self.metrics if name not in summaries])
+        left_out = {name for name in self.metrics if is_of_whole_training(name) and self.is_evaluated(name)}
+        while True:
+            signs = self.reader.vital_signs([name for name in self.metrics if name not in left_out])
+            superseded = [name for name in signs if not self._is_living(name)]
+            if not superseded:
+                return signs
+            left_out.update(superseded)  # another name may have the same meaning
 
     @cached_property
     def outcome(self) -> str | None:
@@ -369,21 +374,28 @@ class StoredRun:
         return self._first_of(HELD_OUT_OUTCOMES)
 
     def _first_of(self, concepts: tuple[str, ...]) -> str | None:
-        names = {self.concept(name): name for name in reversed(self.metrics) if not self.labels(name)}  # without slices
-        return next((names[concept] for concept in concepts if concept in names), None)
+        whole = [name for name in self.metrics if self.concept(name) in concepts and not self.labels(name)]
+        whole.sort(key=lambda name: concepts.index(str(self.concept(name))))
+        return next(filter(self._is_living, whole), None)
 
     def is_evaluated(self, name: str) -> bool:
         """Whether only evaluations log a name."""
-        return name in self._evaluated_only
+        evals = [log for log in self._logs if log[0] == "eval" and self._columns(*log).has(name)]
+        return bool(evals) and not any(self._has(name, *log) for log in self._logs if log[0] != "eval")
+
+    def _is_living(self, name: str) -> bool:
+        """Whether a row of the living line has a metric."""
+        logs = [log for log in self._logs if self._columns(*log).has(name)]
+        return not logs or any(self._has(name, *log) for log in logs)  # without: complete only after merging
+
+    def _has(self, name: str, stream: Stream, rank: int) -> bool:
+        """Whether a row of the living line in a log has a metric."""
+        columns, ghosts = self._columns(stream, rank), self._ghosts(stream, rank)
+        return columns.has(name) and (not ghosts.any() or bool(is_present(columns.column(name))[~ghosts].any()))
 
     @cached_property
     def _logged(self) -> frozenset[str]:
         return frozenset((*self.metrics, *self.texts))
-
-    @cached_property
-    def _evaluated_only(self) -> set[str]:
-        logs = [(stream, rank) for stream, rank in self._logs if stream != "eval"]
-        return set(self.metrics).difference(*(self._columns(*log).names for log in logs))
 
     def series(
         self,
@@ -562,6 +574,8 @@ class StoredRun:
         return own + [(stream, rank) for stream in STREAMS for rank in self._dir.rank_numbers(stream)]
 
     def _stream_of(self, name: str) -> Stream:
+        if self.is_evaluated(name):
+            return "eval"
         return next((stream for stream, rank in self._logs if self._columns(stream, rank).has(name)), "train")
 
     def _columns(self, stream: Stream, rank: int = 0) -> Columns:
