@@ -215,10 +215,26 @@ def test_a_log_without_a_card_and_damaged_lines(tmp_path):
 
 def test_the_framework_of_a_resumed_run_is_recognised_from_rows_that_were_not_abandoned(tmp_path):
     folder = tmp_path / "run"
+    of_trl = {"loss": 0.1, "rewards/chosen": 0.5, "rewards/margins": 0.1, "logps/chosen": -9.0}
     with rlvitals.start(folder, **QUIET) as run:
         for step in range(5):
             run.log({"actor/pg_loss": 0.1, "critic/score/mean": 0.5, "response_length/mean": 100.0}, step=step)
+        run.log(of_trl, step=5)
+    known = RunGauges(folder, "run", "p")
+    assert known.look().framework == rlvitals.open_run(folder).framework == "verl"
     with rlvitals.start(folder, resume=True, **QUIET) as run:  # from the beginning
         for step in range(5):
-            run.log({"loss": 0.1, "rewards/chosen": 0.5, "rewards/margins": 0.1, "logps/chosen": -9.0}, step=step)
-    assert look(folder).framework == rlvitals.open_run(folder).framework == "trl"
+            run.log(of_trl, step=step)
+    assert known.look().framework == look(folder).framework == rlvitals.open_run(folder).framework == "trl"
+
+
+def test_evaluations_alone_show_that_earlier_ones_were_abandoned(tmp_path):
+    folder = tmp_path / "run"
+    with rlvitals.start(folder, **QUIET) as run:
+        for step in range(9):
+            run.log_eval({"score": 0.5, "loss": math.nan}, step=step)
+    known = RunGauges(folder, "run", "p")
+    assert known.look().verdict == "watch"
+    with rlvitals.start(folder, resume=0, **QUIET) as run:
+        run.log_eval({"score": 0.5}, step=0)
+    assert known.look().verdict == look(folder).verdict == Headlines().of(folder)["verdict"] == "cannot judge"

@@ -90,6 +90,8 @@ class RunGauges:
         self._events: list[HealthEvent] = []
         self._rows = 0
         self._last: Row | None = None
+        self._attempts: dict[Stream, int] = dict.fromkeys(STREAMS, 1)
+        """The attempt of the newest row of each log."""
         self._places: deque[tuple[int, int]] = deque(maxlen=KEPT_PLACES)
         self._highest = 0
         """The highest training step of the last row's attempt."""
@@ -129,14 +131,14 @@ class RunGauges:
         return status_now(info, self._dir)
 
     def _read(self, info: RunInfo, sizes: dict[str, int | None]) -> RunReading:
-        attempt_before = self._last.attempt if self._last is not None else 0
+        attempts_before = dict(self._attempts)
         self._take_rows(sizes)
         if sizes["findings"] is not None and sizes["findings"] > self._health.offset:
             self._events += [event for line in self._health.lines() if (event := event_of(line)) is not None]
-        if self._last is not None and max(info.attempt, self._last.attempt) > 1 and (
-            self._line is None or self._last.attempt != attempt_before
-        ):  # fmt: skip
+        is_resumed = max(info.attempt, *self._attempts.values()) > 1
+        if is_resumed and (self._line is None or self._attempts != attempts_before):
             self._line = living_line(self._dir)
+            self._names_known = (0, 0)  # its first rows may be others now
         status = self._status(info)
         self._find_signs(info)
         step = self._highest if self._last is not None else None
@@ -177,6 +179,7 @@ class RunGauges:
             for row in rows_in(lines):
                 values = self._trained if is_training else self._evaluated
                 values.update(row.numbers)
+                self._attempts[stream] = row.attempt
                 if is_training:
                     is_resumed = self._last is None or row.attempt != self._last.attempt
                     self._highest = row.step if is_resumed else max(row.step, self._highest)
