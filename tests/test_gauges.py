@@ -191,6 +191,8 @@ def test_slices_without_a_whole_are_reported_as_their_mean(tmp_path):
     run = rlvitals.start(tmp_path / "run", algorithm="grpo", monitor=False, **QUIET)
     run.log({"reward/env=math": 0.2, "reward/env=code": 0.6, "kl": 0.1}, step=1)
     assert look(tmp_path / "run").vitals["reward.total.mean"] == pytest.approx(0.4)
+    run.log({"reward/env=math": math.inf, "reward/env=code": 0.6, "reward/env=search": -math.inf}, step=2)
+    assert look(tmp_path / "run").vitals["reward.total.mean"] == 0.6  # of those that are numbers
     run.finish()
 
 

@@ -61,7 +61,8 @@ class GaugeSign:
         known = [newest[name] for name in self.names if name in newest]
         if not known:
             return None
-        mean = known[0] if len(known) == 1 else math.fsum(known) / len(known)
+        finite = list(filter(math.isfinite, known)) or known[:1]  # the mean of inf and -inf would be an error
+        mean = sum(finite) / len(finite)
         return mean if self.caveat is None else self.caveat.to_concept(mean)
 
 

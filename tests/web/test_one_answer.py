@@ -6,6 +6,7 @@ with several rows per step. For each, all must report the same verdict, findings
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import asdict
@@ -14,10 +15,12 @@ import pytest
 
 import rlvitals
 from conftest import until
+from rlvitals.cli.main import main
 from rlvitals.errors import RlvitalsError
 from rlvitals.render.check import cases
 from rlvitals.render.numbers import number
 from rlvitals.tui.watched import Watched
+from rlvitals.views.logs import open_any
 from rlvitals.views.report import gather
 from rlvitals.views.summary import headline
 
@@ -376,3 +379,25 @@ def test_the_names_of_evaluations_and_of_superseded_rows_are_read_the_same_every
     assert {tile["name"]: tile["value"] for tile in page.tiles} == {tile.name: tile.value for tile in watched.tiles()}
     assert all(len(view.series(name)) for name in names)
     assert sorted(view.vital_signs) == names
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_the_rows_of_a_log_that_starts_over_are_counted_the_same_everywhere(tmp_path, capsys, evaluated):
+    """Rows that were logged again count once, also while the log grows."""
+    log = tmp_path / "train.jsonl"
+    watched = Watched(log)
+    for first, last in ((0, 30), (10, 20)):
+        with log.open("a") as file:
+            for step in range(first, last):
+                file.write(json.dumps({"step": step, **online(step)}) + "\n")
+                if evaluated and step % 5 == 0:
+                    file.write(json.dumps({"step": step, "eval_loss": 0.7 - 0.001 * step}) + "\n")
+        while watched.poll():
+            pass
+        report, view = rlvitals.check(log), open_any(log)
+        assert (report.rows, report.first_step, report.last_step) == (last, 0, last - 1)
+        assert (watched.rows, view.rows) == (last, last)
+        assert (watched.diagnosis.verdict, watched.diagnosis.reason) == (report.verdict, report.reason)
+    main(["check", str(log), "--follow", "--json", "--until-idle", "0.01", "--interval", "0.01"])
+    followed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (followed["rows"], followed["reason"]) == (report.rows, report.reason)

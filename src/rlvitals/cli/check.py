@@ -282,7 +282,7 @@ class _Watch(Following):
         if sys.stderr.isatty() and not self._arguments.json:
             judge = self.judge
             step = "-" if judge.last_step is None else judge.last_step
-            verdict = of_judge(judge, self.feed.reader).verdict
+            verdict = of_judge(judge, self.feed.counted).verdict
             text = f"step {step} | {plural(self.rows, 'row')} | {verdict} | last row {duration(idle)} ago"
             put_status(text, self._screen.width - 1)
 

@@ -101,7 +101,7 @@ class Watched(Following):
     @property
     def diagnosis(self) -> Diagnosis:
         with self.lock:
-            return of_judge(self.judge, self.feed.reader)
+            return of_judge(self.judge, self.feed.counted)
 
     @property
     def findings(self) -> list[Finding]:
@@ -291,7 +291,7 @@ class Watched(Following):
 
     def _tile(self, name: str, standing: Sequence[Finding], members: Sequence[str]) -> Tile:
         trace = self._traces[name]
-        band = self.band(name, catalog.stage_at(self.feed.reader.last_step, self.total_steps))
+        band = self.band(name, catalog.stage_at(self.feed.counted.last_step, self.total_steps))
         meaning = self.reader.meaning(name, evaluated=self._is_evaluated(name))
         direction = meaning.metric.direction if meaning else "none"
         status = status_of(name, standing, members, evaluated=self._is_evaluated(name))

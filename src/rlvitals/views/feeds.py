@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,16 +18,19 @@ from rlvitals.errors import RlvitalsError
 from rlvitals.health.history import GONE
 from rlvitals.health.rows import RowReader, is_set_back, rows_of_log, rows_of_run
 from rlvitals.importers import Growth, LogTail
+from rlvitals.importers.into_run import stream_of
+from rlvitals.importers.steps import RestartWatch
 from rlvitals.records import Fields, HealthEvent, Row
 from rlvitals.store.cards import read_attempts
 from rlvitals.store.findings import event_of
-from rlvitals.store.layout import STREAMS, Forwarded, RunDir, as_named
-from rlvitals.store.lineage import Lineage, trace
+from rlvitals.store.layout import STREAMS, Forwarded, RunDir, Stream, as_named
+from rlvitals.store.lineage import Lineage, lineage_of, trace
 from rlvitals.store.tail import RowTail, rows_between
 from rlvitals.views.discovery import is_dump, is_joined, is_run, parts_of
 from rlvitals.views.dumps import DumpView, Split, reward_rows, splits_of
 from rlvitals.views.headlines import run_state
 from rlvitals.views.joined_runs import joined_status, open_parts
+from rlvitals.views.judge import RowCount
 from rlvitals.views.logs import JoinedView
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
@@ -58,7 +62,7 @@ class Feed(ABC):
     """A source of rows that is still growing."""
 
     reader: RowReader
-    """Reads its rows, and counts those of the living line so far."""
+    """Reads its rows."""
     is_watched = False
     """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
 
@@ -75,6 +79,11 @@ class Feed(ABC):
     @abstractmethod
     def source(self) -> RowSource:
         """What is known of the source so far. Its rows come with the polls."""
+
+    @property
+    def counted(self) -> RowCount:
+        """The training rows of the living line so far."""
+        return self.reader
 
     @property
     def ending(self) -> str:
@@ -99,6 +108,51 @@ def _feed_for(path: Path) -> type[RunFeed | JoinedFeed | DumpFeed | LogFeed]:
     return DumpFeed if path.is_dir() and is_dump(path) else LogFeed
 
 
+class LogRowCount:
+    """Counts the training rows of a log without those that were logged again after the file started over, as
+    `LogView` does.
+    """
+
+    def __init__(self) -> None:
+        self._watch = RestartWatch()
+        self._attempts, self._steps = array("q"), array("q")
+        self._first: dict[Stream, dict[int, int]] = {"train": {}, "eval": {}}
+        """By stream: for each attempt the step of its first row."""
+        self._attempt = 1
+        self._living: tuple[int, NDArray[np.int64]] = (0, np.array([], dtype=np.int64))
+
+    def take(self, rows: Iterable[Fields]) -> None:
+        """Count further rows."""
+        for row in rows:
+            self._attempt += self._watch.is_restart(row)
+            stream = stream_of(row)
+            self._first[stream].setdefault(self._attempt, row["step"])
+            if stream == "train":
+                self._attempts.append(self._attempt)
+                self._steps.append(row["step"])
+
+    @property
+    def rows(self) -> int:
+        return len(self._living_steps)
+
+    @property
+    def first_step(self) -> int | None:
+        return int(self._living_steps.min()) if self.rows else None
+
+    @property
+    def last_step(self) -> int | None:
+        return int(self._living_steps.max()) if self.rows else None
+
+    @property
+    def _living_steps(self) -> NDArray[np.int64]:
+        known = len(self._steps) + sum(map(len, self._first.values()))
+        if known != self._living[0]:
+            steps, attempts = np.array(self._steps), np.array(self._attempts)
+            lineage = lineage_of((), self._first["train"], self._first["eval"])
+            self._living = (known, steps[~lineage.is_ghost(attempts, steps)])
+        return self._living[1]
+
+
 class LogFeed(Feed):
     """A foreign log."""
 
@@ -106,6 +160,11 @@ class LogFeed(Feed):
         self._path = path
         self._tail = LogTail(path)
         self.reader = RowReader()
+        self._counted = LogRowCount()
+
+    @property
+    def counted(self) -> RowCount:
+        return self._counted
 
     def poll(self) -> News:
         return self._news(self._tail.poll())
@@ -118,8 +177,10 @@ class LogFeed(Feed):
     def _news(self, growth: Growth) -> News:
         before = None
         if growth.before is not None:
-            self.reader = RowReader()
+            self.reader, self._counted = RowReader(), LogRowCount()
             before = list(rows_of_log(growth.before, self.reader))
+            self._counted.take(growth.before)
+        self._counted.take(growth.rows)
         return News(list(rows_of_log(growth.rows, self.reader)), before)
 
     def source(self) -> RowSource:
@@ -131,7 +192,7 @@ class LogFeed(Feed):
             total_steps=planned_steps(config),
             config=by_last_name(config),
             notes=list(self._tail.notes),
-            counted=self.reader,
+            counted=self._counted,
         )
 
 
@@ -141,8 +202,13 @@ class WholeFeed(Feed):
     def __init__(self, path: Path) -> None:
         self._path = path
         self.reader = RowReader()
+        self._counted = LogRowCount()
         self._known: list[Fields] = []
         self._state: object = None
+
+    @property
+    def counted(self) -> RowCount:
+        return self._counted
 
     def flush(self) -> News:
         return News(self.reader.flush())
@@ -151,8 +217,10 @@ class WholeFeed(Feed):
         """The rows added since the last call, or all of them if an earlier one has changed."""
         known, self._known = self._known, list(logged)
         if logged[: len(known)] == known:
+            self._counted.take(logged[len(known) :])
             return News(list(rows_of_log(logged[len(known) :], self.reader)))
-        self.reader = RowReader()
+        self.reader, self._counted = RowReader(), LogRowCount()
+        self._counted.take(logged)
         return News(before=list(rows_of_log(logged, self.reader)))
 
 

@@ -31,7 +31,7 @@ class Following:
     @property
     def rows(self) -> int:
         """Training rows of the living line: the number that every list and page shows."""
-        return self.feed.reader.rows
+        return self.feed.counted.rows
 
     def poll_feed(self) -> tuple[News, str]:
         """What is new, and why nothing more will come; empty if more may come."""
