@@ -352,8 +352,8 @@ def log_evaluations_of_two_names(folder):
     with rlvitals.start(folder, **settings("grpo", "trl")) as run:
         for step in range(12):
             run.log({"reward": 0.3, "loss": 0.1}, step=step)
-            run.log_eval({"loss": 0.7, "eval/loss": 0.6}, step=step)
-    return ["eval/loss", "loss", "reward"]
+            run.log_eval({"loss": 0.7, "accuracy": 0.5} if step < 6 else {"loss": 0.7, "eval/loss": 0.6}, step=step)
+    return ["accuracy", "eval/loss", "loss", "reward"]
 
 
 def log_superseded_metrics(folder):
@@ -377,6 +377,7 @@ def test_the_names_of_evaluations_and_of_superseded_rows_are_read_the_same_every
     assert sorted((tile["name"], tile["title"]) for tile in page.tiles) == expected
     assert sorted((tile.name, tile.title) for tile in watched.tiles()) == expected
     assert {tile["name"]: tile["value"] for tile in page.tiles} == {tile.name: tile.value for tile in watched.tiles()}
+    assert [tile["name"] for tile in page.tiles] == [tile.name for tile in watched.tiles()]
     assert all(len(view.series(name)) for name in names)
     assert sorted(view.vital_signs) == names
 

@@ -93,7 +93,7 @@ class Watched(Following):
     def vital_names(self) -> list[str]:
         with self.lock:
             sampled = self.feed.reader.sampled
-            names = [name for name in self._traces if name in self._logged and name not in sampled]
+            names = [name for name in self._logged if name in self._traces and name not in sampled]
             # Training first: of two names of one concept, the first counts.
             names.sort(key=self._is_evaluated)
             return self.reader.vital_signs(names)
@@ -216,8 +216,8 @@ class Watched(Following):
         self._stamps: deque[tuple[int, float]] = deque(maxlen=ETA_ROWS)
         self._trained: set[str] = set()
         """The names that training logs, and those of the machine."""
-        self._logged: set[str] = set()
-        """The names as they were logged: not the held-out name of a metric that training logs too."""
+        self._logged: dict[str, None] = {}
+        """The names as they were logged, in order: not the held-out name of a metric that training logs too."""
         self._stems: dict[str, str | None] = {}
         """For each name that is a slice, what it has in common with the others of its series; None for other names."""
         self._rounds: dict[str, Round] = {}
@@ -270,7 +270,8 @@ class Watched(Following):
         if name in self._trained:
             return
         self._trained.add(name)
-        self._logged.add(name)
+        self._logged.pop(name, None)
+        self._logged[name] = None  # in the order of the training
         if name in self._traces:
             trace, latest, held_out = self._traces.pop(name), self.latest.pop(name), held_out_name(name)
             if held_out not in self._trained:
@@ -281,7 +282,7 @@ class Watched(Following):
         logs that name as well.
         """
         if logged not in self._trained:
-            self._logged.add(logged)
+            self._logged.setdefault(logged)
             return logged
         return name if name not in self._trained else ""
 
