@@ -393,3 +393,46 @@ def test_a_training_that_waits_for_a_processor_is_not_called_slower(waiting, sev
     found = [finding for finding in judged(slowed(waiting, seed)) if finding.rule == "throughput"]
     assert [finding.severity for finding in found] == [severity]
     assert ("waits for a processor 6" in found[0].title) == (severity == "info")
+
+
+@pytest.mark.parametrize(
+    ("desirable", "undesirable", "title"),
+    [
+        (100, 0, "all examples are of one class (100 desirable, 0 undesirable)"),
+        (0, 80, "all examples are of one class (0 desirable, 80 undesirable)"),
+        (100, 10, "the weights of desirable and undesirable examples are 10 to 1 (recommended: 1 to 1.33)"),
+        (100, 90, None),
+    ],
+)
+def test_kto_needs_examples_of_both_classes(desirable, undesirable, title):
+    monitor = Monitor("kto", config={"n_desirable": desirable, "n_undesirable": undesirable})
+    for step in range(1, 20):
+        monitor.update({"step": step, "loss": 0.5 - 0.001 * step})
+    assert monitor.problems == {}
+    assert [found.title for found in monitor.findings if found.rule == "class_imbalance"] == ([title] if title else [])
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"), [((0.6, 0.1), {"warning", "critical"}), ((0.5, 0.5), {"warning"}), ((0.2, 0.9), set())]
+)
+def test_an_entropy_of_many_times_its_start_is_as_severe_as_what_became_of_the_reward(reward, expected):
+    entropies = noisy([0.5] * 40 + climb(0.5, 3.0, 40) + [3.0] * 60, 0.01)
+    rewards = noisy([reward[0]] * 40 + climb(*reward, 40) + [reward[1]] * 60, 0.02, 1)
+    rows = [{"entropy": one, "reward": two} for one, two in zip(entropies, rewards, strict=True)]
+    assert severities("entropy_explosion", judged(rows, scales=Scales({}, act=0.6, watch=0.5))) == expected
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "held_out", "expected"),
+    [((0.6, 0.9), 0.4, {"info"}), ((0.9, 0.55), 0.4, {"warning"}), ((0.6, 0.9), 0.9, {"warning"})],
+)
+def test_chosen_answers_may_lose_probability_only_while_more_pairs_are_ranked_right(accuracy, held_out, expected):
+    monitor = Monitor("dpo", "trl_dpo")
+    columns = (noisy([0.0] * 30 + climb(0.0, -1.2, 90), 0.02), noisy([0.0] * 30 + climb(0.0, 2.0, 90), 0.02, 1),
+               noisy([accuracy[0]] * 30 + climb(*accuracy, 90), 0.01, 2))  # fmt: skip
+    for step, (chosen, margin, right) in enumerate(zip(*columns, strict=True), 1):
+        monitor.update({"step": step, "rewards/chosen": chosen, "rewards/margins": margin, "rewards/accuracies": right,
+                        "rewards/rejected": chosen - margin, "loss": 0.69 - 0.004 * step})  # fmt: skip
+        if step % 20 == 0:
+            monitor.update({"step": step, "eval_loss": 0.69 + (held_out - 0.69) * step / 120})
+    assert severities("likelihood_displacement", monitor.findings) == expected
