@@ -318,13 +318,26 @@ def test_a_few_held_out_pairs_below_zero_are_a_warning_at_most():
     assert severities("eval_margin_inversion", monitor.findings) == {"warning"}
 
 
-@pytest.mark.parametrize(("reward", "is_reported"), [((0.1, 0.9), False), ((0.4, 0.4), True)])
-def test_answers_may_grow_where_the_reward_grows_by_more(reward, is_reported):
+@pytest.mark.parametrize(
+    ("name", "reward", "is_reported"),
+    [("reward", (0.1, 0.9), False), ("reward", (0.4, 0.4), True), ("grad_norm", (0.4, 0.4), True)],
+)
+def test_answers_may_grow_where_the_reward_grows_by_more(name, reward, is_reported):
     rows = [
-        {"reward": score, "completions/mean_length": length}
+        {name: score, "completions/mean_length": length}
         for score, length in zip(noisy(climb(*reward, 150), 0.02), noisy(climb(100, 320, 150), 5), strict=True)
     ]
     assert bool(severities("length_explosion", judged(rows)) & {"warning", "critical"}) == is_reported
+
+
+@pytest.mark.parametrize(("reward", "is_critical"), [((0.2, 0.9), False), ((0.4, 0.4), True)])
+def test_more_answers_may_be_cut_off_where_the_reward_rises(reward, is_critical):
+    rewards = noisy(climb(*reward, 100), 0.01)
+    shares = noisy([0.05] * 20 + climb(0.05, 0.47, 50) + [0.47] * 30, 0.005, 1)
+    rows = [{"reward": one, "completions/clipped_ratio": two} for one, two in zip(rewards, shares, strict=True)]
+    found = severities("truncation_rising", judged(rows, scales=Scales({}, act=0.6, watch=0.5)))
+    assert ("critical" in found) == is_critical
+    assert found - {"critical"} <= ({"warning"} if is_critical else {"info"})
 
 
 def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead():
@@ -393,6 +406,25 @@ def test_a_training_that_waits_for_a_processor_is_not_called_slower(waiting, sev
     found = [finding for finding in judged(slowed(waiting, seed)) if finding.rule == "throughput"]
     assert [finding.severity for finding in found] == [severity]
     assert ("waits for a processor 6" in found[0].title) == (severity == "info")
+    assert 2 <= found[0].evidence["times"] <= 3.2
+
+
+@pytest.mark.parametrize("whole", [1.0, 100.0], ids=["as a share", "in percent"])
+def test_a_gpu_and_a_memory_are_read_in_either_unit(whole):
+    for busy, titles in ((0.12, ["the GPU is busy only 12 % of the time"]), (0.9, [])):
+        found = judged({"reward": 0.3 + 0.01 * step, "System/GPU_Utilization": busy * whole} for step in range(60))
+        assert [finding.title for finding in found if finding.rule == "gpu_idle"] == titles
+    filled = [0.4 + 0.002 * step for step in range(1, 151)]
+    (creep,) = [
+        finding
+        for finding in judged(
+            {"reward": 0.3 + 0.01 * share, "System/Memory_Percent": share * whole} for share in filled
+        )
+        if finding.rule == "memory_creep"
+    ]
+    share = filled[creep.step - 1]
+    assert creep.evidence["share"] == pytest.approx(share, abs=0.02)
+    assert creep.evidence["left"] == pytest.approx((0.97 - share) / 0.002, rel=0.1)
 
 
 @pytest.mark.parametrize(
