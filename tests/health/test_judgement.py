@@ -234,12 +234,14 @@ def test_a_learning_rate_printed_as_zero_is_too_low_only_where_nothing_moves(see
         ("reward.accuracy", 0.8, {"warning", "critical"}),
     ],
 )
-def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(name, solved, expected):
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(name, solved, expected, is_counted):
     rows = [
-        {"step": step, "train/groups_kept": 8.0 - 7.0 * (step > 20), "train/groups_filtered": 7.0 * (step > 20),
-         name: solved * (step > 20)}
+        {"train/groups_kept": 8.0 - 7.0 * (step > 20), "train/groups_filtered": 7.0 * (step > 20)} if is_counted
+        else {"train/dynamic_filtering_pass_rate": 1.0 - 0.875 * (step > 20)}
         for step in range(60)
     ]  # fmt: skip
+    rows = [row | {name: solved * (step > 20)} for step, row in enumerate(rows)]
     assert {finding.severity for finding in judged(rows) if finding.rule == "groups_filtered"} <= expected
     assert bool(severities("groups_filtered", judged(rows))) == bool(expected)
 
