@@ -470,3 +470,25 @@ def test_chosen_answers_may_lose_probability_only_while_more_pairs_are_ranked_ri
         if step % 20 == 0:
             monitor.update({"step": step, "eval_loss": 0.69 + (held_out - 0.69) * step / 120})
     assert severities("likelihood_displacement", monitor.findings) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "calm", "mild", "grave"),
+    [
+        ("mismatch.kl.k3", 0.001, 0.03, 0.5),
+        ("mismatch.logp_abs_diff.mean", 0.01, 0.1, 0.6),
+        ("mismatch.chi2.token", 0.02, 0.7, 5.0),
+        ("mismatch.is_weight.std", 0.1, 1.8, 8.0),
+        ("mismatch.effective_sample_size", 0.9, 0.5, 0.1),
+        ("mismatch.is_weight.mean", 1.0, None, 3.0),
+        ("mismatch.is_weight.mean", 1.0, None, 0.2),
+        ("mismatch.token_mult_prob_error", 1.01, None, 1.5),
+    ],
+)
+def test_an_engine_that_disagrees_with_the_trainer_is_reported_by_every_measure_of_it(name, calm, mild, grave):
+    for level, expected in ((calm, set()), (mild, {"warning"}), (grave, {"critical"})):
+        if level is None:
+            continue  # without a limit for a warning
+        values = noisy([calm] * 20 + climb(calm, level, 15) + [level] * 25, 0.01 * abs(calm))
+        found = judged(({name: value} for value in values), scales=Scales({}, act=0.6, watch=0.5))
+        assert severities("rollout_mismatch", found) - ({"warning"} if level == grave else set()) == expected, level

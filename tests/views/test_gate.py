@@ -376,7 +376,7 @@ def test_a_folder_of_baselines_is_opened_without_the_candidate(tmp_path):
     ("text", "state"),
     [("reward>=0.7", "pass"), ("reward>=0.9", "fail"), ("reward > -5%", "pass"), ("memory<=39", "fail"),
      ("grad_norm.max<1", "pass"), ("grad_norm.median < 0.1", "fail"), ("speed<+20%", "pass"), ("best>=5e-1", "pass"),
-     ("reward.total.mean.min > 0", "pass"), ("steps_to_level<=10", "fail")],
+     ("reward.total.mean.min > 0", "pass"), ("steps_to_level<=10", "fail"), ("goal.min > 0", "pass")],
 )  # fmt: skip
 def test_a_limit_is_kept_or_not(tmp_path, baselines, text, state):
     report = gate(log(tmp_path, "own", rows_of(21)), baselines, GateLimits(rules=[parse_rule(text)], tested=False))
