@@ -32,7 +32,9 @@ def test_show_tells_status_last_rows_and_best_values(run_path, capsys):
     shown = capsys.readouterr().out
     assert "demo" in shown
     assert "finished" in shown
-    assert "rewards/margins" in shown
+    last = shown.partition("Last rows")[2].splitlines()
+    assert "rewards/margins" in "".join(last[:3])
+    assert any("0.45" in line and line.rstrip().endswith("nan") for line in last)
     info = facts(capsys, "show", str(run_path), "--last", "2")
     assert (info["status"], info["step"], info["rows"], info["total_steps"]) == ("finished", 5, 5, 5)
     assert [row["step"] for row in info["last_rows"]] == [4, 5]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvitals.config import by_last_name
-from rlvitals.health import rulebook
+from rlvitals.health import rulebook, rules
 from rlvitals.health.monitor import CLEAR_POINTS, STORM, STORM_POINTS, Monitor
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS, SEVERITIES
@@ -143,6 +143,26 @@ def test_a_row_that_cannot_be_read_is_noted_and_the_next_one_counts():
     assert "gone" in next(iter(monitor.problems.values()))
     monitor.update({"step": 2, "reward": 0.5})
     assert monitor.case.signals["reward"].last == 0.5
+
+
+LOOKED = []
+
+
+def fail(*_, **__):
+    LOOKED.append("once")  # in a global list: the function of a rule has no closure
+    raise ZeroDivisionError("no such number")
+
+
+def test_a_rule_that_fails_is_disabled_and_the_others_report(monkeypatch):
+    LOOKED.clear()
+    monkeypatch.setitem(rules.FUNCTIONS, BOOK.rules["dead_gradient"].function, fail)
+    monitor = Monitor("grpo")
+    for step in range(1, 30):
+        loss = 0.1 if step < 20 else math.nan
+        monitor.update({"step": step, "loss": loss, "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)})
+    assert monitor.problems == {"dead_gradient": "ZeroDivisionError: no such number"}
+    assert LOOKED == ["once"]
+    assert [finding.rule for finding in monitor.findings] == ["frozen_loss", "nonfinite_core"]
 
 
 class Exploding:

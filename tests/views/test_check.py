@@ -229,6 +229,9 @@ def test_a_run_gives_its_settings_to_the_monitor(tmp_path):
     monitor = new_monitor(source, config={"beta": 0.1})
     assert (monitor.case.algorithm, monitor.case.total_steps) == ("grpo", 70)
     assert [monitor.case.number(name) for name in ("num_generations", "reward_max", "beta")] == [8, 2, 0.1]
+    assert [new_monitor(source, config={name: 90}).case.total_steps for name in ("total_steps", "max_steps")] == [
+        90
+    ] * 2
 
 
 def test_rows_that_a_resume_overtook_are_not_judged(tmp_path):
