@@ -55,7 +55,8 @@ def recorded(tmp_path_factory):
             ],
             step=step,
         )
-    run.log_eval({"accuracy": 0.5, "examples": [{"answer": "by annabelle"}]}, step=30)
+    example = {"answer": "by annabelle", "internal/loss": 0.654321, "gpu-node-17.example.org": 1}
+    run.log_eval({"accuracy": 0.5, "internal/accuracy": 0.25, "examples": [example]}, step=30)
     run.finish()
     card = json.loads((folder / "run.json").read_text())
     card |= {
@@ -115,9 +116,9 @@ def test_private_things_are_in_no_file(recorded, tmp_path):
 
 
 def test_texts_can_be_left_out(recorded, tmp_path):
-    files = share(recorded, tmp_path / "site", "--no-texts")
+    files = share(recorded, tmp_path / "site", "--no-texts", "--redact", "internal/*")
     whole = "\n".join(text for name, text in files.items() if not name.startswith("static/"))
-    private = ["Paris", "Capital", "whereabouts", "notes.txt", "by annabelle", "from project"]
+    private = ["Paris", "Capital", "whereabouts", "notes.txt", "by annabelle", "from project", "internal/"]
     assert [words for words in private if words in whole] == []
     groups = [answer for key, answer in answers(tmp_path / "site", "rollouts").items() if "group=" in key]
     assert groups[0]["groups"][0]["rollouts"][0]["turns"][0]["text"] == "(left out)"
