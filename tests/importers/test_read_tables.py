@@ -102,6 +102,15 @@ def test_a_mark_dos_line_ends_and_quoted_cells_over_lines(tmp_path):
     assert log.notes == ["left out, because they hold no numbers: note"]
 
 
+@pytest.mark.parametrize(
+    ("notes", "steps"),
+    [({2: '5" pipe'}, [1, 2, 3, 4, 5]), ({2: '"torn'}, [1, 3, 4, 5]), ({2: '"torn', 4: '"torn'}, [1, 3, 5])],
+)
+def test_a_quote_that_is_not_closed_costs_no_other_row(tmp_path, notes, steps):
+    lines = [f"{step},{notes.get(step, 'x')},{1 / step}\n" for step in range(1, 6)]
+    assert [row["step"] for row in read(tmp_path, "step,note,loss\n" + "".join(lines)).rows] == steps
+
+
 def test_short_and_torn_lines_are_skipped_and_counted(tmp_path):
     log = read(tmp_path, "step,loss,kl\n1,0.5,0.1\n2,0.4\n3,0.3,0.1\n4,0.")
     assert [row["step"] for row in log.rows] == [1, 3]
