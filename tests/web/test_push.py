@@ -88,9 +88,9 @@ def test_a_pushed_run_is_the_run_byte_by_byte(tmp_path, monkeypatch, capsys):
         assert deliver(run, client).bytes_sent == 0, "what is there is not sent again"
 
         monkeypatch.setenv("RLVITALS_PUSH_TOKEN", TOKEN)
-        assert main(["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "a/b"]) == 0
+        assert main(["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "a/b/c/d"]) == 0
         assert "the whole run" in capsys.readouterr().out
-        assert contents(tmp_path / "team" / "a" / "b") == contents(run)
+        assert contents(tmp_path / "team" / "a/b/c/d") == contents(run)
 
         monkeypatch.delenv("RLVITALS_PUSH_TOKEN")
         (tmp_path / "token").write_text(f"  {TOKEN}\n")
