@@ -94,9 +94,10 @@ def test_a_pushed_run_is_the_run_byte_by_byte(tmp_path, monkeypatch, capsys):
 
         monkeypatch.delenv("RLVITALS_PUSH_TOKEN")
         (tmp_path / "token").write_text(f"  {TOKEN}\n")
-        command = ["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "c"]
+        run = run.rename(tmp_path / ".été 1")
+        command = ["push", str(run), f"http://127.0.0.1:{client.port}"]
         assert main([*command, "--token-file", str(tmp_path / "token")]) == 0
-        assert contents(tmp_path / "team" / "c") == contents(run)
+        assert contents(tmp_path / "team" / "été-1") == contents(run)
         assert main(command) == 64
         assert "RLVITALS_PUSH_TOKEN" in capsys.readouterr().err
 

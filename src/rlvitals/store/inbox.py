@@ -42,7 +42,7 @@ MOST_DEPTH = 4
 MARK = ".pushed.json"
 QUOTA = 10 * 2**30
 
-_PART = re.compile(r"[A-Za-z0-9_][\w.+=@-]{0,99}")
+_PART = re.compile(r"\w[\w.+=@-]{0,99}")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
