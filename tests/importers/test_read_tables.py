@@ -117,6 +117,12 @@ def test_short_and_torn_lines_are_skipped_and_counted(tmp_path):
     assert log.notes == ["2 lines have too few or too many cells and were skipped"]
 
 
+def test_a_first_row_that_was_written_twice_is_no_restart_and_the_first_time_column_counts(tmp_path):
+    log = read(tmp_path, "step,timestamp,date,loss\n1,1.7e9,1.6e9,0.5\n1,1.7e9,1.6e9,0.5\n2,1.7e9,1.6e9,0.4\n")
+    assert [(row["step"], row["timestamp"]) for row in log.rows] == [(1, 1.7e9), (1, 1.7e9), (2, 1.7e9)]
+    assert log.notes == []
+
+
 def test_a_header_that_comes_again_is_a_restart_that_appended(tmp_path):
     log = read(tmp_path, "step,loss\n1,0.5\n2,0.4\nstep,loss\n1,0.5\n")
     assert [row["step"] for row in log.rows] == [1, 2, 1]

@@ -37,7 +37,7 @@ class Ledger(Sink):
     """A tracker whose back end is a list: `held` are committed rows, `taken` are written but not committed."""
 
     held: ClassVar[list[tuple[str, int, float]]] = []
-    opened = 0
+    opened = abandoned = 0
 
     def __init__(self, facts, settings, memory):
         super().__init__(facts, settings, memory)
@@ -54,6 +54,9 @@ class Ledger(Sink):
 
     def close(self):
         self.memory["closed"] = True
+
+    def abandon(self):
+        type(self).abandoned += 1
 
 
 @pytest.fixture
@@ -269,7 +272,7 @@ def test_a_follower_that_lost_its_place_opens_the_tracker_again(tmp_path, ledger
     stop.set()
     thread.join(timeout=30)
     assert ledger.held == expected(range(2))
-    assert ledger.opened == 2
+    assert (ledger.opened, ledger.abandoned) == (2, 1)
 
 
 def test_a_bad_line_is_skipped_and_not_sent_again(tmp_path, ledger):
