@@ -312,6 +312,7 @@ def test_an_import_continues_after_a_cut_without_a_lost_or_doubled_row(disk, out
         for page in range(0 if is_restart else record["pages"], 3):
             for line in lines[2 * page : 2 * page + 2]:
                 logs.add("train", line)
+            logs.add_rollouts(page, b"group %d\n" % page)
             logs.commit({"is_open": True, "pages": page + 1})
         logs.close({"is_open": False, "pages": 3})
 
@@ -322,6 +323,11 @@ def test_an_import_continues_after_a_cut_without_a_lost_or_doubled_row(disk, out
         run_dir = RunDir(folder / "run")
         bring(run_dir)
         assert run_dir.train_log.read_bytes() == b"".join(lines)
+        assert [run_dir.rollout_file(page).read_bytes() for page in range(3)] == [
+            b"group 0\n",
+            b"group 1\n",
+            b"group 2\n",
+        ]
 
     outlived(recording, look)
 
