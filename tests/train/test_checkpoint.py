@@ -98,8 +98,10 @@ def test_a_save_that_fails_leaves_the_checkpoint_that_was_there(tmp_path):
     with pytest.raises(Exception, match=r"pickle|lambda"):
         training.save(tmp_path, 5, word=lambda: None)
     assert training.load(place)["word"] == "old"
+    place.rename(tmp_path / ".checkpoint-5.before")  # killed while it was being replaced
     checkpoint.tidy(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+    assert training.load(place)["word"] == "old"
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ MOST_DEPTH = 4
 MARK = ".pushed.json"
 QUOTA = 10 * 2**30
 
-_PART = re.compile(r"[A-Za-z0-9_][\w.+=@-]{0,99}")
+_PART = re.compile(r"\w[\w.+=@-]{0,99}")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -191,8 +191,8 @@ class Inbox:
             size = os.fstat(descriptor).st_size
             if offset > size:
                 raise OutOfPlace(file, offset, size)
-            os.ftruncate(descriptor, offset)
             self._count(offset + len(data) - size)
+            os.ftruncate(descriptor, offset)
             os.lseek(descriptor, offset, os.SEEK_SET)
             write_all(descriptor, data)
         finally:
@@ -200,7 +200,7 @@ class Inbox:
         wanted = _text(message, "sha256", "")
         if wanted:
             if hash_of(draft)[1] != wanted:
-                draft.unlink(missing_ok=True)
+                self._remove(draft)
                 raise OutOfPlace(file, offset, 0)
             before = _size(path)
             sync_file(draft)
