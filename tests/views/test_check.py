@@ -152,6 +152,7 @@ def test_what_is_missing_is_named_as_the_framework_calls_it(tmp_path):
     assert entropy.names == ("entropy",)
     assert "entropy_collapse" in entropy.kinds
     assert len({item.metric for item in report.cannot_judge}) == len(report.cannot_judge)
+    assert len({(item.title, item.names) for item in report.cannot_judge}) == len(report.cannot_judge)
     assert "loss" not in {item.metric for item in report.cannot_judge}
 
 
