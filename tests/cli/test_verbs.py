@@ -44,6 +44,17 @@ def test_show_tells_status_last_rows_and_best_values(run_path, capsys):
     assert next(metric for metric in info["metrics"] if metric["name"] == "kl")["last"] == "nan"
 
 
+def test_show_reads_the_log_of_another_tool(tmp_path, capsys):
+    log = tmp_path / "train.jsonl"
+    log.write_text("".join(f'{{"step": {step}, "loss": {1 / step}}}\n' for step in range(1, 11)))
+    assert main(["show", str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "jsonl log" in shown
+    assert "10 rows" in shown
+    assert "started" not in shown  # the log has no times, and its file's is when it was written last
+    assert facts(capsys, "show", str(log))["seconds"] is None
+
+
 def test_show_tells_what_was_left_out_and_torn(tmp_path, capsys, caplog):
     with rlvitals.start(tmp_path / "run") as run:
         run.log({"loss": 1.0, "grads": [1, 2, 3]}, step=1)

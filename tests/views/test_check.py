@@ -152,6 +152,7 @@ def test_what_is_missing_is_named_as_the_framework_calls_it(tmp_path):
     assert entropy.names == ("entropy",)
     assert "entropy_collapse" in entropy.kinds
     assert len({item.metric for item in report.cannot_judge}) == len(report.cannot_judge)
+    assert len({(item.title, item.names) for item in report.cannot_judge}) == len(report.cannot_judge)
     assert "loss" not in {item.metric for item in report.cannot_judge}
 
 
@@ -384,7 +385,7 @@ def test_a_folder_without_any_log_is_an_error(tmp_path):
     with pytest.raises(NotALog):
         check(tmp_path)
     (tmp_path / "notes.txt").write_text("nothing\n")
-    with pytest.raises(NotALog, match=r"none of its 1 files and folders is one that can be read \(notes.txt\)"):
+    with pytest.raises(NotALog, match=r"it holds nothing that can be read \(notes.txt\)"):
         check(tmp_path)
 
 
@@ -397,7 +398,9 @@ def test_a_file_without_rows_is_an_error_that_says_what_can_be_read(tmp_path, co
 
 def test_what_is_not_there_is_an_error_with_a_suggestion(tmp_path):
     (tmp_path / "kto-run").mkdir()
-    with pytest.raises(RlvitalsError, match="Did you mean 'kto-run'"):
+    with pytest.raises(
+        RlvitalsError, match=r"kto-rnu is not a training log: there is nothing there\. Did you mean 'kto-run'\?$"
+    ):
         check(tmp_path / "kto-rnu")
 
 

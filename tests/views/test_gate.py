@@ -123,7 +123,7 @@ def test_what_is_worse_fails_and_is_named(tmp_path, baselines, change, failing):
     report = gate(log(tmp_path, "own", rows_of(12, **change)), baselines)
     assert report.state == "fail"
     assert failing <= {one.name for one in report.failed}
-    assert "worse than 3 baselines" in report.reason
+    assert report.reason == f"worse than 3 baselines: {'; '.join(one.title for one in report.failed)}"
 
 
 @pytest.mark.parametrize("change", [{"lift": 1.3}, {"speed": 1.4}, {"memory": 20.0}, {"pace": 3.0}])

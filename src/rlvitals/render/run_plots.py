@@ -46,6 +46,9 @@ PANEL_SIZE = (4.7, 2.75)
 MOST_LEGENDS = 8
 LONGEST_NAME = 58
 
+LONGEST_TITLE = 46
+"""Characters of a title that fit above a panel. A longer one is drawn smaller."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
@@ -183,7 +186,8 @@ def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]]
 
 
 def _draw_panel(ax: Axes, panel: Panel, picture: Picture, smooth: Smooth, limits: tuple[float, float]) -> None:
-    ax.set_title(_plain(panel.title), loc="left", fontsize=9.5, weight="bold", pad=14)
+    size = 9.5 * min(1.0, LONGEST_TITLE / max(len(panel.title), 1))
+    ax.set_title(_plain(panel.title), loc="left", fontsize=size, weight="bold", pad=14)
     if len(panel.lines) < 2 or picture.legend:
         ax.text(
             0,
