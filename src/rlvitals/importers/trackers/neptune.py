@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import SourceError
-from rlvitals.importers.base import Notes, add_histograms, changed_at, open_foreign, open_parquet, text_of
+from rlvitals.importers.base import Notes, add_histograms, open_foreign, open_parquet, text_of
 from rlvitals.importers.cells import number_in, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import PointTable
@@ -33,6 +33,7 @@ from rlvitals.importers.trackers.base import (
 )
 from rlvitals.records import MAX_STEP, Row
 from rlvitals.store.distributions import Logged, sketch_of_buckets
+from rlvitals.store.files import changed_at
 from rlvitals.store.lines import metric_key
 
 COLUMNS = (
