@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,9 @@ from rlvitals.health import alarm_weights, rulebook
 from rlvitals.health.alarm_weights import Chances, Scales
 from rlvitals.health.course import BEYOND_NOISE, MOST_BLOCKS, Course
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.outcome import STATES, state_of
+from rlvitals.health.outcome import OutcomeState, state_of
+
+STATES = get_args(OutcomeState)
 
 
 def course_of(values):

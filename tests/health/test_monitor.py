@@ -498,3 +498,18 @@ def test_every_slot_of_the_shipped_words_is_a_setting_that_is_known():
                 for text in (*words.causes, *words.advice):
                     assert "?}" not in of_this_run(text, {}), text
                     assert " / " not in of_this_run(text, {}) or "{" not in of_this_run(text, {}), text
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_rule_about_the_margin_counts_margins_and_not_the_rows_between_them(every):
+    found = []
+    for apart in (1, every):
+        monitor, chance = Monitor("dpo"), np.random.default_rng(1)
+        margins = []
+        for step in range(1, 120 * apart + 1):
+            row = {"step": step, "train/learning_rate": 1e-6}
+            if step % apart == 0:
+                row["rewards/margins"] = chance.normal(0.3 if step // apart < 100 else -1.5, 0.05)
+            margins += [(finding.rule, finding.severity, step // apart) for finding in monitor.update(row)]
+        found.append(margins)
+    assert found[0] == found[1] != []

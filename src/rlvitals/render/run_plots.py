@@ -131,7 +131,7 @@ def draw(picture: Picture, smooth: Smooth = "auto", image_format: str = "png") -
             ax.set_xlabel(picture.x_label, fontsize=8, color=GREY)
     for ax in axes[len(picture.panels) :]:
         ax.set_visible(False)
-    _draw_words(figure, picture, remarks, head / height, foot / height)
+    _draw_words(figure, picture, remarks, foot / height)
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # names may contain characters that the font lacks
@@ -162,7 +162,7 @@ def _x_limits(panels: Sequence[Panel]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]], head: float, foot: float) -> None:
+def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]], foot: float) -> None:
     inches = figure.get_size_inches()[1]
     figure.text(0.01, 1 - 0.12 / inches, _plain(picture.title), fontsize=12.5, weight="bold", va="top")
     figure.text(0.01, 1 - 0.40 / inches, _plain(picture.about), fontsize=8, color=GREY, va="top")

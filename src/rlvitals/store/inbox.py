@@ -66,12 +66,7 @@ class Inbox:
         self._quota = quota
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._used = sum(_bytes_below(path.parent) for path in _marks(self._root))
-
-    @property
-    def used(self) -> int:
-        """Bytes used by pushed runs."""
-        return self._used
+        self.used = sum(_bytes_below(path.parent) for path in _marks(self._root))
 
     def take(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a push and return the state of its file. Raises ConfigError, RunExists or OSError."""
@@ -217,9 +212,9 @@ class Inbox:
 
     def _count(self, more: int) -> None:
         with self._lock:
-            if more > 0 and self._used + more > self._quota:
+            if more > 0 and self.used + more > self._quota:
                 raise QuotaUsed(f"the server's quota for pushed runs, {self._quota:,} bytes, is used up")
-            self._used += more
+            self.used += more
 
 
 def hash_of(path: Path, end: int | None = None) -> tuple[int, str]:

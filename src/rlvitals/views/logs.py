@@ -66,10 +66,6 @@ class LogView(RunView):
             framework=log.framework,
         )
 
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.info.status == "running"
-
     @property
     def status(self) -> Status:
         return self.info.status  # a foreign log has no lock
@@ -123,10 +119,6 @@ class EpochsView(LogView):
         known = replace(log, config=config, algorithm=run.info.algorithm, framework=run.info.framework)
         super().__init__(known, run.path)
         self.parts, self.info = [run], run.info
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.parts[0].status == "running"
 
     @property
     def health_events(self) -> list[HealthEvent]:
