@@ -254,7 +254,7 @@ def test_a_batch_holds_the_kept_groups_alone_and_each_turns_advantage_on_its_own
     kept = step.kept()
     assert [rollout for rollout, _ in kept] == list(step.groups[0].rollouts)
     batch = batch_of(kept, pad_id=0, device="cpu", rows=3)
-    assert len(batch.ids) == 3
+    assert len(batch.rows.ids) == 3
     assert batch.own[2].sum() == 0
     for number, (rollout, row) in enumerate(kept):
         assert batch.own[number].sum() == sum(row.own)
@@ -267,9 +267,9 @@ def test_taking_rows_cuts_padding_and_changes_no_number(shipped: models.Loaded) 
     batch = batch_of(played(shipped).kept(), pad_id=0, device="cpu")
     with torch.no_grad():
         together = answer_stats(shipped.model, batch.rows).logprobs * batch.own
-        for place in range(len(batch.ids)):
-            alone = batch.take(torch.tensor([place]))
-            assert alone.ids_mask.all()
+        for place in range(len(batch.own)):
+            alone = batch.take(torch.tensor([place])).without_padding()
+            assert alone.rows.mask.all()
             assert torch.allclose(
                 (answer_stats(shipped.model, alone.rows).logprobs * alone.own).sum(), together[place].sum(), atol=1e-4
             )

@@ -205,7 +205,7 @@ def grpo_batch():
     rows = answered(prompts, prompt_mask, answers, mask)
     own = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.float32)
     advantages = (drawn(4, 5, seed=6, low=0.4, high=2.0) * torch.tensor([[1.0], [-1.0], [-1.0], [1.0]])).float() * own
-    return UpdateBatch(rows.ids, rows.mask, rows.positions, own, torch.zeros_like(own), advantages)
+    return UpdateBatch(rows, own, torch.zeros_like(own), advantages)
 
 
 def share(own, mode, row):
@@ -339,13 +339,13 @@ def test_grpo_compares_the_minibatches_of_one_epoch_with_the_policy_that_began_t
 def ppo_trainer(settings, run, **parts):
     """A trainer in its first step, made of only these parts."""
     trainer = object.__new__(ppo.PpoTrainer)
-    vars(trainer).update(settings=settings, run=run, step=1, **parts)
+    vars(trainer).update(settings=settings, run=run, step=1, rank=0, **parts)
     return trainer
 
 
 def ppo_sampler(settings, run, **parts):
     sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0}
-    return ppo_trainer(settings, run, prompts=PROMPTS, pad_id=0, kl_coef=0.4, sampling=sampling, **parts)
+    return ppo_trainer(settings, run, prompts=PROMPTS, kl_coef=0.4, sampling=sampling, **parts)
 
 
 def ppo_batch(model, reference, s):
@@ -360,7 +360,7 @@ def ppo_batch(model, reference, s):
     now, ref, values = (torch.nn.utils.rnn.pad_sequence(found, batch_first=True) for found in (now, ref, values))
     signs = torch.tensor([[1.0], [-1.0], [-1.0]])
     return Experience(
-        ids=rows.ids, ids_mask=rows.mask, positions=rows.positions, mask=mask,
+        rows=rows, mask=mask,
         sampled_logprobs=torch.zeros(3, 5),
         old_logprobs=((now + MOVES) * mask).float(),
         ref_logprobs=(ref * mask).float(),
@@ -473,7 +473,7 @@ def test_ppos_experience_is_what_the_answers_score_less_their_kl(run, is_whitene
     advantages, returns, distances = [], [], []
     for row, place in enumerate([2, 0, 1]):
         length = int(batch.mask[row].sum())
-        answer = batch.ids[row, -batch.width :][:length].tolist()
+        answer = batch.rows.ids[row, -batch.rows.width :][:length].tolist()
         with torch.no_grad():
             old, ref = (read_alone(net, PROMPTS[place], answer)[0] for net in (exact.policy, exact_ref))
             values = values_alone(exact, PROMPTS[place], answer).tolist()

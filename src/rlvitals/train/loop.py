@@ -6,11 +6,15 @@ A trainer inherits from `Loop`, calls `prepare` with its model, and defines its 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor
 
 import rlvitals
 from rlvitals.capture.run import Run
@@ -22,6 +26,7 @@ from rlvitals.terminal import put
 from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import adamw
+from rlvitals.train.seeds import seeded
 from rlvitals.train.settings import WAYS_OUT, LoopSettings
 from rlvitals.values import Derived, Value
 
@@ -177,6 +182,22 @@ class Loop(Generic[S]):
     def is_asked_to_stop(self) -> bool:
         """Carry out the doctor's request; True means stop. Call it before a save, which removes old checkpoints."""
         return self._actions.carry_out()
+
+    # Updates; every rank makes the same number of them.
+
+    def minibatches(self, rows: int, size: int, epoch: int) -> tuple[Tensor, ...]:
+        """The rows of the step's batch in random order, `size` at a time."""
+        shuffled = seeded("cpu", self.settings.seed, self.step, self.rank, "minibatches", epoch)
+        return torch.split(torch.randperm(rows, generator=shuffled), size)
+
+    def update(self, parts: Sequence[T], loss_of: Callable[[T], Tensor]) -> list[Tensor]:
+        """Make one optimizer step on the sum of the parts' losses. Returns the norm of each group's gradient."""
+        for number, part in enumerate(parts, 1):
+            # Ranks exchange their gradients once, with the last part.
+            with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.model):
+                self.accelerator.backward(loss_of(part))
+        with self.run.phase("model_update"):
+            return sharded.update(self.optimizer, self.settings.max_grad_norm)
 
     # Helpers for steps.
 

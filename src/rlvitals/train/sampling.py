@@ -6,9 +6,10 @@ log-probs are those of the distribution that was sampled from, including the tem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -135,15 +136,58 @@ class Answered(NamedTuple):
     width: int
     """How many of the last columns are the answer."""
 
-    def take(self, rows: slice) -> Answered:
+    def take(self, rows: slice | Tensor) -> Answered:
         """Some of the rows."""
         return Answered(self.ids[rows], self.mask[rows], self.positions[rows], self.width)
+
+    def trimmed(self, prompt: int, answer: int) -> Answered:
+        """Only the last columns of the prompts and the first columns of the answers."""
+        begin = self.ids.shape[1] - self.width
+        kept = slice(begin - prompt, begin + answer)
+        return Answered(self.ids[:, kept], self.mask[:, kept], self.positions[:, kept], answer)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredBatch:
+    """Prompts with their answers, and what is known of the answers. The fields of a trainer's batch are tensors of
+    [rows, answer tokens] unless stated otherwise.
+    """
+
+    rows: Answered
+
+    def take(self, places: Tensor) -> Self:
+        """Some of the rows."""
+        return self._with(self.rows.take(places), lambda each: each[places])
+
+    def trimmed(self, prompt: int, answer: int) -> Self:
+        """The same with fewer columns; see `Answered.trimmed`."""
+        return self._with(self.rows.trimmed(prompt, answer), lambda each: each if each.dim() == 1 else each[:, :answer])
+
+    def without_padding(self) -> Self:
+        """The same without columns that no row needs."""
+        raise NotImplementedError
+
+    def parts(self, size: int) -> list[Self]:
+        """The batch in parts of at most this many rows, each without its padding."""
+        places = torch.arange(len(self.rows.ids), device=self.rows.ids.device)
+        return [self.take(part).without_padding() for part in torch.split(places, size)]
+
+    def _with(self, rows: Answered, part_of: Callable[[Tensor], Tensor]) -> Self:
+        parts = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return replace(self, rows=rows, **{name: part_of(each) for name, each in parts.items() if each is not None})
 
 
 def answered(prompt_ids: Tensor, prompt_mask: Tensor, answer_ids: Tensor, answer_mask: Tensor) -> Answered:
     """Join left-padded prompts with their right-padded answers."""
     mask = torch.cat([prompt_mask, answer_mask.to(prompt_mask.dtype)], dim=1)
     return Answered(torch.cat([prompt_ids, answer_ids], dim=1), mask, positions_of(mask), answer_ids.shape[1])
+
+
+def answers_to(model: Any, prompts: list[list[int]], *, pad_id: int, **how: Any) -> tuple[Answered, Sampled]:
+    """Sample an answer to each prompt. `how` are the other arguments of `sample`."""
+    ids, mask = left_padded(prompts, pad_id, next(model.parameters()).device)
+    sampled = sample(model, ids, mask, pad_id=pad_id, **how)
+    return answered(ids, mask, sampled.tokens, sampled.mask), sampled
 
 
 def answer_stats(model: Any, rows: Answered, *, temperature: float = 1.0) -> TokenStats:

@@ -13,7 +13,6 @@ been interrupted. The formulas are in `rlvitals.compute`.
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -249,7 +248,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
 
         Every rank must have the same number of rows.
         """
-        settings, rows = self.settings, len(batch.ids)
+        settings, rows = self.settings, len(batch.own)
         size, epochs = settings.minibatch_size or rows, settings.grpo_epochs
         with self.run.phase("compute_log_probs"):
             if self.reference is not None:
@@ -263,15 +262,13 @@ class GrpoTrainer(Loop[GRPOSettings]):
         trained = self.accelerator.reduce((batch.own.sum(dim=1) > 0).float().sum(), "sum")
         visits = max(float(trained), 1.0) * epochs
         with self.run.phase("train_step") as phase:
-            phase.tokens(int(batch.ids_mask.sum()) * epochs)
+            phase.tokens(int(batch.rows.mask.sum()) * epochs)
             for epoch in range(epochs):
-                shuffled = seeded("cpu", settings.seed, self.step, self.rank, "minibatches", epoch)
-                for places in torch.split(torch.randperm(rows, generator=shuffled), size):
+                for places in self.minibatches(rows, size, epoch):
                     norm, seen = self._update(batch.take(places), packs, visits)
                     norms.append(norm)
                     if epoch == 0:
-                        width = seen[0].shape[1]
-                        logprobs[places, :width], entropies[places, :width] = seen
+                        logprobs[places], entropies[places] = seen
         of_trace = {
             "logprobs": logprobs if batch.old_logprobs is None else batch.old_logprobs,
             "new_logprobs": logprobs if epochs == 1 else None,  # each epoch has a different policy
@@ -291,18 +288,17 @@ class GrpoTrainer(Loop[GRPOSettings]):
         counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
         # Gradients are averaged over ranks: dividing by the mean count per rank weighs all tokens and rows equally.
         tokens, rows = (accelerator.reduce(counts, "sum") / accelerator.num_processes).clamp(min=1e-9).tolist()
-        parts = torch.split(torch.arange(len(batch.ids)), settings.microbatch_size or len(batch.ids))
         seen = []
-        for number, places in enumerate(parts, 1):
-            part, horizon = batch.take(places), self.sampling.max_context
+
+        def loss_of(part: UpdateBatch) -> Tensor:
+            horizon = self.sampling.max_context
             weights = token_weights(part.own, settings.aggregation, tokens=tokens, rows=rows, horizon=horizon)
-            with nullcontext() if number == len(parts) else accelerator.no_sync(self.model):
-                loss, pack, now = self._loss(part, weights, visits)
-                accelerator.backward(loss)
+            loss, pack, now = self._loss(part, weights, visits)
             packs.append(pack)
             seen.append((now.logprobs.detach(), now.entropy.detach()))
-        with self.run.phase("model_update"):
-            (norm,) = sharded.update(self.optimizer, settings.max_grad_norm)
+            return loss
+
+        (norm,) = self.update(batch.parts(settings.microbatch_size or len(batch.own)), loss_of)
         logprobs, entropies = (stacked(each, batch.own.shape[1]) for each in zip(*seen, strict=True))
         return norm, (logprobs, entropies)
 
@@ -328,12 +324,11 @@ class GrpoTrainer(Loop[GRPOSettings]):
     @torch.no_grad()
     def _logprobs(self, model: Any, batch: UpdateBatch) -> Tensor:
         """A model's log-probs of the tokens."""
-        size = self.settings.microbatch_size or self.settings.minibatch_size or len(batch.ids)
+        size = self.settings.microbatch_size or self.settings.minibatch_size or len(batch.own)
         parts = []
-        for places in torch.split(torch.arange(len(batch.ids)), size):
+        for part in batch.parts(size):
             with self.accelerator.autocast():
-                rows = batch.take(places).rows
-                parts.append(answer_stats(model, rows, temperature=self.settings.temperature).logprobs)
+                parts.append(answer_stats(model, part.rows, temperature=self.settings.temperature).logprobs)
         return stacked(parts, batch.own.shape[1])
 
     def _with_traces(self, played: Played) -> list[Group]:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from rlvitals.compute import advantage
-from rlvitals.train import losses, sharded
+from rlvitals.train import losses
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.ppo.settings import PPOSettings
-from rlvitals.train.sampling import Answered, Sampled, model_inputs, of_answers, sample
+from rlvitals.train.sampling import Answered, Sampled, answers_to, model_inputs, of_answers
 from rlvitals.train.schedule import adamw, rise_and_fall
 from rlvitals.train.supervised import fit, shuffled_batches
 
@@ -48,9 +48,9 @@ class ActorCritic(nn.Module):
         """Call one of the methods below by name."""
         return getattr(self, what)(*arguments, **further)
 
-    def sample(self, ids: Tensor, mask: Tensor, **how: Any) -> Sampled:
-        """Answers to left-padded prompts; see `sampling.sample`."""
-        return sample(self.policy, ids, mask, **how)
+    def answers_to(self, prompts: list[list[int]], **how: Any) -> tuple[Answered, Sampled]:
+        """As `sampling.answers_to`."""
+        return answers_to(self.policy, prompts, **how)
 
     def read(self, rows: Answered, temperature: float) -> Read:
         """Log-probs, entropies and values of the answers."""
@@ -95,10 +95,6 @@ class ActorCritic(nn.Module):
     def critic_state(self) -> dict[str, Tensor]:
         """The weights that do not belong to the policy. For sharded weights, this rank's parts."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith("policy.")}
-
-    def load_critic_state(self, state: dict[str, Tensor]) -> None:
-        """Load these weights in full; each rank takes its part."""
-        sharded.put_weights(self, state)
 
 
 def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_rate: float) -> list[dict[str, Any]]:

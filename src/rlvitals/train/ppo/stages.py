@@ -26,7 +26,7 @@ from rlvitals.train.ppo.actor_critic import ActorCritic, AnswerReturns, learn_va
 from rlvitals.train.ppo.data import Data, Grader, Preference, PromptExample, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
-from rlvitals.train.sampling import Answered, Sampled, answered, left_padded, sample
+from rlvitals.train.sampling import Answered, answers_to
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
@@ -45,13 +45,21 @@ ANSWERS_A_PROMPT = 3
 class Texts:
     """Converts between texts and tokens."""
 
-    def __init__(self, tokenizer: Any, *, chat: bool) -> None:
-        self.tokenizer, self._chat = tokenizer, chat
+    def __init__(self, tokenizer: Any, settings: PPOSettings) -> None:
+        self.tokenizer = tokenizer
         self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        self.sampling: dict[str, Any] = {
+            "max_new_tokens": settings.max_new_tokens,
+            "temperature": settings.temperature,
+            "eos_id": self.eos_id,
+            "pad_id": self.pad_id,
+        }
+        """How answers are sampled: arguments of `sampling.answers_to`."""
+        self._is_chat = models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny)
 
     def prompt(self, text: str) -> list[int]:
         """A prompt's tokens, in the model's chat template if chat is enabled."""
-        if self._chat:
+        if self._is_chat:
             return models.chat_ids(self.tokenizer, [{"role": "user", "content": text}])
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
@@ -63,15 +71,6 @@ class Texts:
     def decode(self, answers: Tensor) -> list[str]:
         texts: list[str] = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         return texts
-
-    def sampling(self, settings: PPOSettings) -> dict[str, Any]:
-        """How answers are sampled: arguments of `sampling.sample`."""
-        return {
-            "max_new_tokens": settings.max_new_tokens,
-            "temperature": settings.temperature,
-            "eos_id": self.eos_id,
-            "pad_id": self.pad_id,
-        }
 
 
 class Stages:
@@ -88,7 +87,7 @@ class Stages:
     def start(self) -> models.Loaded:
         """The model that PPO starts from, on the CPU."""
         loaded = models.keep(self.warm_start, self._warmed_up, rebuild=self._is_new_run)
-        self.texts = self._texts(loaded)
+        self.texts = Texts(loaded.tokenizer, self._settings)
         self._add_results(loaded.model, {"sft.loss": "warm_up_loss"})
         return loaded
 
@@ -129,15 +128,11 @@ class Stages:
 
         return of_texts
 
-    def _texts(self, loaded: models.Loaded) -> Texts:
-        settings, tokenizer = self._settings, loaded.tokenizer
-        return Texts(tokenizer, chat=models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny))
-
     def _warmed_up(self) -> models.Loaded:
         settings, data = self._settings, self._data
         loaded = self._tiny() if settings.is_tiny else models.load(settings.model, settings.model_size)
         if steps := self._steps(settings.warm_up_steps, TINY_WARM_UP):
-            texts = self._texts(loaded)
+            texts = Texts(loaded.tokenizer, settings)
             loaded.model.to(self._accelerator.device)
             with self._progress(steps) as on_step:
                 loaded.model.config.warm_up_loss = warm_up(
@@ -223,8 +218,8 @@ class Stages:
         places = list(range(min(SAMPLED_PROMPTS, len(self._data.examples)))) * ANSWERS_A_PROMPT
         for start in range(0, min(len(places), most * settings.batch_size), settings.batch_size):
             chunk = places[start : start + settings.batch_size]
-            prompts, sampled = self._answer(policy, [self._data.examples[place] for place in chunk], generator)
-            rows = answered(*prompts, sampled.tokens, sampled.mask)
+            prompts = [self.texts.prompt(self._data.examples[place].prompt) for place in chunk]
+            rows, sampled = answers_to(policy, prompts, generator=generator, **self.texts.sampling)
             found.append(returns_of(rows, sampled, reward(rows, chunk).float(), settings))
         return found
 
@@ -234,20 +229,12 @@ class Stages:
         model = models.load(str(self.warm_start), None).model.to(device)
         generator = seeded(device, settings.seed, "compared", len(examples))
         for start in range(0, len(examples), settings.batch_size):
-            chunk = examples[start : start + settings.batch_size]
-            _, sampled = self._answer(model, [each for each in chunk for _ in range(ANSWERS_A_PROMPT)], generator)
+            prompts = [self.texts.prompt(example.prompt) for example in examples[start : start + settings.batch_size]]
+            each_several_times = [prompt for prompt in prompts for _ in range(ANSWERS_A_PROMPT)]
+            _, sampled = answers_to(model, each_several_times, generator=generator, **self.texts.sampling)
             answers += self.texts.decode(sampled.tokens)
         groups = [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
         return sampled_preferences(examples, groups, self._grader)
-
-    def _answer(
-        self, model: Any, examples: Sequence[PromptExample], generator: torch.Generator
-    ) -> tuple[tuple[Tensor, Tensor], Sampled]:
-        """The padded prompts of these examples (ids, mask), and one sampled answer to each."""
-        prompts = [self.texts.prompt(example.prompt) for example in examples]
-        ids, mask = left_padded(prompts, self.texts.pad_id, self._accelerator.device)
-        sampled = sample(model, ids, mask, generator=generator, **self.texts.sampling(self._settings))
-        return (ids, mask), sampled
 
     def _steps(self, given: int | None, of_tiny: int) -> int:
         """The number of steps of a stage. By default only a tiny model makes any."""

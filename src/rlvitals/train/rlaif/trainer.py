@@ -192,19 +192,17 @@ class RlaifTrainer(Loop[RLAIFSettings]):
 
     def answer(self, tasks: Sequence[FunctionTask], count: int, generator: torch.Generator) -> AnswerBatch:
         """`count` answers to each task, sampled by the current student. Its weights must not be sharded."""
-        device, pad = self.accelerator.device, self.tokenizer.pad_token_id
         asked = [task for task in tasks for _ in range(count)]
         prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in asked]
-        ids, mask = sampling.left_padded(prompts, pad, device)
         with self.accelerator.autocast():
-            sampled = sampling.sample(
-                self.inner, ids, mask, max_new_tokens=self.settings.max_new_tokens, generator=generator,
-                temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id, pad_id=pad,
+            rows, sampled = sampling.answers_to(
+                self.inner, prompts, max_new_tokens=self.settings.max_new_tokens, generator=generator,
+                temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id,
+                pad_id=self.tokenizer.pad_token_id,
             )  # fmt: skip
         texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
         questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
-        rows = sampling.answered(ids, mask, sampled.tokens, sampled.mask)
         return AnswerBatch(rows, sampled.mask, sampled.finished, questions, groups)
 
     def improve(self, batch: AnswerBatch, judgements: Sequence[Judgement]) -> dict[str, Any]:
