@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import rlvitals
+from rlvitals.compute import advantage
 from rlvitals.train import grpo, losses, ppo, recipe, sharded, supervised, tiny
 from rlvitals.train.grpo import warm_start
 from rlvitals.train.grpo.conversation import Sampling
@@ -140,7 +141,7 @@ def test_the_critics_loss_is_clipped_around_its_old_values(clip):
     # Predictions within the clip; beyond it towards the return, where the clipped error is larger; and away from it.
     values = torch.tensor([1.1, 1.9, 0.1, 1.9, 0.1], dtype=torch.float64, requires_grad=True)
     old, returns = torch.ones(5, dtype=torch.float64), torch.tensor([2.0, 2.0, 2.0, 0.0, 0.0], dtype=torch.float64)
-    found = losses.value_losses(values, returns=returns, old_values=old, value_clip=clip)
+    found, _ = advantage.value_losses(values, returns, old, clip)
     slopes = torch.autograd.grad(found.sum(), values)[0]
     wanted, wanted_slopes, held = [], [], 0
     for v, target in zip(values.tolist(), returns.tolist(), strict=True):

@@ -18,16 +18,14 @@ from torch import Tensor
 
 import rlvitals
 from rlvitals.capture.run import Run
-from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import merge
-from rlvitals.errors import RunExists
-from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import adamw
 from rlvitals.train.seeds import seeded
-from rlvitals.train.settings import WAYS_OUT, LoopSettings
+from rlvitals.train.settings import LoopSettings
 from rlvitals.values import Derived, Value
 
 S = TypeVar("S", bound=LoopSettings)
@@ -45,18 +43,14 @@ def open_accelerator(settings: LoopSettings, *, is_bf16: bool | None = None) -> 
 
 def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, Any] | None = None, **given: Any) -> Run:
     """Start recording, or continue from the checkpoint `origin`. `given` are further arguments of `rlvitals.start`."""
-    try:
-        return rlvitals.start(
-            settings.output_dir,
-            config={**asdict(settings), **(config or {})},
-            total_steps=settings.max_steps,
-            resume=(origin or True) if settings.resume_from else False,
-            **settings.recording,
-            **given,
-        )
-    except RunExists:
-        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)  # with advice for the command line
-        raise
+    return rlvitals.start(
+        settings.output_dir,
+        config={**asdict(settings), **(config or {})},
+        total_steps=settings.max_steps,
+        resume=(origin or True) if settings.resume_from else False,
+        **settings.recording,
+        **given,
+    )
 
 
 class MergedRow:

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from rlvitals.capture.start import check_settings, refuse_existing
+from rlvitals.capture.start import check_settings
 from rlvitals.config import resolve
 from rlvitals.errors import needs
-from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import functions, models, tiny
 from rlvitals.train.kto import data as preferences
@@ -26,7 +26,7 @@ from rlvitals.train.kto.data import ClassWeights, LabelledAnswer, Preferences
 from rlvitals.train.models import Loaded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import rate_by_size
-from rlvitals.train.settings import WAYS_OUT, Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
+from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
 from rlvitals.views.run import open_run
 
 DEFAULT_FOLDER = "out/kto"
@@ -78,8 +78,6 @@ def train(settings: KTOSettings) -> TrainingOutcome:
     check_settings(resolve(None, recording))  # before the model is built
     folder, resumed = folder_of(settings)
     data = read_data(settings)
-    if not settings.resume_from:
-        refuse_existing(RunDir(folder), WAYS_OUT)
     with needs("train kto", "train"):
         import datasets  # noqa: F401 - loaded before `quietly`, which disables its progress bars
         from transformers import PrinterCallback

@@ -137,7 +137,7 @@ def learn_values(
     def loss_of(step: int) -> Tensor:
         rows, mask, returns = batches[next(order)[0]]
         values = model.read_values(rows, returns)
-        missed = losses.value_losses(values, returns=returns, old_values=returns, value_clip=None)
+        missed = advantage.value_losses(values, returns, returns, None)[0]
         return losses.summed(missed, mask) / mask.sum().clamp(min=1.0)
 
     fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)

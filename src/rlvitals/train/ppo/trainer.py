@@ -247,9 +247,7 @@ class PpoTrainer(Loop[PPOSettings]):
             dual_clip=s.dual_clip, row_weights=batch.weights, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_loss_coef,
             entropy=read.entropy, entropy_coef=s.entropy_coef,
         )  # fmt: skip
-        of_values = losses.value_losses(
-            read.values, returns=batch.returns, old_values=batch.values, value_clip=value_clip
-        )
+        of_values, _ = advantage.value_losses(read.values, batch.returns, batch.values, value_clip)
         packs += [
             policy.pack(
                 logprobs=read.logprobs, old_logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs,

@@ -24,10 +24,9 @@ from torch import Tensor
 
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
-from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import advantage, merge, optim, policy
 from rlvitals.errors import ConfigError
-from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import checkpoint, losses, models, sampling, sharded
 from rlvitals.train.functions import FunctionTask
 from rlvitals.train.loop import Loop, open_accelerator, open_run
@@ -36,7 +35,6 @@ from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_gold, open_teacher
 from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
 from rlvitals.train.schedule import rate_by_size
-from rlvitals.train.settings import WAYS_OUT
 from rlvitals.train.teachers.base import AnswerToJudge, Judgement, Teacher
 from rlvitals.train.teachers.cache import CachedTeacher
 
@@ -46,8 +44,6 @@ def train(settings: RLAIFSettings) -> TrainingOutcome:
     check(settings)
     tasks = split_tasks(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
-    if not settings.resume_from:
-        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)
     teacher, gold = open_teacher(settings), open_gold(settings)
     with closing(teacher), nullcontext() if gold is None else closing(gold), models.quietly():
         teacher.check()
