@@ -215,21 +215,16 @@ def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
     """A tiny model that writes answers like those of the data, both good and bad."""
     import torch
 
-    from rlvitals.train.supervised import warm_up
+    from rlvitals.train.supervised import Course, warm_up
 
     texts = functions.corpus() if settings.dataset is None else preferences.texts(data.train + data.held_out)
     model, tokenizer = tiny.build(texts, context=settings.max_length, seed=settings.seed)
     if settings.warm_up_steps:
         _say(settings, f"warm-up: {settings.warm_up_steps} supervised steps")
-        loss = warm_up(
-            model,
-            [_tokens(tokenizer, example, settings.max_length) for example in data.train],
-            steps=settings.warm_up_steps,
-            batch_size=WARM_UP_BATCH,
-            learning_rate=WARM_UP_RATE,
-            pad_id=tokenizer.pad_token_id,
-            generator=torch.Generator().manual_seed(settings.seed),
-        )
+        pairs = [_tokens(tokenizer, example, settings.max_length) for example in data.train]
+        generator = torch.Generator().manual_seed(settings.seed)
+        course = Course(settings.warm_up_steps, WARM_UP_BATCH, WARM_UP_RATE, generator)
+        loss = warm_up(model, pairs, course, tokenizer.pad_token_id)
         _say(settings, f"warm-up: done, loss {loss:.3f}")
     return Loaded(model, tokenizer)
 

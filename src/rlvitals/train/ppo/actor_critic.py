@@ -7,7 +7,7 @@ calls go through `forward`, including sampling, because a model that accelerate 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +19,8 @@ from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.sampling import Answered, Sampled, answers_to, model_inputs, of_answers
-from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import fit, shuffled_batches
+from rlvitals.train.schedule import rise_and_fall
+from rlvitals.train.supervised import Course
 
 
 class Read(NamedTuple):
@@ -123,21 +123,15 @@ def returns_of(rows: Answered, sampled: Sampled, scores: Tensor, settings: PPOSe
     return AnswerReturns(rows, mask, advantage.discounted_returns(rewards, mask, gamma=settings.gamma).float())
 
 
-def learn_values(
-    model: ActorCritic, batches: Sequence[AnswerReturns], *, steps: int, learning_rate: float,
-    generator: torch.Generator, on_step: Callable[[int, float], None] | None = None,
-) -> None:  # fmt: skip
-    """Train the separate critic and its head with AdamW, one batch per step. The learning rate rises for a short time
-    and then falls to a tenth. The policy does not change.
+def learn_values(model: ActorCritic, batches: Sequence[AnswerReturns], course: Course) -> None:
+    """Train the separate critic and its head with AdamW, one of these batches per step. The learning rate rises for a
+    short time and then falls to a tenth. The policy does not change.
     """
-    _, own = parameter_groups(model, 0.0, learning_rate)
-    optimizer, schedule = adamw([own], rise_and_fall(steps, 20))
-    order = shuffled_batches(len(batches), 1, generator)
 
-    def loss_of(step: int) -> Tensor:
-        rows, mask, returns = batches[next(order)[0]]
-        values = model.read_values(rows, returns)
-        missed = advantage.value_losses(values, returns, returns, None)[0]
+    def loss_of(places: list[int]) -> Tensor:
+        rows, mask, returns = batches[places[0]]
+        missed, _ = advantage.value_losses(model.read_values(rows, returns), returns)
         return losses.summed(missed, mask) / mask.sum().clamp(min=1.0)
 
-    fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
+    of_critic = parameter_groups(model, 0.0, 0.0)[1]["params"]
+    course.train(model, len(batches), loss_of, rise_and_fall(course.steps, 20), weights=of_critic)

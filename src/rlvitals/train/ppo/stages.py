@@ -8,7 +8,7 @@ a resume needs all of them unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, answers_to
 from rlvitals.train.seeds import seeded
-from rlvitals.train.supervised import Tokenized, warm_up
+from rlvitals.train.supervised import Course, Pair, Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
 
 if TYPE_CHECKING:
@@ -134,17 +134,12 @@ class Stages:
         if steps := self._steps(settings.warm_up_steps, TINY_WARM_UP):
             texts = Texts(loaded.tokenizer, settings)
             loaded.model.to(self._accelerator.device)
-            with self._progress(steps) as on_step:
-                loaded.model.config.warm_up_loss = warm_up(
-                    loaded.model,
-                    Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))),
-                    steps=steps,
-                    batch_size=settings.warm_up_batch,
-                    learning_rate=settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5),
-                    pad_id=texts.pad_id,
-                    generator=seeded("cpu", settings.seed, "warm-up"),
-                    on_step=on_step,
-                )
+            pairs: Tokenized[Any, Pair] = Tokenized(
+                data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))
+            )
+            rate = settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5)
+            with self._course("warm-up", steps, settings.warm_up_batch, rate) as course:
+                loaded.model.config.warm_up_loss = warm_up(loaded.model, pairs, course, texts.pad_id)
             loaded.model.to("cpu")
         return loaded
 
@@ -168,18 +163,10 @@ class Stages:
             prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be used
             preferences += self._compared(self._data.examples[:prompts])
             unseen += self._compared(self._data.held_out)
-        with self._progress(steps) as on_step:
-            reward_model.learn(
-                model,
-                Tokenized(preferences, self._encode),
-                steps=steps,
-                batch_size=batch,
-                learning_rate=settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
-                pad_id=pad_id,
-                generator=seeded("cpu", settings.seed, "reward model"),
-                noise=settings.reward_model_noise,
-                on_step=on_step,
-            )
+        rate = settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5)
+        with self._course("reward model", steps, batch, rate) as course:
+            encoded = Tokenized(preferences, self._encode)
+            reward_model.learn(model, encoded, course, pad_id, settings.reward_model_noise)
         pairs = list(map(self._encode, unseen))
         chosen, rejected = reward_model.scores_of_pairs(model, pairs, batch_size=batch, pad_id=pad_id)
         model.config.held_out_accuracy = reward_model.accuracy(chosen, rejected)
@@ -202,12 +189,10 @@ class Stages:
                 reward = _reward_by(self._build(settings.reward_model or self._judge).to(device))
             else:
                 reward = self._reward_of_texts
-            with self._progress(steps) as on_step:
-                learn_values(
-                    inner, self._first_answers(policy, reward, steps), steps=steps,
-                    learning_rate=settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
-                    generator=seeded("cpu", settings.seed, "critic"), on_step=on_step,
-                )  # fmt: skip
+            answers = self._first_answers(policy, reward, steps)
+            rate = settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5)
+            with self._course("critic", steps, 1, rate) as course:
+                learn_values(inner, answers, course)
             inner.put_values(model)
         return models.Loaded(model, self.texts.tokenizer)
 
@@ -253,8 +238,8 @@ class Stages:
         self.results |= {name: value for name, value in found.items() if value is not None}
 
     @contextmanager
-    def _progress(self, steps: int) -> Iterator[Callable[[int, float], None]]:
-        """A progress bar. Yields the function that advances it, for `supervised.fit`."""
+    def _course(self, what: str, steps: int, batch_size: int, learning_rate: float) -> Iterator[Course]:
+        """The course of a stage, with a progress bar."""
         is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
         with self._run.progress(range(steps), unit="step", disable=is_quiet) as bar:
             waiting = iter(bar)
@@ -264,7 +249,7 @@ class Stages:
                 bar.set(loss=loss)
                 next(waiting, None)
 
-            yield advance
+            yield Course(steps, batch_size, learning_rate, seeded("cpu", self._settings.seed, what), advance)
 
 
 def _reward_by(model: Any) -> Reward:
