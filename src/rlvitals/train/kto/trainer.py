@@ -286,7 +286,7 @@ def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
 
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     counted = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
-    if counted and hasattr(trainer, "_total_train_tokens"):
+    if counted:
         trainer._total_train_tokens = counted[-1]
 
 
