@@ -26,7 +26,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Tokenized(Generic[S, T]):
+class Tokenized(Sequence[T], Generic[S, T]):
     """Texts as tokens, each tokenized when it is first read: a short training reads few of its texts.
 
     >>> seen = Tokenized(["a", "b"], lambda text: [ord(text)])
@@ -41,7 +41,7 @@ class Tokenized(Generic[S, T]):
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, place: int) -> T:
+    def __getitem__(self, place: int) -> T:  # type: ignore[override]
         if place not in self._known:
             self._known[place] = self._encode(self._texts[place])
         return self._known[place]
@@ -72,7 +72,7 @@ class Course(NamedTuple):
         return fit(model, lambda _: loss_of(next(batches)), optimizer, schedule, steps=steps, on_step=on_step)
 
 
-def warm_up(model: PreTrainedModel, pairs: Sequence[Pair] | Tokenized[Any, Pair], course: Course, pad_id: int) -> float:
+def warm_up(model: PreTrainedModel, pairs: Sequence[Pair], course: Course, pad_id: int) -> float:
     """Train on the pairs' answers. The learning rate rises shortly and falls to a tenth. Returns the last loss."""
     rise = max(1, min(20, course.steps // 10))
 

@@ -28,7 +28,7 @@ from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, answers_to
 from rlvitals.train.seeds import seeded
-from rlvitals.train.supervised import Course, Pair, Tokenized, warm_up
+from rlvitals.train.supervised import Course, Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
 
 if TYPE_CHECKING:
@@ -134,9 +134,7 @@ class Stages:
         if steps := self._steps(settings.warm_up_steps, TINY_WARM_UP):
             texts = Texts(loaded.tokenizer, settings)
             loaded.model.to(self._accelerator.device)
-            pairs: Tokenized[Any, Pair] = Tokenized(
-                data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))
-            )
+            pairs = Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1])))
             rate = settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5)
             with self._course("warm-up", steps, settings.warm_up_batch, rate) as course:
                 loaded.model.config.warm_up_loss = warm_up(loaded.model, pairs, course, texts.pad_id)

@@ -278,7 +278,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         return {"book": self.epochs.state(), "baseline": self.baseline}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.epochs.restore(state["book"])
+        self.epochs = metrics.EpochTags(state["book"])
         self.baseline = state["baseline"]
         self.teacher.forget_after(state["step"])
 
