@@ -403,15 +403,8 @@ def train(task, start, run, *, steps, runner, before_step=lambda step: None):
         items = [item_of(task, dice) for _ in range(GROUPS)]
         prompts = [tokenizer(item.prompt)["input_ids"] for item in items for _ in range(SIZE)]
         ids, mask = sampling.left_padded(prompts, tokenizer.pad_token_id)
-        taken = sampling.sample(
-            model,
-            ids,
-            mask,
-            max_new_tokens=LIMIT,
-            eos_id=tokenizer.eos_token_id,
-            pad_id=tokenizer.pad_token_id,
-            generator=generator,
-        )
+        how = sampling.Sampling(LIMIT, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        taken = sampling.sample(model, ids, mask, how, generator)
         answers = tokenizer.batch_decode(taken.tokens, skip_special_tokens=True)
         whose = [item for item in items for _ in range(SIZE)]
         finished = taken.finished.tolist()

@@ -11,7 +11,7 @@ import torch
 
 from rlvitals.train import checkpoint, sharded, tiny
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.sampling import answered
+from rlvitals.train.sampling import Sampling, answered
 
 MOST = 0.5  # the norms of the gradients are far above it
 NEAR = {"rtol": 1e-5, "atol": 1e-6}  # sums of float32 in another order
@@ -50,8 +50,7 @@ def step_both(accelerator, sharded_one, whole_one, step):
 
 
 def sampled(model, prompts):
-    how = {"max_new_tokens": 4, "temperature": 0.0, "eos_id": 1, "pad_id": 0}
-    return model("answers_to", [[5, 6, 7]] * prompts, **how)[1].tokens
+    return model("answers_to", [[5, 6, 7]] * prompts, Sampling(4, eos_id=1, pad_id=0, temperature=0.0))[1].tokens
 
 
 def main(folder):

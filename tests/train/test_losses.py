@@ -18,14 +18,13 @@ import rlvitals
 from rlvitals.compute import advantage
 from rlvitals.train import grpo, losses, ppo, recipe, sharded, supervised, tiny
 from rlvitals.train.grpo import warm_start
-from rlvitals.train.grpo.conversation import Sampling
 from rlvitals.train.grpo.update import UpdateBatch
 from rlvitals.train.kto import data as preferences
 from rlvitals.train.kto import trainer as kto
 from rlvitals.train.ppo import experience, reward_model
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo.experience import Experience
-from rlvitals.train.sampling import answered, left_padded
+from rlvitals.train.sampling import Sampling, answered, left_padded
 from rlvitals.train.supervised import right_padded
 
 LOW, HIGH, DUAL, HORIZON = 0.2, 0.3, 1.6, 40
@@ -246,7 +245,7 @@ def grpo_trainer(run, settings, rate=0.0):
     trainer = object.__new__(grpo.GrpoTrainer)
     vars(trainer).update(
         settings=settings, run=run, accelerator=accelerator, step=1, rank=0, model=model, optimizer=optimizer,
-        reference=reference if settings.kl_coef else None, sampling=Sampling(8, settings.temperature, HORIZON),
+        reference=reference if settings.kl_coef else None, max_context=HORIZON,
     )  # fmt: skip
     return trainer, model, reference, kept_gradients(optimizer)
 
@@ -345,7 +344,7 @@ def ppo_trainer(settings, run, **parts):
 
 
 def ppo_sampler(settings, run, **parts):
-    sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0}
+    sampling = Sampling(max_new_tokens=4, eos_id=11, pad_id=0)
     return ppo_trainer(settings, run, prompts=PROMPTS, kl_coef=0.4, sampling=sampling, **parts)
 
 

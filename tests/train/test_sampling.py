@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.sampling import answer_stats, answered, left_padded, sample
+from rlvitals.train.sampling import Sampling, answer_stats, answered, left_padded, sample
 from rlvitals.train.supervised import Course, answer_loss, shuffled_batches, warm_up
 
 EOS, PAD = 1, 0
@@ -28,9 +28,8 @@ def gpt2():
 
 def answers(model, *, seed=0, prompts=PROMPTS, **how):
     ids, mask = left_padded(prompts, PAD)
-    generator = torch.Generator().manual_seed(seed)
-    how = {"max_new_tokens": 12, "eos_id": EOS, "pad_id": PAD, "generator": generator, **how}
-    return sample(model, ids, mask, **how), ids, mask
+    sampling = Sampling(**{"max_new_tokens": 12, "eos_id": EOS, "pad_id": PAD, **how})
+    return sample(model, ids, mask, sampling, torch.Generator().manual_seed(seed)), ids, mask
 
 
 def alone(model, prompt, answer, temperature):

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+class Sampling(NamedTuple):
+    """How texts are sampled."""
+
+    max_new_tokens: int
+    """Limit for one answer, or for one message of a conversation."""
+    eos_id: int
+    pad_id: int
+    temperature: float = 1.0
+    """0 takes the most likely token, with its log-prob at temperature 1."""
+
+
 class Sampled(NamedTuple):
     """The answers to a batch of prompts, all [prompts, new tokens] but the last."""
 
@@ -50,25 +61,15 @@ def left_padded(prompts: list[list[int]], pad_id: int, device: torch.device | st
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    *,
-    max_new_tokens: int,
-    temperature: float = 1.0,
-    eos_id: int,
-    pad_id: int,
-    generator: torch.Generator | None = None,
+    model: PreTrainedModel, ids: Tensor, mask: Tensor, how: Sampling, generator: torch.Generator | None = None
 ) -> Sampled:
-    """Answer left-padded prompts. Temperature 0 takes the most likely token, with its log-prob at temperature 1.
+    """Answer left-padded prompts.
 
     `generator` is on the model's device. Sampling stops when every answer has ended, so ranks make different numbers of
     passes: a sharded model must be gathered first, see `sharded.whole`.
     """
-    columns = prompt_ids.shape[1] + max_new_tokens
-    with evaluating(model), reading(model, len(prompt_ids), columns) as cache:
-        sampler = BatchSampler(cache, temperature=temperature, eos_id=eos_id, pad_id=pad_id, generator=generator)
-        return sampler.write(prompt_ids, prompt_mask, max_new_tokens)
+    with evaluating(model), reading(model, len(ids), ids.shape[1] + how.max_new_tokens) as cache:
+        return BatchSampler(cache, how, generator).write(ids, mask)
 
 
 class BatchSampler:
@@ -76,32 +77,30 @@ class BatchSampler:
     what was read before.
     """
 
-    def __init__(
-        self, cache: Growing | Fixed, *, temperature: float, eos_id: int, pad_id: int, generator: torch.Generator | None
-    ) -> None:
-        self._cache, self._temperature, self._generator = cache, temperature, generator
-        self._eos_id, self._pad_id = eos_id, pad_id
+    def __init__(self, cache: Growing | Fixed, how: Sampling, generator: torch.Generator | None = None) -> None:
+        self._cache, self._how, self._generator = cache, how, generator
         self._mask: Tensor | None = None  # covers everything that was read or sampled
         self._unread: Tensor | None = None  # the last sampled column: in the mask, but not read yet
 
-    def write(self, ids: Tensor, mask: Tensor, max_new_tokens: int) -> Sampled:
+    def write(self, ids: Tensor, mask: Tensor) -> Sampled:
         """Read new left-padded tokens of each text, then sample until every row has ended."""
+        max_new_tokens, eos_id, pad_id, temperature = self._how
         is_first = self._mask is None
         if self._mask is not None and self._unread is not None:
             ids, mask = torch.cat([self._unread, ids], dim=1), torch.cat([self._mask, mask], dim=1)
         rows, before = mask.shape
-        taken = ids.new_full((rows, max_new_tokens), self._pad_id)
+        taken = ids.new_full((rows, max_new_tokens), pad_id)
         logprobs = torch.zeros((rows, max_new_tokens), device=ids.device)
         mask = torch.cat([mask, mask.new_zeros((rows, max_new_tokens))], dim=1)
         running = torch.ones(rows, dtype=torch.bool, device=ids.device)
         for column in range(max_new_tokens):
             seen = mask[:, : before + column]
             read = self._read_equal_rows_once if is_first and not column else self._cache.read
-            token, logprob = take_token(read(ids, seen), self._temperature, self._generator)
-            taken[:, column] = torch.where(running, token, self._pad_id)
+            token, logprob = take_token(read(ids, seen), temperature, self._generator)
+            taken[:, column] = torch.where(running, token, pad_id)
             logprobs[:, column] = torch.where(running, logprob, 0.0)
             mask[:, before + column] = running
-            running = running & (token != self._eos_id)
+            running = running & (token != eos_id)
             ids = taken[:, column : column + 1]
             if not running.any():
                 break
@@ -183,10 +182,12 @@ def answered(prompt_ids: Tensor, prompt_mask: Tensor, answer_ids: Tensor, answer
     return Answered(torch.cat([prompt_ids, answer_ids], dim=1), mask, positions_of(mask), answer_ids.shape[1])
 
 
-def answers_to(model: Any, prompts: list[list[int]], *, pad_id: int, **how: Any) -> tuple[Answered, Sampled]:
-    """Sample an answer to each prompt. `how` are the other arguments of `sample`."""
-    ids, mask = left_padded(prompts, pad_id, next(model.parameters()).device)
-    sampled = sample(model, ids, mask, pad_id=pad_id, **how)
+def answers_to(
+    model: Any, prompts: list[list[int]], how: Sampling, generator: torch.Generator | None = None
+) -> tuple[Answered, Sampled]:
+    """Sample an answer to each prompt, as `sample` does."""
+    ids, mask = left_padded(prompts, how.pad_id, next(model.parameters()).device)
+    sampled = sample(model, ids, mask, how, generator)
     return answered(ids, mask, sampled.tokens, sampled.mask), sampled
 
 

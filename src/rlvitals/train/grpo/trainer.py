@@ -33,14 +33,14 @@ from rlvitals.render import step_summary
 from rlvitals.train import checkpoint, losses, models, sharded
 from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo import traces
-from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
+from rlvitals.train.grpo.conversation import Trajectory, converse, group_record
 from rlvitals.train.grpo.settings import GRPOSettings, check
 from rlvitals.train.grpo.tasks import QuestionTask, Tasks, grader_of, tasks_of
 from rlvitals.train.grpo.update import Played, UpdateBatch, batch_of, stacked, token_weights
 from rlvitals.train.grpo.warm_start import dialogue_of, start_of
 from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.recipe import TrainingOutcome
-from rlvitals.train.sampling import answer_stats
+from rlvitals.train.sampling import Sampling, answer_stats
 from rlvitals.train.schedule import rate_by_size, shares_of_rate
 from rlvitals.train.seeds import seeded
 
@@ -77,11 +77,9 @@ class GrpoTrainer(Loop[GRPOSettings]):
         rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=5e-4)
         self.prepare(model, [{"params": model.parameters(), "lr": rate}], shares_of_rate(settings))
         can_read = int(getattr(model.config, "max_position_embeddings", None) or 8192)
-        self.sampling = Sampling(
-            max_new_tokens=settings.max_new_tokens or (24 if settings.is_tiny else 256),
-            temperature=settings.temperature,
-            max_context=settings.max_context or min(can_read, 8192),
-        )
+        self.max_context = settings.max_context or min(can_read, 8192)
+        longest = settings.max_new_tokens or (24 if settings.is_tiny else 256)
+        self.sampling = Sampling(longest, self.dialogue.eos_id, self.dialogue.pad_id, settings.temperature)
         self.evaluations = Evaluations(
             run, target_accuracy=settings.target_accuracy, patience=settings.early_stopping or None,
             keep_last_evals=settings.keep_last_evals, say=self.say,
@@ -196,7 +194,10 @@ class GrpoTrainer(Loop[GRPOSettings]):
             sharded.whole(self.model, self.accelerator),
         ):
             for start in range(0, len(episodes), at_once):
-                rows += converse(self.inner, self.dialogue, episodes[start : start + at_once], how, generator)
+                some = episodes[start : start + at_once]
+                rows += converse(
+                    self.inner, self.dialogue, some, how, max_context=self.max_context, generator=generator
+                )
             phase.tokens(sum(sum(row.own) for row in rows))
         together = [rows[start : start + rollouts] for start in range(0, len(rows), rollouts)]
         weights = max(0, self.step - 1)  # the step whose update produced the current weights
@@ -291,8 +292,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
         seen = []
 
         def loss_of(part: UpdateBatch) -> Tensor:
-            horizon = self.sampling.max_context
-            weights = token_weights(part.own, settings.aggregation, tokens=tokens, rows=rows, horizon=horizon)
+            weights = token_weights(part.own, settings.aggregation, tokens=tokens, rows=rows, horizon=self.max_context)
             loss, pack, now = self._loss(part, weights, visits)
             packs.append(pack)
             seen.append((now.logprobs.detach(), now.entropy.detach()))
@@ -316,7 +316,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
             logprobs=now.logprobs.detach(), old_logprobs=old, ref_logprobs=batch.ref_logprobs,
             rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
             entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
-            aggregation=s.aggregation, horizon=self.sampling.max_context * visits,
+            aggregation=s.aggregation, horizon=self.max_context * visits,
             kl_coef=s.kl_coef or None, entropy_coef=s.entropy_coef, names=s.names,
         )  # fmt: skip
         return losses.summed(of_tokens, batch.own, weights), pack, now

@@ -18,7 +18,7 @@ from rlvitals.train import losses
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.ppo.settings import PPOSettings
-from rlvitals.train.sampling import Answered, Sampled, answers_to, model_inputs, of_answers
+from rlvitals.train.sampling import Answered, Sampled, Sampling, answers_to, model_inputs, of_answers
 from rlvitals.train.schedule import rise_and_fall
 from rlvitals.train.supervised import Course
 
@@ -48,9 +48,11 @@ class ActorCritic(nn.Module):
         """Call one of the methods below by name."""
         return getattr(self, what)(*arguments, **further)
 
-    def answers_to(self, prompts: list[list[int]], **how: Any) -> tuple[Answered, Sampled]:
+    def answers_to(
+        self, prompts: list[list[int]], how: Sampling, generator: torch.Generator | None = None
+    ) -> tuple[Answered, Sampled]:
         """As `sampling.answers_to`."""
-        return answers_to(self.policy, prompts, **how)
+        return answers_to(self.policy, prompts, how, generator)
 
     def read(self, rows: Answered, temperature: float) -> Read:
         """Log-probs, entropies and values of the answers."""

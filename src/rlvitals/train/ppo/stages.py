@@ -26,7 +26,7 @@ from rlvitals.train.ppo.actor_critic import ActorCritic, AnswerReturns, learn_va
 from rlvitals.train.ppo.data import Data, Grader, Preference, PromptExample, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
-from rlvitals.train.sampling import Answered, answers_to
+from rlvitals.train.sampling import Answered, Sampling, answers_to
 from rlvitals.train.seeds import seeded
 from rlvitals.train.supervised import Course, Tokenized, warm_up
 from rlvitals.train.tiny import build as build_tiny
@@ -48,13 +48,7 @@ class Texts:
     def __init__(self, tokenizer: Any, settings: PPOSettings) -> None:
         self.tokenizer = tokenizer
         self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
-        self.sampling: dict[str, Any] = {
-            "max_new_tokens": settings.max_new_tokens,
-            "temperature": settings.temperature,
-            "eos_id": self.eos_id,
-            "pad_id": self.pad_id,
-        }
-        """How answers are sampled: arguments of `sampling.answers_to`."""
+        self.sampling = Sampling(settings.max_new_tokens, self.eos_id, self.pad_id, settings.temperature)
         self._is_chat = models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny)
 
     def prompt(self, text: str) -> list[int]:
@@ -202,7 +196,7 @@ class Stages:
         for start in range(0, min(len(places), most * settings.batch_size), settings.batch_size):
             chunk = places[start : start + settings.batch_size]
             prompts = [self.texts.prompt(self._data.examples[place].prompt) for place in chunk]
-            rows, sampled = answers_to(policy, prompts, generator=generator, **self.texts.sampling)
+            rows, sampled = answers_to(policy, prompts, self.texts.sampling, generator)
             found.append(returns_of(rows, sampled, reward(rows, chunk).float(), settings))
         return found
 
@@ -214,7 +208,7 @@ class Stages:
         for start in range(0, len(examples), settings.batch_size):
             prompts = [self.texts.prompt(example.prompt) for example in examples[start : start + settings.batch_size]]
             each_several_times = [prompt for prompt in prompts for _ in range(ANSWERS_A_PROMPT)]
-            _, sampled = answers_to(model, each_several_times, generator=generator, **self.texts.sampling)
+            _, sampled = answers_to(model, each_several_times, self.texts.sampling, generator)
             answers += self.texts.decode(sampled.tokens)
         groups = [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
         return sampled_preferences(examples, groups, self._grader)

@@ -170,7 +170,7 @@ class PpoTrainer(Loop[PPOSettings]):
             with run.timer("rollout"), run.phase("generate") as phase:
                 generator = seeded(device, settings.seed, self.step, accelerator.process_index, "sample")
                 with sharded.whole(model, accelerator):
-                    rows, sampled = model("answers_to", prompts, generator=generator, **self.sampling)
+                    rows, sampled = model("answers_to", prompts, self.sampling, generator)
                 phase.tokens(int(sampled.mask.sum()))
             with run.timer("ref_log_probs_values_reward"):
                 with run.phase("compute_log_probs"), accelerator.autocast():
@@ -278,7 +278,7 @@ class PpoTrainer(Loop[PPOSettings]):
             for chunk in bar:
                 examples = [self.data.held_out[place] for place in chunk]
                 prompts = [self.held_out_prompts[place] for place in chunk]
-                _, sampled = self.model("answers_to", prompts, generator=generator, **self.sampling)
+                _, sampled = self.model("answers_to", prompts, self.sampling, generator)
                 texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
                 new = list(map(self.grader.grade, examples, texts))
                 bar.score([grade for grade in new if grade is not None])

@@ -109,7 +109,10 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         self.epochs = metrics.EpochTags()
         self.baseline: float | None = None
         self.last_eval: tuple[int, float | None] = (-1, None)
-        self.tokenizer = student.tokenizer
+        self.tokenizer = tokenizer = student.tokenizer
+        self.sampling = sampling.Sampling(
+            settings.max_new_tokens, tokenizer.eos_token_id, tokenizer.pad_token_id, settings.temperature
+        )
         self.is_chat = models.is_chat(student.tokenizer, settings.chat, is_tiny=settings.is_tiny)
         self.reference = sharded.to_read(copy.deepcopy(student.model), accelerator)
         if settings.gradient_checkpointing:
@@ -191,11 +194,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         asked = [task for task in tasks for _ in range(count)]
         prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in asked]
         with self.accelerator.autocast():
-            rows, sampled = sampling.answers_to(
-                self.inner, prompts, max_new_tokens=self.settings.max_new_tokens, generator=generator,
-                temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id,
-                pad_id=self.tokenizer.pad_token_id,
-            )  # fmt: skip
+            rows, sampled = sampling.answers_to(self.inner, prompts, self.sampling, generator)
         texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
         questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
