@@ -380,7 +380,7 @@ def warmed_up(half, *, steps, seed):
     pairs = [(tokenizer(p)["input_ids"], [*tokenizer(a)["input_ids"], tokenizer.eos_token_id]) for p, a in texts]
     generator = torch.Generator().manual_seed(seed)
     on_step = lambda step, loss: step % 100 or print(step, loss, flush=True)  # noqa: E731
-    course = supervised.Course(steps, 24, 6e-3, generator, on_step)
+    course = supervised.TrainingCourse(steps, 24, 6e-3, generator, on_step)
     loss = supervised.warm_up(base, pairs, course, tokenizer.pad_token_id)
     print(f"warm-up loss {loss:.3f}", flush=True)
     return Start(base, tokenizer, dice, generator)

@@ -77,7 +77,7 @@ def teach(start: Path, folder: Path, *, steps: int, batch: int, rate: float, see
     loaded.model.to(device)
     began = time.perf_counter()
     torch.set_float32_matmul_precision("high")
-    course = supervised.Course(
+    course = supervised.TrainingCourse(
         steps, batch, rate, torch.Generator().manual_seed(seed),
         on_step=lambda step, loss: print(f"step {step}: loss {loss:.3f}") if step in (1, steps // 2) else None,
     )  # fmt: skip

@@ -589,7 +589,7 @@ def test_ktos_loss_is_the_one_written_by_hand(tmp_path, loss_type, weights):
     start = copy.deepcopy(loaded.model).double()
     moved = copy.deepcopy(loaded.model)
     pairs = [kto._tokens(loaded.tokenizer, example, 128) for example in data.train]
-    supervised.warm_up(moved, pairs, supervised.Course(6, 8, 3e-3, torch.Generator().manual_seed(0)), pad_id=0)
+    supervised.warm_up(moved, pairs, supervised.TrainingCourse(6, 8, 3e-3, torch.Generator().manual_seed(0)), pad_id=0)
     trainer = kto.build_trainer(settings, args, data, loaded, callbacks=[])
     trainer.model.load_state_dict(moved.state_dict())  # away from the reference
     exact = moved.double()
@@ -649,7 +649,7 @@ def test_the_reward_models_loss_pushes_the_preferred_answer_up(tmp_path):
     before = {name: weight.detach().clone() for name, weight in judge.named_parameters()}
     found = []
     generator = torch.Generator().manual_seed(0)
-    course = supervised.Course(1, 2, 1e-3, generator, on_step=lambda step, loss: found.append(loss))
+    course = supervised.TrainingCourse(1, 2, 1e-3, generator, on_step=lambda step, loss: found.append(loss))
     reward_model.learn(judge, pairs, course, pad_id=0)
     assert found == pytest.approx([plain(wanted)], rel=1e-5)
     for name, weight in judge.named_parameters():

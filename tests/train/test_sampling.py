@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from rlvitals.errors import ConfigError
 from rlvitals.train.sampling import Sampling, answer_stats, answered, left_padded, sample
-from rlvitals.train.supervised import Course, answer_loss, shuffled_batches, warm_up
+from rlvitals.train.supervised import TrainingCourse, answer_loss, shuffled_batches, warm_up
 
 EOS, PAD = 1, 0
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
@@ -122,7 +122,7 @@ def test_the_loss_of_a_warm_up_is_over_the_answers_tokens_alone():
 def test_a_warm_up_learns_to_copy_what_it_was_shown():
     model, losses = llama(), []
     pairs = [([5, digit], [digit, EOS]) for digit in range(6, 12)]
-    course = Course(120, 6, 1e-2, torch.Generator().manual_seed(0), lambda step, loss: losses.append(loss))
+    course = TrainingCourse(120, 6, 1e-2, torch.Generator().manual_seed(0), lambda step, loss: losses.append(loss))
     last = warm_up(model, pairs, course, PAD)
     assert losses[0] > 2.0
     assert last == losses[-1] < 0.05
@@ -138,4 +138,4 @@ def test_every_pair_is_dealt_equally_often():
 
 def test_a_warm_up_without_examples_is_refused():
     with pytest.raises(ConfigError, match="no examples to learn from"):
-        warm_up(llama(), [], Course(1, 2, 1e-2, torch.Generator()), PAD)
+        warm_up(llama(), [], TrainingCourse(1, 2, 1e-2, torch.Generator()), PAD)

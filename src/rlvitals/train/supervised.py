@@ -47,7 +47,7 @@ class Tokenized(Sequence[T], Generic[S, T]):
         return self._known[place]
 
 
-class Course(NamedTuple):
+class TrainingCourse(NamedTuple):
     """How long, how fast and in which order a model is trained on examples."""
 
     steps: int
@@ -72,7 +72,7 @@ class Course(NamedTuple):
         return fit(model, lambda _: loss_of(next(batches)), optimizer, schedule, steps=steps, on_step=on_step)
 
 
-def warm_up(model: PreTrainedModel, pairs: Sequence[Pair], course: Course, pad_id: int) -> float:
+def warm_up(model: PreTrainedModel, pairs: Sequence[Pair], course: TrainingCourse, pad_id: int) -> float:
     """Train on the pairs' answers. The learning rate rises shortly and falls to a tenth. Returns the last loss."""
     rise = max(1, min(20, course.steps // 10))
 

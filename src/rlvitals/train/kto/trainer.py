@@ -215,7 +215,7 @@ def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
     """A tiny model that writes answers like those of the data, both good and bad."""
     import torch
 
-    from rlvitals.train.supervised import Course, warm_up
+    from rlvitals.train.supervised import TrainingCourse, warm_up
 
     texts = functions.corpus() if settings.dataset is None else preferences.texts(data.train + data.held_out)
     model, tokenizer = tiny.build(texts, context=settings.max_length, seed=settings.seed)
@@ -223,7 +223,7 @@ def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
         _say(settings, f"warm-up: {settings.warm_up_steps} supervised steps")
         pairs = [_tokens(tokenizer, example, settings.max_length) for example in data.train]
         generator = torch.Generator().manual_seed(settings.seed)
-        course = Course(settings.warm_up_steps, WARM_UP_BATCH, WARM_UP_RATE, generator)
+        course = TrainingCourse(settings.warm_up_steps, WARM_UP_BATCH, WARM_UP_RATE, generator)
         loss = warm_up(model, pairs, course, tokenizer.pad_token_id)
         _say(settings, f"warm-up: done, loss {loss:.3f}")
     return Loaded(model, tokenizer)

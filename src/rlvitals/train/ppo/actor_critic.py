@@ -20,7 +20,7 @@ from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.ppo.settings import PPOSettings
 from rlvitals.train.sampling import Answered, Sampled, Sampling, answers_to, model_inputs, of_answers
 from rlvitals.train.schedule import rise_and_fall
-from rlvitals.train.supervised import Course
+from rlvitals.train.supervised import TrainingCourse
 
 
 class Read(NamedTuple):
@@ -125,7 +125,7 @@ def returns_of(rows: Answered, sampled: Sampled, scores: Tensor, settings: PPOSe
     return AnswerReturns(rows, mask, advantage.discounted_returns(rewards, mask, gamma=settings.gamma).float())
 
 
-def learn_values(model: ActorCritic, batches: Sequence[AnswerReturns], course: Course) -> None:
+def learn_values(model: ActorCritic, batches: Sequence[AnswerReturns], course: TrainingCourse) -> None:
     """Train the separate critic and its head with AdamW, one of these batches per step. The learning rate rises for a
     short time and then falls to a tenth. The policy does not change.
     """

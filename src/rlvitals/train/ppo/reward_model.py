@@ -17,7 +17,7 @@ from rlvitals.compute.arrays import log_sigmoid
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
 from rlvitals.train.schedule import rise_and_fall
-from rlvitals.train.supervised import Course, right_padded
+from rlvitals.train.supervised import TrainingCourse, right_padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ def build(folder: str, pad_id: int) -> Any:
     return model
 
 
-def learn(model: Any, pairs: Sequence[Preferred], course: Course, pad_id: int, noise: float = 0.0) -> None:
+def learn(model: Any, pairs: Sequence[Preferred], course: TrainingCourse, pad_id: int, noise: float = 0.0) -> None:
     """Train on pairs with AdamW. The learning rate rises for a short time and then falls to a tenth.
 
     `noise` is the share of pairs whose label is drawn at random: with 1 there is nothing to learn.

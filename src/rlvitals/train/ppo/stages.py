@@ -28,7 +28,7 @@ from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
 from rlvitals.train.sampling import Answered, Sampling, answers_to
 from rlvitals.train.seeds import seeded
-from rlvitals.train.supervised import Course, Tokenized, warm_up
+from rlvitals.train.supervised import Tokenized, TrainingCourse, warm_up
 from rlvitals.train.tiny import build as build_tiny
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Stages:
         self.results |= {name: value for name, value in found.items() if value is not None}
 
     @contextmanager
-    def _course(self, what: str, steps: int, batch_size: int, learning_rate: float) -> Iterator[Course]:
+    def _course(self, what: str, steps: int, batch_size: int, learning_rate: float) -> Iterator[TrainingCourse]:
         """The course of a stage, with a progress bar."""
         is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
         with self._run.progress(range(steps), unit="step", disable=is_quiet) as bar:
@@ -241,7 +241,7 @@ class Stages:
                 bar.set(loss=loss)
                 next(waiting, None)
 
-            yield Course(steps, batch_size, learning_rate, seeded("cpu", self._settings.seed, what), advance)
+            yield TrainingCourse(steps, batch_size, learning_rate, seeded("cpu", self._settings.seed, what), advance)
 
 
 def _reward_by(model: Any) -> Reward:

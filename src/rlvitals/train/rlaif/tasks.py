@@ -91,7 +91,7 @@ def warmed_up(
 
     model.to(device)
     if steps:
-        course = supervised.Course(steps, batch_size, learning_rate, torch.Generator().manual_seed(seed))
+        course = supervised.TrainingCourse(steps, batch_size, learning_rate, torch.Generator().manual_seed(seed))
         supervised.warm_up(model, supervised.Tokenized(texts, encode), course, tokenizer.pad_token_id)
     return models.Loaded(model.cpu(), tokenizer)
 
