@@ -22,8 +22,10 @@ import pytest
 import rlvitals
 from conftest import fill, until
 from rlvitals import plugins
+from rlvitals.cli import sync
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.masking import MASK
 from rlvitals.sinks.base import Sink, SinkError
 from rlvitals.sinks.follower import Forwarder, follow
 from rlvitals.store.cursors import bytes_behind, read_cursor
@@ -497,6 +499,14 @@ def test_sync_brings_a_tracker_that_was_never_asked_for(tmp_path, capsys):
     assert main(["sync", str(tmp_path / "run"), "--to", "json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["rows"] == 4
     assert len(rows_in(tmp_path / "run" / "logs" / "metrics.json")) == 4
+
+
+def test_sync_takes_the_recorded_settings_without_the_masked_ones():
+    own = {"project": "p", "api_key": MASK, "more": {"url": "u", "key": MASK}}
+    kept = {"project": "p", "more": {"url": "u"}}
+    for recorded in ({"track_with": ["wandb"], "tracker_kwargs": own},
+                     {"track_with": ["csv", "wandb"], "tracker_kwargs": {"wandb": own}}):  # fmt: skip
+        assert sync._for(["wandb"], recorded) == {"track_with": ["wandb"], "tracker_kwargs": {"wandb": kept}}
 
 
 def test_without_processes_a_thread_follows(tmp_path, monkeypatch, caplog):
