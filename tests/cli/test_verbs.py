@@ -53,6 +53,8 @@ def test_show_reads_the_log_of_another_tool(tmp_path, capsys):
     assert "10 rows" in shown
     assert "started" not in shown  # the log has no times, and its file's is when it was written last
     assert facts(capsys, "show", str(log))["seconds"] is None
+    assert main(["export", str(log), "--to", "csv"]) == 64
+    assert "it is a file, not a directory. 'rlvitals import LOG --to DIR' makes a run" in capsys.readouterr().err
 
 
 def test_show_tells_what_was_left_out_and_torn(tmp_path, capsys, caplog):
