@@ -254,7 +254,7 @@ def _checkpoint(
     which = "the only checkpoint" if len(known) == 1 else "the newest checkpoint"
     if metric is not None and len(known) > 1:
         which = f"the best of {len(known)} checkpoints"
-    to_do = "Use" if onset is None and by_outcome else "Revert to"
+    to_do = "Revert to" if onset is not None else "Use" if by_outcome else "Resume from"
     sentences = [f"{to_do} {facts['name']} (step {number(step)}), {which}{before}"]
     if metric is not None:
         sentences[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
