@@ -92,7 +92,7 @@ def fit(seeds, cache):
                 trail.add(groups[0].step, seen.mean, math.nan if seen.age is None else seen.age)
                 if recorded_gap(Recheck(groups[0].step, 40, (), True, gap=seen), **limits) is not None:
                     for feature, (reading, _) in gap.token_readings(seen, trail).items():
-                        if feature in gap.TOKEN_ONLY:
+                        if feature not in gap.FEATURES:
                             counts[feature][trouble.cause][reading] += 1
                     break
     table = {}

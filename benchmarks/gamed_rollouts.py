@@ -379,16 +379,9 @@ def warmed_up(half, *, steps, seed):
     base, tokenizer = tiny.build([f"{p} {a}" for p, a in texts] + [digits], width=64, context=256, seed=seed)
     pairs = [(tokenizer(p)["input_ids"], [*tokenizer(a)["input_ids"], tokenizer.eos_token_id]) for p, a in texts]
     generator = torch.Generator().manual_seed(seed)
-    loss = supervised.warm_up(
-        base,
-        pairs,
-        steps=steps,
-        batch_size=24,
-        learning_rate=6e-3,
-        pad_id=tokenizer.pad_token_id,
-        generator=generator,
-        on_step=lambda step, loss: step % 100 or print(step, loss, flush=True),
-    )
+    on_step = lambda step, loss: step % 100 or print(step, loss, flush=True)  # noqa: E731
+    course = supervised.TrainingCourse(steps, 24, 6e-3, generator, on_step)
+    loss = supervised.warm_up(base, pairs, course, tokenizer.pad_token_id)
     print(f"warm-up loss {loss:.3f}", flush=True)
     return Start(base, tokenizer, dice, generator)
 
@@ -410,15 +403,8 @@ def train(task, start, run, *, steps, runner, before_step=lambda step: None):
         items = [item_of(task, dice) for _ in range(GROUPS)]
         prompts = [tokenizer(item.prompt)["input_ids"] for item in items for _ in range(SIZE)]
         ids, mask = sampling.left_padded(prompts, tokenizer.pad_token_id)
-        taken = sampling.sample(
-            model,
-            ids,
-            mask,
-            max_new_tokens=LIMIT,
-            eos_id=tokenizer.eos_token_id,
-            pad_id=tokenizer.pad_token_id,
-            generator=generator,
-        )
+        how = sampling.Sampling(LIMIT, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        taken = sampling.sample(model, ids, mask, how, generator)
         answers = tokenizer.batch_decode(taken.tokens, skip_special_tokens=True)
         whose = [item for item in items for _ in range(SIZE)]
         finished = taken.finished.tolist()

@@ -28,7 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
-LEFT_BEHIND = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "out", "dist")
+LEFT_BEHIND = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "node_modules", "out", "dist"
+)
 NOT_FOUND, FOUND, HUNG = "not found", "found", "found (timed out)"
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -220,7 +222,8 @@ def main() -> None:
     given, pytest_options = _split(sys.argv[1:])
     options = parser.parse_args(given)
     lines = {int(line) for line in options.lines.split(",") if line}
-    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+    in_memory = "/dev/shm" if "TMPDIR" not in os.environ and os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="planted-", dir=in_memory) as folder:  # a disk is waited for at each sync
         copy = Copy(Path(folder))
         for module in options.modules:
             path = module.resolve().relative_to(REPO.resolve())

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from rlvitals.train.decoding import Growing
 from rlvitals.train.models import without_cudnn_attention
-from rlvitals.train.sampling import evaluating, sample, take_token
+from rlvitals.train.sampling import Sampling, evaluating, sample, take_token
 
 PAD = 0
 SHAPES = {
@@ -53,7 +53,7 @@ def one_pass_a_token(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int
 
 def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int) -> torch.Tensor:
     generator = torch.Generator("cuda").manual_seed(0)
-    return sample(model, ids, mask, max_new_tokens=new, eos_id=-1, pad_id=PAD, generator=generator).tokens
+    return sample(model, ids, mask, Sampling(new, eos_id=-1, pad_id=PAD), generator).tokens
 
 
 def generate(model: Any, ids: torch.Tensor, mask: torch.Tensor, new: int, **more: Any) -> torch.Tensor:

@@ -77,11 +77,11 @@ def teach(start: Path, folder: Path, *, steps: int, batch: int, rate: float, see
     loaded.model.to(device)
     began = time.perf_counter()
     torch.set_float32_matmul_precision("high")
-    loss = supervised.warm_up(
-        loaded.model, pairs, steps=steps, batch_size=batch, learning_rate=rate,
-        pad_id=loaded.tokenizer.pad_token_id, generator=torch.Generator().manual_seed(seed),
+    course = supervised.TrainingCourse(
+        steps, batch, rate, torch.Generator().manual_seed(seed),
         on_step=lambda step, loss: print(f"step {step}: loss {loss:.3f}") if step in (1, steps // 2) else None,
     )  # fmt: skip
+    loss = supervised.warm_up(loaded.model, pairs, course, loaded.tokenizer.pad_token_id)
     print(f"{steps} steps of {batch} in {time.perf_counter() - began:.0f} s, loss {loss:.3f}")
     models.write(folder, models.Loaded(loaded.model.cpu(), loaded.tokenizer))
 

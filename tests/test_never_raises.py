@@ -51,10 +51,8 @@ def test_an_error_that_cannot_be_printed_is_described_by_its_name():
     assert words_of(Mute()) == "Mute"
 
 
-def test_a_message_is_logged_once_until_it_is_forgotten(caplog):
+def test_a_message_is_logged_once(caplog):
     warn_once = Once()
     assert warn_once("100% full", key="disk")
     assert not warn_once("still full", key="disk")
     assert caplog.messages == ["100% full"]
-    warn_once.forget("disk")
-    assert warn_once("full again", key="disk")

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from rlvitals.guard import guarded
+from rlvitals.values import NONFINITE_WORDS
 
 try:
     import orjson
@@ -121,7 +122,7 @@ def read_nonfinite(text: str) -> dict[str, float]:
     found = {}
     for word in text.split(" "):
         name, _, value = word.rpartition("=")
-        if name and value in ("nan", "inf", "-inf"):
+        if name and value in NONFINITE_WORDS:
             found[name.replace("%20", " ").replace("%25", "%")] = float(value)
     return found
 

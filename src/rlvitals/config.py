@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.masking import masked
 from rlvitals.plugins import NOTIFY_SERVICES
+from rlvitals.records import SEVERITIES
 from rlvitals.values import is_number, is_whole
 from rlvitals.yaml_reader import read_yaml
 
@@ -420,7 +421,6 @@ NOTIFY_PER_HOUR = 4
 MOST_PER_HOUR = 60
 TARGET_KEYS = ("to", "name", "on", "per_hour", "picture", "file")
 WEBHOOK_FORMATS = ("json", "slack", "discord")
-_SEVERITIES = ("info", "warning", "critical")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -443,7 +443,7 @@ def _notify(merged: Mapping[str, Any]) -> dict[str, Any]:
         masked(settings["link"]) != settings["link"] or not re.match(r"https?://[^/\s@]+\S*$", str(settings["link"]))
     ):
         raise ConfigError("notify.link must be the http(s) address of the run's page, without a token in it")
-    for key, known in (("format", WEBHOOK_FORMATS), ("on", _SEVERITIES)):
+    for key, known in (("format", WEBHOOK_FORMATS), ("on", SEVERITIES)):
         if key in settings and settings[key] not in known:
             near = did_you_mean(str(settings[key]), known)
             raise ConfigError(f"notify.{key} must be one of {', '.join(known)}, not {settings[key]!r}.{near}")
@@ -477,9 +477,9 @@ def _targets(value: Any, on: str) -> list[dict[str, Any]]:
         target = {"name": service, "on": on} | {key: item for key, item in target.items() if item is not None}
         if not isinstance(target["name"], str) or not _NAME.fullmatch(target["name"]):
             raise ConfigError(f"notify: the name of a target ({service}) must be of small letters, digits, - and _")
-        if target["on"] not in _SEVERITIES:
-            near = did_you_mean(str(target["on"]), _SEVERITIES)
-            raise ConfigError(f"notify: 'on' of {service} must be one of {', '.join(_SEVERITIES)}.{near}")
+        if target["on"] not in SEVERITIES:
+            near = did_you_mean(str(target["on"]), SEVERITIES)
+            raise ConfigError(f"notify: 'on' of {service} must be one of {', '.join(SEVERITIES)}.{near}")
         if (_whole(target, "per_hour", least=1) or 1) > MOST_PER_HOUR:
             raise ConfigError(f"notify: 'per_hour' of {service} must be at most {MOST_PER_HOUR}")
         _boolean(target, "picture", True)

@@ -99,7 +99,3 @@ class Once:
         else:
             logger.warning("%s", sentence)
         return True
-
-    def forget(self, key: Hashable) -> None:
-        """Allow a message to be logged again, because its condition is over."""
-        self._keys.discard(key)

@@ -69,6 +69,17 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def sentence(text: str) -> str:
+    """A text as a sentence.
+
+    >>> sentence("the loss rises"), sentence("Is it so?")
+    ('The loss rises.', 'Is it so?')
+    """
+    text = text.strip()
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def message(text: str) -> str:
     r"""A message for people. Later lines are indented, so that no line looks like a separate message.
 

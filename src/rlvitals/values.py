@@ -28,6 +28,9 @@ Kind = Literal["mean", "sum", "min", "max", "std", "sample_std", "var", "count",
 
 KINDS: tuple[str, ...] = get_args(Kind)
 
+NONFINITE_WORDS = ("nan", "inf", "-inf")
+"""How numbers that JSON cannot hold are written."""
+
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is a number. True and False are none."""
@@ -285,7 +288,7 @@ def _stored_part(number: float) -> float | str:
 
 
 def _read_part(part: Any) -> float:
-    if part in ("nan", "inf", "-inf") if isinstance(part, str) else type(part) in (int, float):
+    if part in NONFINITE_WORDS if isinstance(part, str) else type(part) in (int, float):
         try:
             return float(part)
         except OverflowError:

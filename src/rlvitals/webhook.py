@@ -14,6 +14,9 @@ from typing import Any
 
 MOST_ANSWER_BYTES = 2**16
 """Bytes of an answer that are read. Services return the id of a message within the first few hundred."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""The names by which a machine reaches itself."""
+
 LONGEST_ASKED = 86400.0
 """Seconds that a server may ask to wait."""
 

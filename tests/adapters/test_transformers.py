@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import tiny_trainers
 
 import rlvitals
+from rlvitals.capture.run import Run
 from rlvitals.errors import ConfigError, RunError, RunLocked
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of TRL and torch are not under test
@@ -222,14 +224,21 @@ def test_a_resumed_training_goes_on_as_an_attempt_and_ends_like_an_unbroken_one(
     assert all(rate > 0 for rate in other.series("system/tps")[1])
 
 
-def test_a_rate_for_the_resumed_training_counts_where_transformers_would_ignore_it(tmp_path):
+def test_a_rate_for_the_resumed_training_counts_where_transformers_would_ignore_it(tmp_path, monkeypatch):
     how = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4, "lr_scheduler_type": "linear"}
+    how["include_num_input_tokens_seen"] = "all"
+    tokens_of_a_step, count = [], Run.count
+    monkeypatch.setattr(Run, "count", lambda run, **counts: (tokens_of_a_step.append(counts), count(run, **counts)))
     tiny_trainers.make("trainer", tmp_path / "first", [callback()], **how).train()
     checkpoint = str(tmp_path / "first" / "checkpoint-4")
 
     def rates(folder, **given):
         trainer = tiny_trainers.make("trainer", tmp_path / folder, [callback(**given)], learning_rate=5e-4, **how)
+        tokens_of_a_step.clear()
         trainer.train(resume_from_checkpoint=checkpoint)
+        totals = [event["num_input_tokens_seen"] for event in events(trainer, "train")]
+        counted = [counts["tokens"] for counts in tokens_of_a_step if "tokens" in counts]
+        assert counted == [total - before for before, total in pairwise(totals[3:])]
         return [event["learning_rate"] for event in events(trainer, "train") if event["step"] > 4]
 
     whole = [1e-3 * (8 - step) / 8 for step in (4, 5, 6, 7)]

@@ -104,6 +104,8 @@ def why_did_the_run_fail(ask):
     assert [(found["rule"], found["onset_step"]) for found in answer["findings"]] == [("nonfinite_core", 61)]
     summary = ask("run_summary", run="sweep/diverged")
     assert (summary["status"], summary["status_note"]) == ("failed", "FloatingPointError: loss is nan")
+    reward = summary["vital_signs"][0]
+    assert (reward["name"], reward["change"][0]) == ("reward", "▲")
 
 
 def was_the_run_killed_and_where(ask):

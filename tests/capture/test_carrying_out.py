@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,6 +109,26 @@ def test_a_checkpoint_is_saved_when_it_is_asked_for(tmp_path):
     loop = Loop(tmp_path, rules=[own_rule("checkpoint")]).go(HIGH)
     assert loop.saved == [6]
     assert loop.answers == [("checkpoint", "done", "saved checkpoint-6")]
+
+
+@pytest.mark.parametrize(
+    ("saves", "answer"), [(True, ("done", "saved checkpoint-7")), (False, ("declined", "the trainer has not saved"))]
+)
+def test_a_trainer_that_saves_later_answers_then(tmp_path, saves, answer):
+    loop = Loop(tmp_path, rules=[own_rule("checkpoint")])
+    asked = []
+
+    def save():
+        asked.append(loop.step)
+        if saves:
+            loop.run.log = lambda row, *, step, log=loop.run.log: (
+                log(row, step=step),
+                loop.actions.saved("checkpoint-7"),
+            )
+
+    loop.actions.controls = SimpleNamespace(save=save)
+    assert loop.go(HIGH).answers == [("checkpoint", *answer)]
+    assert asked == [6]
 
 
 def test_the_loop_goes_back_to_the_checkpoint_before_the_onset_at_half_the_rate(tmp_path):

@@ -124,6 +124,14 @@ def test_the_lock_goes_when_the_block_fails(tmp_path):
     assert not (tmp_path / "run.lock").exists()
 
 
+def test_the_lock_goes_when_its_first_heartbeat_cannot_be_written(tmp_path):
+    """Else this process, which is alive, could not acquire it again."""
+    (tmp_path / "heartbeat").mkdir()
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+        RunLock(RunDir(tmp_path)).acquire()
+    assert [path.name for path in tmp_path.iterdir()] == ["heartbeat"]
+
+
 def test_finish_leaves_a_lock_that_names_someone_else(tmp_path):
     run = rlvitals.start(tmp_path)
     write_lock(tmp_path, pid=1)

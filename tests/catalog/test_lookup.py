@@ -211,6 +211,34 @@ def test_a_name_asked_for_before_it_was_registered_is_found_after():
 
 
 @pytest.mark.usefixtures("shipped_catalogue")
+def test_a_framework_registered_later_is_recognised_and_its_own_meaning_comes_first():
+    names = ["mail/unread", "mail/opened", "critic/rewards/mean"]
+    assert catalog.recognise(names) == (None, None)
+    assert catalog.reader("easyr1").meaning("critic/rewards/mean").metric.id == "reward.shaped.mean"
+    entry = {"title": "Mail", "what": "Mails.", "unit": "mails"}
+    catalog.register({
+        "frameworks": [{"id": "mailer", "title": "Mailer"}],
+        "metrics": [
+            entry | {"id": "mail.unread", "names": {"mailer": "mail/unread"}},
+            entry | {"id": "mail.opened", "names": {"mailer": "mail/opened"}},
+            entry | {"id": "mail.score", "names": {"mailer": "critic/rewards/mean", "easyr1": "critic/rewards/mean"}},
+        ],
+    })  # fmt: skip
+    assert catalog.recognise(names).framework == "mailer"
+    assert catalog.reader("easyr1").meaning("critic/rewards/mean").metric.id == "mail.score"
+    assert catalog.reader("verl").meaning("critic/rewards/mean").metric.id == "reward.shaped.mean"
+
+
+def test_the_first_rows_of_a_run_show_its_framework_and_samples_of_the_machine_show_none():
+    rows = [["loss", "reward"], ["rewards/chosen"], ["rewards/margins", "rewards/accuracies", "logps/chosen"]]
+    samples = [f"System/{name}" for name in ("CPU_Percent", "Memory_Percent", "GPU_Utilization")]
+    reading = catalog.recogniser()
+    assert [reading.take([*row, *samples]).framework for row in rows] == [None, None, "trl_dpo"]
+    late = catalog.recogniser()
+    assert [late.take(row).framework for row in (samples, ["mine"], ["mine"], *rows)] == [None] * 6
+
+
+@pytest.mark.usefixtures("shipped_catalogue")
 def test_a_pattern_registered_later_is_looked_at_too():
     assert catalog.reader().matches("mailbox/inbox/size") == []
     entry = {"id": "mail.size", "title": "Size", "what": "Mails of a folder.", "unit": "mails"}

@@ -52,6 +52,7 @@ LOGGED = [
     ("trl_grpo", "reward/env=math", "reward.total.mean", {"env": "math"}, "reward/{env}"),
     ("verl", "critic/score/mean/agent=solver/env=math", "reward.total.mean", SOLVER,
      "critic/score/mean/{env}/{agent}"),
+    ("tinker", "env/math/reward/total/agent=solver", "reward.total.mean", SOLVER, "env/{env}/reward/total/{agent}"),
     ("trl_grpo", "eval_reward/env=math", "eval.score.mean", {"env": "math"}, "eval_reward/{env}"),
 ]  # fmt: skip
 

@@ -155,7 +155,9 @@ def test_a_run_without_evaluations_is_reported_and_is_no_success(tmp_path, capsy
 def test_a_folder_that_is_no_run_is_wrong_usage(tmp_path, capsys):
     (tmp_path / "grpo").mkdir()
     assert main(["evals", str(tmp_path / "grpo")]) == 64
-    assert "no run and no eval_logs" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "no run and no eval_logs" in shown
+    assert "Did you mean" not in shown  # the folder itself
     assert main(["evals", str(tmp_path / "grop")]) == 64
     assert "Did you mean 'grpo'" in capsys.readouterr().err
 

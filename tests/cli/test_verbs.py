@@ -32,7 +32,9 @@ def test_show_tells_status_last_rows_and_best_values(run_path, capsys):
     shown = capsys.readouterr().out
     assert "demo" in shown
     assert "finished" in shown
-    assert "rewards/margins" in shown
+    last = shown.partition("Last rows")[2].splitlines()
+    assert "rewards/margins" in "".join(last[:3])
+    assert any("0.45" in line and line.rstrip().endswith("nan") for line in last)
     info = facts(capsys, "show", str(run_path), "--last", "2")
     assert (info["status"], info["step"], info["rows"], info["total_steps"]) == ("finished", 5, 5, 5)
     assert [row["step"] for row in info["last_rows"]] == [4, 5]
@@ -40,6 +42,19 @@ def test_show_tells_status_last_rows_and_best_values(run_path, capsys):
     assert (margin["best"], margin["best_step"], margin["last"]) == (1.0, 5, 1.0)
     assert info["metrics"][0]["name"] == "rewards/margins"  # the vital sign of KTO comes first
     assert next(metric for metric in info["metrics"] if metric["name"] == "kl")["last"] == "nan"
+
+
+def test_show_reads_the_log_of_another_tool(tmp_path, capsys):
+    log = tmp_path / "train.jsonl"
+    log.write_text("".join(f'{{"step": {step}, "loss": {1 / step}}}\n' for step in range(1, 11)))
+    assert main(["show", str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "jsonl log" in shown
+    assert "10 rows" in shown
+    assert "started" not in shown  # the log has no times, and its file's is when it was written last
+    assert facts(capsys, "show", str(log))["seconds"] is None
+    assert main(["export", str(log), "--to", "csv"]) == 64
+    assert "it is a file, not a directory. 'rlvitals import LOG --to DIR' makes a run" in capsys.readouterr().err
 
 
 def test_show_tells_what_was_left_out_and_torn(tmp_path, capsys, caplog):

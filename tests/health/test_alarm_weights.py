@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
+from typing import get_args
 
 import pytest
 
@@ -11,7 +13,9 @@ from rlvitals.health import alarm_weights, rulebook
 from rlvitals.health.alarm_weights import Chances, Scales
 from rlvitals.health.course import BEYOND_NOISE, MOST_BLOCKS, Course
 from rlvitals.health.monitor import Monitor
-from rlvitals.health.outcome import STATES, state_of
+from rlvitals.health.outcome import OutcomeState, state_of
+
+STATES = get_args(OutcomeState)
 
 
 def course_of(values):
@@ -66,20 +70,24 @@ def test_a_gain_is_won_and_lost_again():
 
 
 @pytest.mark.parametrize(
-    ("state", "reward"),
+    ("state", "algorithm", "name", "value"),
     [
-        ("up", lambda n: 0.2 + 0.005 * n),
-        ("down", lambda n: 0.8 - 0.005 * n),
-        ("flat", lambda _: 0.5),
+        ("up", "grpo", "reward", lambda n: 0.2 + 0.005 * n),
+        ("down", "grpo", "reward", lambda n: 0.8 - 0.005 * n),
+        ("flat", "grpo", "reward", lambda _: 0.5),
+        ("up", "grpo", "eval_score", lambda n: 0.2 + 0.005 * n),
+        ("early", "grpo", "grad_norm", lambda n: 0.2 + 0.005 * n),
+        ("up", "dpo", "rewards/margins", lambda n: 0.005 * n),
+        ("flat", "dpo", "rewards/margins", lambda n: 0.005 * n - 0.6),  # the rejected answer is still the likelier
     ],
 )
-def test_the_state_of_the_outcome_is_that_of_the_reward(state, reward):
+def test_the_state_of_the_outcome_is_that_of_its_series(state, algorithm, name, value):
     draw = random.Random(1)
-    monitor = Monitor("grpo")
+    monitor = Monitor(algorithm)
     for n in range(100):
         if n == 11:
             assert state_of(monitor.case) == "early"
-        monitor.update({"step": n, "reward": reward(n) + draw.gauss(0, 0.02)})
+        monitor.update({"step": n, "reward": math.nan, name: value(n) + draw.gauss(0, 0.02)})
     assert state_of(monitor.case) == state
 
 

@@ -116,6 +116,7 @@ def test_a_logged_name_that_ends_like_a_statistic_is_distinguished_by_value():
         ("kl > 0.5 and", "is not a condition"),
         ("kl > 1.2.3", "is not a condition"),
         ("kl => 1", "is not a condition"),
+        ("kl > 0.5 for 5", r"The points are a separate key of the entry: 'hold: 5 of 5'"),
         ("kl.fsat > 0.5", "'fsat' is not a statistic. Did you mean 'fast'?"),
         ("kl outside 3..2", "first number must be below its second"),
     ],

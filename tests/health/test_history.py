@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlvitals.health.history import FEW_ROWS, History, verdict_of
+from rlvitals.health.history import FEW_ROWS, GONE, History, reads_metrics, verdict_of, with_stop
 from rlvitals.health.monitor import CLEAR_POINTS, Monitor
 from rlvitals.records import Finding, HealthEvent
 
@@ -66,6 +66,12 @@ def test_of_very_many_findings_the_newest_are_kept():
         ([WARNING], 50, "watch", "1 warning; first: kl explosion, since step 12"),
         ([WARNING, CRITICAL], 3, "act", "1 critical finding; first: kl explosion, since step 12"),
         (
+            [replace(WARNING, rule="late", kind="drift", step=40, onset_step=2), WARNING, replace(WARNING, slice="a")],
+            50,
+            "watch",
+            "3 warnings; first: kl explosion, since step 12",
+        ),
+        (
             [replace(WARNING, rule="steps_repeated", kind="data")],
             50,
             "healthy",
@@ -94,6 +100,29 @@ def test_of_very_many_findings_the_newest_are_kept():
 )
 def test_the_verdict_and_its_reason(findings, rows, verdict, reason):
     assert verdict_of(findings, rows, 1200) == (verdict, reason)
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [({1: False}, False), ({1: True, 2: False}, True), ({1: False, 3: True}, False), ({1: False, 2: None}, False),
+     ({}, True)],
+)  # fmt: skip
+def test_which_rules_read_the_metrics_of_the_living_attempts(states, expected):
+    events = [HealthEvent("monitor", 1, attempt=attempt, facts={"reads_metrics": state} if state is not None else {})
+              for attempt, state in states.items()]  # fmt: skip
+    assert reads_metrics(events, [1, 2]) is expected
+
+
+def test_the_stop_of_an_earlier_attempt_ended_when_the_run_continued_and_its_other_findings_remain():
+    stop = Finding(GONE, "process_gone", "critical", 36, 36, "the process is gone")
+    events = [raised(WARNING, attempt=1), raised(stop, attempt=1)]
+    assert with_stop(events, 2, None, 9.0) == events[:1]
+    worded = replace(stop, step=50, title="stopped at step 50", advice=("resume",))
+    recorded = raised(replace(stop, step=48), attempt=2, seen_in="clock")
+    kept, found = with_stop([*events, recorded], 2, worded, 9.0)
+    assert kept == events[0]
+    assert (found.attempt, found.timestamp, found.step) == (2, 9.0, 48)
+    assert (found.finding.step, found.finding.title, found.finding.advice) == (48, "stopped at step 50", ("resume",))
 
 
 # Events of a monitor

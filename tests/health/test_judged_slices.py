@@ -117,8 +117,9 @@ def test_the_better_spelling_of_a_division_is_read_once():
     """prime-rl logs the reward over all rollouts and over the effective ones."""
     both = (
         row | {f"train/{env}/effective/solver/reward/mean": row[f"train/{env}/all/solver/reward/mean"] for env in ENVS}
+        | {"train/other/effective/solver/reward/mean": row["train/code/all/solver/reward/mean"]}
         for row in rows(["code"], name="train/{}/all/solver/reward/mean", whole=False)
-    )
+    )  # fmt: skip
     monitor, _ = judged(both, framework="prime_rl")
     assert [(found.slice, found.metrics) for found in of_slices(monitor)] == [
         ("env=code,agent=solver", ("train/code/all/solver/reward/mean",))

@@ -234,12 +234,14 @@ def test_a_learning_rate_printed_as_zero_is_too_low_only_where_nothing_moves(see
         ("reward.accuracy", 0.8, {"warning", "critical"}),
     ],
 )
-def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(name, solved, expected):
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(name, solved, expected, is_counted):
     rows = [
-        {"step": step, "train/groups_kept": 8.0 - 7.0 * (step > 20), "train/groups_filtered": 7.0 * (step > 20),
-         name: solved * (step > 20)}
+        {"train/groups_kept": 8.0 - 7.0 * (step > 20), "train/groups_filtered": 7.0 * (step > 20)} if is_counted
+        else {"train/dynamic_filtering_pass_rate": 1.0 - 0.875 * (step > 20)}
         for step in range(60)
     ]  # fmt: skip
+    rows = [row | {name: solved * (step > 20)} for step, row in enumerate(rows)]
     assert {finding.severity for finding in judged(rows) if finding.rule == "groups_filtered"} <= expected
     assert bool(severities("groups_filtered", judged(rows))) == bool(expected)
 
@@ -318,13 +320,26 @@ def test_a_few_held_out_pairs_below_zero_are_a_warning_at_most():
     assert severities("eval_margin_inversion", monitor.findings) == {"warning"}
 
 
-@pytest.mark.parametrize(("reward", "is_reported"), [((0.1, 0.9), False), ((0.4, 0.4), True)])
-def test_answers_may_grow_where_the_reward_grows_by_more(reward, is_reported):
+@pytest.mark.parametrize(
+    ("name", "reward", "is_reported"),
+    [("reward", (0.1, 0.9), False), ("reward", (0.4, 0.4), True), ("grad_norm", (0.4, 0.4), True)],
+)
+def test_answers_may_grow_where_the_reward_grows_by_more(name, reward, is_reported):
     rows = [
-        {"reward": score, "completions/mean_length": length}
+        {name: score, "completions/mean_length": length}
         for score, length in zip(noisy(climb(*reward, 150), 0.02), noisy(climb(100, 320, 150), 5), strict=True)
     ]
     assert bool(severities("length_explosion", judged(rows)) & {"warning", "critical"}) == is_reported
+
+
+@pytest.mark.parametrize(("reward", "is_critical"), [((0.2, 0.9), False), ((0.4, 0.4), True)])
+def test_more_answers_may_be_cut_off_where_the_reward_rises(reward, is_critical):
+    rewards = noisy(climb(*reward, 100), 0.01)
+    shares = noisy([0.05] * 20 + climb(0.05, 0.47, 50) + [0.47] * 30, 0.005, 1)
+    rows = [{"reward": one, "completions/clipped_ratio": two} for one, two in zip(rewards, shares, strict=True)]
+    found = severities("truncation_rising", judged(rows, scales=Scales({}, act=0.6, watch=0.5)))
+    assert ("critical" in found) == is_critical
+    assert found - {"critical"} <= ({"warning"} if is_critical else {"info"})
 
 
 def test_a_warning_that_came_and_went_twice_is_a_remark_while_the_run_is_ahead():
@@ -393,3 +408,87 @@ def test_a_training_that_waits_for_a_processor_is_not_called_slower(waiting, sev
     found = [finding for finding in judged(slowed(waiting, seed)) if finding.rule == "throughput"]
     assert [finding.severity for finding in found] == [severity]
     assert ("waits for a processor 6" in found[0].title) == (severity == "info")
+    assert 2 <= found[0].evidence["times"] <= 3.2
+
+
+@pytest.mark.parametrize("whole", [1.0, 100.0], ids=["as a share", "in percent"])
+def test_a_gpu_and_a_memory_are_read_in_either_unit(whole):
+    for busy, titles in ((0.12, ["the GPU is busy only 12 % of the time"]), (0.9, [])):
+        found = judged({"reward": 0.3 + 0.01 * step, "System/GPU_Utilization": busy * whole} for step in range(60))
+        assert [finding.title for finding in found if finding.rule == "gpu_idle"] == titles
+    filled = [0.4 + 0.002 * step for step in range(1, 151)]
+    (creep,) = [
+        finding
+        for finding in judged(
+            {"reward": 0.3 + 0.01 * share, "System/Memory_Percent": share * whole} for share in filled
+        )
+        if finding.rule == "memory_creep"
+    ]
+    share = filled[creep.step - 1]
+    assert creep.evidence["share"] == pytest.approx(share, abs=0.02)
+    assert creep.evidence["left"] == pytest.approx((0.97 - share) / 0.002, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("desirable", "undesirable", "title"),
+    [
+        (100, 0, "all examples are of one class (100 desirable, 0 undesirable)"),
+        (0, 80, "all examples are of one class (0 desirable, 80 undesirable)"),
+        (100, 10, "the weights of desirable and undesirable examples are 10 to 1 (recommended: 1 to 1.33)"),
+        (100, 90, None),
+    ],
+)
+def test_kto_needs_examples_of_both_classes(desirable, undesirable, title):
+    monitor = Monitor("kto", config={"n_desirable": desirable, "n_undesirable": undesirable})
+    for step in range(1, 20):
+        monitor.update({"step": step, "loss": 0.5 - 0.001 * step})
+    assert monitor.problems == {}
+    assert [found.title for found in monitor.findings if found.rule == "class_imbalance"] == ([title] if title else [])
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"), [((0.6, 0.1), {"warning", "critical"}), ((0.5, 0.5), {"warning"}), ((0.2, 0.9), set())]
+)
+def test_an_entropy_of_many_times_its_start_is_as_severe_as_what_became_of_the_reward(reward, expected):
+    entropies = noisy([0.5] * 40 + climb(0.5, 3.0, 40) + [3.0] * 60, 0.01)
+    rewards = noisy([reward[0]] * 40 + climb(*reward, 40) + [reward[1]] * 60, 0.02, 1)
+    rows = [{"entropy": one, "reward": two} for one, two in zip(entropies, rewards, strict=True)]
+    assert severities("entropy_explosion", judged(rows, scales=Scales({}, act=0.6, watch=0.5))) == expected
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "held_out", "expected"),
+    [((0.6, 0.9), 0.4, {"info"}), ((0.9, 0.55), 0.4, {"warning"}), ((0.6, 0.9), 0.9, {"warning"})],
+)
+def test_chosen_answers_may_lose_probability_only_while_more_pairs_are_ranked_right(accuracy, held_out, expected):
+    monitor = Monitor("dpo", "trl_dpo")
+    columns = (noisy([0.0] * 30 + climb(0.0, -1.2, 90), 0.02), noisy([0.0] * 30 + climb(0.0, 2.0, 90), 0.02, 1),
+               noisy([accuracy[0]] * 30 + climb(*accuracy, 90), 0.01, 2))  # fmt: skip
+    for step, (chosen, margin, right) in enumerate(zip(*columns, strict=True), 1):
+        monitor.update({"step": step, "rewards/chosen": chosen, "rewards/margins": margin, "rewards/accuracies": right,
+                        "rewards/rejected": chosen - margin, "loss": 0.69 - 0.004 * step})  # fmt: skip
+        if step % 20 == 0:
+            monitor.update({"step": step, "eval_loss": 0.69 + (held_out - 0.69) * step / 120})
+    assert severities("likelihood_displacement", monitor.findings) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "calm", "mild", "grave"),
+    [
+        ("mismatch.kl.k3", 0.001, 0.03, 0.5),
+        ("mismatch.logp_abs_diff.mean", 0.01, 0.1, 0.6),
+        ("mismatch.chi2.token", 0.02, 0.7, 5.0),
+        ("mismatch.is_weight.std", 0.1, 1.8, 8.0),
+        ("mismatch.effective_sample_size", 0.9, 0.5, 0.1),
+        ("mismatch.is_weight.mean", 1.0, None, 3.0),
+        ("mismatch.is_weight.mean", 1.0, None, 0.2),
+        ("mismatch.token_mult_prob_error", 1.01, None, 1.5),
+    ],
+)
+def test_an_engine_that_disagrees_with_the_trainer_is_reported_by_every_measure_of_it(name, calm, mild, grave):
+    for level, expected in ((calm, set()), (mild, {"warning"}), (grave, {"critical"})):
+        if level is None:
+            continue  # without a limit for a warning
+        values = noisy([calm] * 20 + climb(calm, level, 15) + [level] * 25, 0.01 * abs(calm))
+        found = judged(({name: value} for value in values), scales=Scales({}, act=0.6, watch=0.5))
+        assert severities("rollout_mismatch", found) - ({"warning"} if level == grave else set()) == expected, level

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvitals.config import by_last_name
-from rlvitals.health import rulebook
+from rlvitals.health import rulebook, rules
 from rlvitals.health.monitor import CLEAR_POINTS, STORM, STORM_POINTS, Monitor
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS, SEVERITIES
@@ -143,6 +143,26 @@ def test_a_row_that_cannot_be_read_is_noted_and_the_next_one_counts():
     assert "gone" in next(iter(monitor.problems.values()))
     monitor.update({"step": 2, "reward": 0.5})
     assert monitor.case.signals["reward"].last == 0.5
+
+
+LOOKED = []
+
+
+def fail(*_, **__):
+    LOOKED.append("once")  # in a global list: the function of a rule has no closure
+    raise ZeroDivisionError("no such number")
+
+
+def test_a_rule_that_fails_is_disabled_and_the_others_report(monkeypatch):
+    LOOKED.clear()
+    monkeypatch.setitem(rules.FUNCTIONS, BOOK.rules["dead_gradient"].function, fail)
+    monitor = Monitor("grpo")
+    for step in range(1, 30):
+        loss = 0.1 if step < 20 else math.nan
+        monitor.update({"step": step, "loss": loss, "grad_norm": 0.0, "reward": 0.3 + 0.01 * (step % 3)})
+    assert monitor.problems == {"dead_gradient": "ZeroDivisionError: no such number"}
+    assert LOOKED == ["once"]
+    assert [finding.rule for finding in monitor.findings] == ["frozen_loss", "nonfinite_core"]
 
 
 class Exploding:
@@ -478,3 +498,18 @@ def test_every_slot_of_the_shipped_words_is_a_setting_that_is_known():
                 for text in (*words.causes, *words.advice):
                     assert "?}" not in of_this_run(text, {}), text
                     assert " / " not in of_this_run(text, {}) or "{" not in of_this_run(text, {}), text
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_rule_about_the_margin_counts_margins_and_not_the_rows_between_them(every):
+    found = []
+    for apart in (1, every):
+        monitor, chance = Monitor("dpo"), np.random.default_rng(1)
+        margins = []
+        for step in range(1, 120 * apart + 1):
+            row = {"step": step, "train/learning_rate": 1e-6}
+            if step % apart == 0:
+                row["rewards/margins"] = chance.normal(0.3 if step // apart < 100 else -1.5, 0.05)
+            margins += [(finding.rule, finding.severity, step // apart) for finding in monitor.update(row)]
+        found.append(margins)
+    assert found[0] == found[1] != []

@@ -66,10 +66,11 @@ def test_numbers_that_were_rounded_still_add_up():
     assert weights(case_of(rows)) == pytest.approx({"a": 1.0, "b": 1.0}, abs=0.02)
 
 
-def test_the_total_logged_twice_is_not_its_own_part_where_others_add_up():
-    rows = rows_of(lambda r: r["rewards/a"] + r["rewards/b"], **{"rewards/a": 0.5, "rewards/b": 0.4})
-    case = case_of([row | {"rewards/total": row["reward"]} for row in rows])
-    assert weights(case) == {"a": 1.0, "b": 1.0}
+@pytest.mark.parametrize(("a", "b", "total"), [("rewards/a", "rewards/b", "rewards/total"), ("ndcg", "hits", "tally")])
+def test_the_total_logged_twice_is_not_its_own_part_where_others_add_up(a, b, total):
+    rows = rows_of(lambda r: r[a] + r[b], **{a: 0.5, b: 0.4})
+    case = case_of([row | {total: row["reward"]} for row in rows])
+    assert weights(case) == {a.removeprefix("rewards/"): 1.0, b.removeprefix("rewards/"): 1.0}
 
 
 def test_where_nothing_adds_up_the_names_have_to_do():
@@ -106,9 +107,11 @@ def test_a_constant_reward_is_the_sum_of_nothing():
     assert case_of([{"reward": 0.5, "ndcg": 0.2, "bonus": 0.3}] * 60).parts == {}
 
 
-def test_a_part_that_nobody_earned_yet_stays_one():
-    rows = rows_of(lambda r: r["rewards/a"] + r["rewards/b"], **{"rewards/a": 0.5, "rewards/b": 0.4})
-    assert case_of([row | {"rewards/format": 0.0} for row in rows]).parts.keys() == {"a", "b", "format"}
+@pytest.mark.parametrize("earned", [0.0, 0.5])
+def test_a_part_that_nobody_earned_yet_or_everybody_earns_stays_one(earned):
+    rows = rows_of(lambda r: r["rewards/a"] + r["rewards/b"] + earned, **{"rewards/a": 0.5, "rewards/b": 0.4})
+    case = case_of([row | {"rewards/format": earned} for row in rows])
+    assert weights(case) == {"a": 1.0, "b": 1.0, "format": 1.0}
 
 
 def test_weights_in_the_settings_are_the_last_word():

@@ -9,8 +9,10 @@ import pytest
 from rlvitals.health.monitor import Monitor
 
 
-def rules_reported(task, *parts, steps=100, seed=0):
-    """The rules raised for a reward of several parts. Each part has a value at the start and at the end."""
+def rules_reported(task, *parts, steps=100, seed=0, is_sum=True):
+    """The rules raised for a reward of several parts. Each part has a value at the start and at the end. The reward is
+    their sum, or noise that has nothing to do with them.
+    """
     draw = random.Random(seed)
     monitor = Monitor(algorithm="grpo", framework="trl_grpo")
     reported = []
@@ -20,7 +22,8 @@ def rules_reported(task, *parts, steps=100, seed=0):
             f"rewards/{name}/mean": begin + (end - begin) * way + draw.gauss(0, 0.05 * max(begin, end))
             for name, begin, end in (("task", *task), *parts)
         }
-        found = monitor.update({"step": step, "reward": sum(row.values()), "loss": draw.gauss(0, 0.01), **row})
+        reward = sum(row.values()) if is_sum else draw.gauss(0.5, 0.02)
+        found = monitor.update({"step": step, "reward": reward, "loss": draw.gauss(0, 0.01), **row})
         reported += [finding.rule for finding in found]
     return reported
 
@@ -66,3 +69,7 @@ def test_success_itself_may_become_most_of_the_reward(seed):
 def test_the_same_growth_of_a_part_that_nothing_supports_is_reported(seed):
     reported = rules_reported((0.6, 0.2), ("style_bonus", 0.2, 1.6), steps=120, seed=seed)
     assert "reward_takeover" in reported
+    unrelated = rules_reported((0.6, 0.2), ("style_bonus", 0.2, 1.6), steps=120, seed=seed, is_sum=False)
+    assert "reward_takeover" not in unrelated
+    steady = rules_reported((0.6, 0.6), ("style_bonus", 0.6, 0.6), steps=120, seed=seed)
+    assert "reward_takeover" not in steady

@@ -169,7 +169,6 @@ def test_the_best_and_the_worst_level_and_their_ages(series):
     assert oracle.slows[signal.n - signal.top_age - 1] == pytest.approx(signal.top)
     assert oracle.slows[signal.n - signal.bottom_age - 1] == pytest.approx(signal.bottom)
     assert signal.top_step == 99 + signal.n - signal.top_age
-    assert signal.bottom_step == 99 + signal.n - signal.bottom_age
     assert signal.travelled == signal.top - signal.bottom
     assert signal.drop == pytest.approx(signal.top - oracle.fast)
 

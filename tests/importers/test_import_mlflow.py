@@ -221,6 +221,11 @@ def test_one_run_by_name_or_id_and_what_is_not_there(store, tmp_path, capsys, mo
     assert "holds another run, imported from mlflow:team/grpo/mixed" in capsys.readouterr().err
     assert main(["import", "mlflow:team/none", "--to", str(tmp_path / "d")]) == 64
     assert "there is no such experiment or run (experiments: Default, team/grpo)" in capsys.readouterr().err
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")  # as MLflow's default in most folders
+    assert main(["check", "mlflow:team/grpo/mixed"]) == 64
+    assert "none.db'. Write mlflow:EXPERIMENT" in capsys.readouterr().err
+    assert not (tmp_path / "none.db").exists()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert main(["check", "mlflow:team/grpo/mixed", "--json"]) in (0, 1, 2, 3)
     assert json.loads(capsys.readouterr().out)["rows"] == 20
 

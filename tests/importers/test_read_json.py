@@ -225,7 +225,7 @@ EXPECTED = [(n, n / 10) for n in range(1, 6)]
         {"metrics": {"step": [1, 2, 3, 4, 5], "reward": [0.1, 0.2, 0.3, 0.4, 0.5]}},
         {"metrics": {"reward": [0.1, 0.2, 0.3, 0.4, 0.5], "kl": [0.1] * 5}, "name": "x"},
         [{"step": n, "metrics": {"reward": n / 10}} for n in range(1, 6)],
-        {"reward": [[n, n / 10] for n in range(1, 6)], "kl": [[n, 0.5] for n in range(1, 6)]},
+        {"reward": [[n, n / 10] for n in range(1, 6)], "kl": [[n, 0.5] for n in range(1, 6)], "shape": [[1], [2]]},
         {"reward": [[1_764_000_000.5 + n, n, n / 10] for n in range(1, 6)]},
         {str(n): {"reward": n / 10} for n in range(1, 6)},
         {"base": {"reward": 0.0}, **{f"step_{n:03d}": {"reward": n / 10} for n in range(1, 6)}},

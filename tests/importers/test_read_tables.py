@@ -102,10 +102,25 @@ def test_a_mark_dos_line_ends_and_quoted_cells_over_lines(tmp_path):
     assert log.notes == ["left out, because they hold no numbers: note"]
 
 
+@pytest.mark.parametrize(
+    ("notes", "steps"),
+    [({2: '5" pipe'}, [1, 2, 3, 4, 5]), ({2: '"torn'}, [1, 3, 4, 5]), ({2: '"torn', 4: '"torn'}, [1, 3, 5])],
+)
+def test_a_quote_that_is_not_closed_costs_no_other_row(tmp_path, notes, steps):
+    lines = [f"{step},{notes.get(step, 'x')},{1 / step}\n" for step in range(1, 6)]
+    assert [row["step"] for row in read(tmp_path, "step,note,loss\n" + "".join(lines)).rows] == steps
+
+
 def test_short_and_torn_lines_are_skipped_and_counted(tmp_path):
     log = read(tmp_path, "step,loss,kl\n1,0.5,0.1\n2,0.4\n3,0.3,0.1\n4,0.")
     assert [row["step"] for row in log.rows] == [1, 3]
     assert log.notes == ["2 lines have too few or too many cells and were skipped"]
+
+
+def test_a_first_row_that_was_written_twice_is_no_restart_and_the_first_time_column_counts(tmp_path):
+    log = read(tmp_path, "step,timestamp,date,loss\n1,1.7e9,1.6e9,0.5\n1,1.7e9,1.6e9,0.5\n2,1.7e9,1.6e9,0.4\n")
+    assert [(row["step"], row["timestamp"]) for row in log.rows] == [(1, 1.7e9), (1, 1.7e9), (2, 1.7e9)]
+    assert log.notes == []
 
 
 def test_a_header_that_comes_again_is_a_restart_that_appended(tmp_path):

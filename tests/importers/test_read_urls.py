@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.server
 import json
+import socket
 import sys
 import tempfile
 import threading
@@ -101,6 +102,13 @@ def test_what_is_not_there_and_what_is_no_log_are_reported_with_the_url(server):
     (folder / "notes.txt").write_text("Dear diary\n")
     with pytest.raises(NotALog, match=f"{address}/notes.txt is not a training log: .*no line holds"):
         rlvitals.check(f"{address}/notes.txt")
+
+
+def test_a_server_that_does_not_answer_is_reported_as_such():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(RunError, match=f"train.jsonl: ClientConnectorError: Cannot connect to host 127.0.0.1:{port}"):
+        read_log(f"http://127.0.0.1:{port}/train.jsonl")
 
 
 def test_a_secret_in_a_url_is_masked(server):

@@ -67,8 +67,8 @@ def tracker(monkeypatch):
     return kind
 
 
-def add(project: str, run_id: str, steps, mark: str = "1", name: str = "") -> None:
-    run = RemoteRun(run_id, name or run_id, project, "finished", mark, 1.7e9, within=project)
+def add(project: str, run_id: str, steps, mark: str = "1", *, name: str = "", status: str = "finished") -> None:
+    run = RemoteRun(run_id, name or run_id, project, status, mark, 1.7e9, within=project)
     Fake.runs_held.setdefault(project, [])
     Fake.runs_held[project] = [one for one in Fake.runs_held[project] if one.id != run_id] + [run]
     Fake.rows_held[run.identity] = [
@@ -84,7 +84,7 @@ def fetch(path: str, to, **more):
 def test_a_failure_loses_nothing_and_doubles_nothing(tracker, tmp_path, kind):
     tracker.of = kind
     add("p", "a", range(7))
-    add("p", "b", [0, 1, 2, 3, 1, 2])
+    add("p", "b", [0, 1, 2, 3, 1, 2], status="running")
     Fake.fail_at["p/a"] = 4
     done = fetch("p", tmp_path / "runs")
     assert [(one.outcome, one.rows) for one in done] == [
@@ -97,6 +97,7 @@ def test_a_failure_loses_nothing_and_doubles_nothing(tracker, tmp_path, kind):
     found = folders(tmp_path / "runs")
     assert [row.step for row in rows(found["a"])] == list(range(7))
     assert [(row.step, row.attempt) for row in rows(found["b"])] == [(0, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2)]
+    assert [open_run(found[name]).status for name in "ab"] == ["finished", "interrupted"]
     add("p", "b", [0, 1, 2, 3, 1, 2, 3, 4, 2], mark="2", name="renamed")  # it continued and restarted again
     Fake.asked.clear()
     done = fetch("p", tmp_path / "runs")
@@ -104,7 +105,7 @@ def test_a_failure_loses_nothing_and_doubles_nothing(tracker, tmp_path, kind):
     assert Fake.asked == [("p/b", 6 if kind is Fake else 0)]
     assert [(row.step, row.attempt) for row in rows(found["b"])][4:] == [(1, 2), (2, 2), (3, 2), (4, 2), (2, 3)]
     assert [attempt.number for attempt in open_run(found["b"]).attempts] == [1, 2, 3]
-    assert open_run(found["b"]).info.name == "renamed"
+    assert (open_run(found["b"]).info.name, open_run(found["b"]).status) == ("renamed", "finished")
 
 
 def test_what_a_kill_left_beyond_the_last_commit_is_cut_off(tracker, tmp_path):
@@ -114,7 +115,7 @@ def test_what_a_kill_left_beyond_the_last_commit_is_cut_off(tracker, tmp_path):
         fetch("p/a", tmp_path / "run")
     log = RunDir(tmp_path / "run").train_log
     with open(log, "ab") as file:  # rows of an uncommitted page, and half a row
-        file.write(b'{"step":4,"attempt":1,"loss":0.2}\n{"step":5,"att')
+        file.write(b'{"step":4,"attempt":1,"loss":0.2}\n{"step":5,"attempt":1,"loss":0.2}\n{"step":6,"att')
     assert open_run(tmp_path / "run").info.status == "interrupted"
     Fake.fail_at = {}
     fetch("p/a", tmp_path / "run")

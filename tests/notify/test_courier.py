@@ -253,15 +253,19 @@ def test_of_very_many_findings_held_back_the_oldest_are_listed_and_all_are_count
 
 def test_a_digest_at_pagerduty_is_resolved_when_all_in_it_have_recovered(desk, run_dir):
     server = desk()
-    courier = courier_of(run_dir, "pagerduty", per_hour=1)
-    for number in range(3):
-        find(run_dir, number)
+    courier = courier_of(run_dir, "pagerduty", on="warning", per_hour=1)
+    for number, severity in enumerate(("critical", "warning", "warning")):
+        find(run_dir, number, severity)
+    worse = replace(KL, rule="rule_1", step=4, title="finding 1 is worse")
+    append_event(run_dir, event_line(HealthEvent("escalated", 4, 1.0, 1, finding=worse)))
     go(courier)
     courier.let_go()
     an_hour_later(run_dir, "pagerduty")
-    courier = courier_of(run_dir, "pagerduty", per_hour=1)
+    courier = courier_of(run_dir, "pagerduty", on="warning", per_hour=1)
     go(courier)
     digest = server.requests[1].json
+    assert digest["payload"]["severity"] == "critical"
+    assert "critical at step 1: finding 1 is worse" in str(digest["payload"]["custom_details"])
     append_event(run_dir, recovered_line("rule_1", 9))
     go(courier)
     assert len(server.requests) == 2
@@ -508,6 +512,17 @@ def test_a_service_that_stays_away_is_given_up_some_time_after_the_end(desk, run
     assert time.monotonic() - began >= 0.5
     assert unsent(run_dir, Target("slack", "slack")) == 1
     assert not (run_dir.notify / "slack.lock").exists()
+
+
+def test_the_couriers_of_a_run_that_has_ended_end_when_everything_is_sent(desk, run_dir, quick, monkeypatch):
+    monkeypatch.setattr(couriers, "LINGER_SECONDS", 10.0)
+    monkeypatch.setattr(couriers, "Briefer", Plain)
+    server = desk()
+    find(run_dir, 1)
+    find(run_dir, 2)
+    one = Couriers(run_dir, {"to": [{"to": "slack", "name": "slack", "on": "critical", "per_hour": 1}]}, 0, None)
+    assert one.finish() is True
+    assert [line.partition(" in ")[0] for line in headlines(server)] == ["CRITICAL", "Held back"]
 
 
 def test_a_run_that_was_deleted_is_not_waited_for(desk, run_dir, quick, monkeypatch):

@@ -114,6 +114,12 @@ def test_pictures_come_in_three_formats(format_and_mark):
     assert draw(picture(line([1, 2, 3])), image_format=image_format).startswith(mark)
 
 
+def test_a_long_title_is_not_cut_off():
+    panel = Panel("Chosen log-probability of pairs and rejected log-probability", "name", [line([1, 2])])
+    image = pixels(draw(Picture("a run", "about it", "step", [panel] * 4)))
+    assert (image[:, -2:, :3] == 1).all()  # nothing is drawn up to the right edge
+
+
 def test_one_spike_among_thousands_can_be_seen():
     y = np.zeros(20_000)
     calm = pixels(draw(picture(line(np.append(y, 0.001)))))

@@ -22,11 +22,14 @@ import pytest
 import rlvitals
 from conftest import fill, until
 from rlvitals import plugins
+from rlvitals.cli import sync
 from rlvitals.cli.main import main
 from rlvitals.errors import ConfigError, MissingDependency
+from rlvitals.masking import MASK
 from rlvitals.sinks.base import Sink, SinkError
 from rlvitals.sinks.follower import Forwarder, follow
 from rlvitals.store.cursors import bytes_behind, read_cursor
+from rlvitals.store.files import replace_file
 from rlvitals.store.layout import RunDir
 
 pytestmark = pytest.mark.slow
@@ -36,7 +39,7 @@ class Ledger(Sink):
     """A tracker whose back end is a list: `held` are committed rows, `taken` are written but not committed."""
 
     held: ClassVar[list[tuple[str, int, float]]] = []
-    opened = 0
+    opened = abandoned = 0
 
     def __init__(self, facts, settings, memory):
         super().__init__(facts, settings, memory)
@@ -53,6 +56,9 @@ class Ledger(Sink):
 
     def close(self):
         self.memory["closed"] = True
+
+    def abandon(self):
+        type(self).abandoned += 1
 
 
 @pytest.fixture
@@ -249,6 +255,26 @@ def test_one_tracker_has_one_follower(tmp_path, ledger):
         second.advance()
     first.let_go()
     assert second.advance() is False
+
+
+def test_a_follower_that_lost_its_place_opens_the_tracker_again(tmp_path, ledger):
+    """Its tracker does not know what another follower has stored meanwhile."""
+    lock, stop = RunDir(tmp_path).sinks / "ledger.lock", threading.Event()
+    with rlvitals.start(tmp_path) as run:
+        run.log({"loss": 0.0}, step=0)
+        feed = Forwarder(RunDir(tmp_path), "ledger", {})
+        thread = threading.Thread(target=feed.run, args=(stop,), daemon=True)
+        thread.start()
+        assert until(lambda: read_cursor(RunDir(tmp_path), "ledger").rows == 1)
+        replace_file(lock, json.dumps({**json.loads(lock.read_text()), "token": "of-another"}).encode())
+        assert until(lambda: feed._sink is None, 10.0)
+        run.log({"loss": 1.0}, step=1)
+        lock.unlink()
+        assert until(lambda: len(ledger.held) == 2)
+    stop.set()
+    thread.join(timeout=30)
+    assert ledger.held == expected(range(2))
+    assert (ledger.opened, ledger.abandoned) == (2, 1)
 
 
 def test_a_bad_line_is_skipped_and_not_sent_again(tmp_path, ledger):
@@ -473,6 +499,14 @@ def test_sync_brings_a_tracker_that_was_never_asked_for(tmp_path, capsys):
     assert main(["sync", str(tmp_path / "run"), "--to", "json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["rows"] == 4
     assert len(rows_in(tmp_path / "run" / "logs" / "metrics.json")) == 4
+
+
+def test_sync_takes_the_recorded_settings_without_the_masked_ones():
+    own = {"project": "p", "api_key": MASK, "more": {"url": "u", "key": MASK}}
+    kept = {"project": "p", "more": {"url": "u"}}
+    for recorded in ({"track_with": ["wandb"], "tracker_kwargs": own},
+                     {"track_with": ["csv", "wandb"], "tracker_kwargs": {"wandb": own}}):  # fmt: skip
+        assert sync._for(["wandb"], recorded) == {"track_with": ["wandb"], "tracker_kwargs": {"wandb": kept}}
 
 
 def test_without_processes_a_thread_follows(tmp_path, monkeypatch, caplog):

@@ -246,3 +246,17 @@ def test_a_full_disk_while_compacting_keeps_the_log(run_path, monkeypatch, capsy
     assert main(["compact", str(run_path)]) == 64
     assert "No space left on device; nothing is lost" in capsys.readouterr().err
     assert log.read_bytes() == original
+
+
+def test_an_archive_that_the_disk_has_spoiled_does_not_replace_the_log(run_path, monkeypatch):
+    log = run_path / "logs" / "training_metrics.jsonl"
+    original, replace_file = log.read_bytes(), archive.replace_file
+
+    def spoiled(path, data):
+        pieces = list(data)
+        replace_file(path, [pieces[0], bytes(len(pieces[1])), *pieces[2:]])
+
+    monkeypatch.setattr(archive, "replace_file", spoiled)
+    with pytest.raises(RunUnreadable):
+        archive.compact(log)
+    assert log.read_bytes() == original

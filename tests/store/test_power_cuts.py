@@ -7,6 +7,7 @@ logged without a sync may be lost.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -15,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from health_lines import finding_line
 from power_cuts import CutState, recorded
 from rlvitals.capture.start import refuse_existing
 from rlvitals.cli.main import main
+from rlvitals.codec import encode
 from rlvitals.importers.into_run import write_run
 from rlvitals.importers.registry import read_log
 from rlvitals.records import Finding
@@ -35,6 +38,8 @@ from rlvitals.store.epochs import EpochStore
 from rlvitals.store.evaluations import drop_evaluations, read_evaluations
 from rlvitals.store.files import bring_back, replace_folder
 from rlvitals.store.findings import append_event, read_events
+from rlvitals.store.imports import ImportLogs, read_import
+from rlvitals.store.inbox import Inbox
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import read_rows
 from rlvitals.store.rollouts import read_groups, rollout_files
@@ -295,6 +300,75 @@ def test_an_evaluation_goes_only_when_a_newer_one_is_on_the_disk(disk, outlived)
 
 
 # What other components add
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_an_import_continues_after_a_cut_without_a_lost_or_doubled_row(disk, outlived, is_restart):
+    lines = [encode({"step": step, "loss": step / 8}) for step in range(6)]
+
+    def bring(run_dir):
+        record = read_import(run_dir) or {"is_open": True, "pages": 0}
+        logs = ImportLogs(run_dir, record, is_restart=is_restart)
+        for page in range(0 if is_restart else record["pages"], 3):
+            for line in lines[2 * page : 2 * page + 2]:
+                logs.add("train", line)
+            logs.add_rollouts(page, b"group %d\n" % page)
+            logs.commit({"is_open": True, "pages": page + 1})
+        logs.close({"is_open": False, "pages": 3})
+
+    with recorded(disk) as recording:
+        bring(RunDir(disk / "run"))
+
+    def look(folder, state):
+        run_dir = RunDir(folder / "run")
+        bring(run_dir)
+        assert run_dir.train_log.read_bytes() == b"".join(lines)
+        assert [run_dir.rollout_file(page).read_bytes() for page in range(3)] == [
+            b"group 0\n",
+            b"group 1\n",
+            b"group 2\n",
+        ]
+
+    outlived(recording, look)
+
+
+def test_what_a_push_has_confirmed_outlives_a_cut(disk, outlived):
+    whole = {"logs/system.jsonl": b"".join(b"line %d\n" % number for number in range(3)), "run.json": b"{}" * 50}
+
+    def push(**message):
+        data = base64.b64encode(message.pop("data")).decode()
+        inbox.take({"run": "above/run", "id": "a", "data": data, **message})
+
+    with recorded(disk) as recording:
+        inbox = Inbox(disk)
+        for offset in (0, 7, 14):
+            piece = whole["logs/system.jsonl"][offset : offset + 7]
+            push(what="append", file="logs/system.jsonl", offset=offset, data=piece)
+            recording.promise(("logs/system.jsonl", offset + 7))
+        push(what="put", file="run.json", data=whole["run.json"], sha256=sha256(whole["run.json"]).hexdigest())
+        recording.promise(("run.json", 100))
+
+    def look(folder, state):
+        assert not state.promised or Inbox(folder).take({"run": "above/run", "id": "a", "what": "state"})["files"]
+        for file, size in state.promised:
+            assert (folder / "above/run" / file).read_bytes()[:size] == whole[file][:size]
+
+    outlived(recording, look)
+
+
+def test_a_log_that_was_created_again_holds_what_was_on_the_disk(disk, outlived):
+    with rlvitals.start(disk / "run", fsync="always", **QUIET) as run:
+        log_some(run, range(3))
+        before = facts(disk / "run")
+        with recorded(disk) as recording:
+            RunDir(disk / "run").train_log.unlink()
+            run._writers["train"].tend()
+            recording.promise(*before)
+
+    def look(folder, state):
+        assert state.promised <= facts(folder / "run")
+
+    outlived(recording, look)
 
 
 def test_epochs_outlive_a_cut_and_so_does_a_history_of_somebody_else_s(disk, outlived):

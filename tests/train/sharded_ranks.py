@@ -11,7 +11,7 @@ import torch
 
 from rlvitals.train import checkpoint, sharded, tiny
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
-from rlvitals.train.sampling import answered, left_padded
+from rlvitals.train.sampling import Sampling, answered
 
 MOST = 0.5  # the norms of the gradients are far above it
 NEAR = {"rtol": 1e-5, "atol": 1e-6}  # sums of float32 in another order
@@ -50,8 +50,7 @@ def step_both(accelerator, sharded_one, whole_one, step):
 
 
 def sampled(model, prompts):
-    ids, mask = left_padded([[5, 6, 7]] * prompts, 0)
-    return model("sample", ids, mask, max_new_tokens=4, temperature=0.0, eos_id=1, pad_id=0).tokens
+    return model("answers_to", [[5, 6, 7]] * prompts, Sampling(4, eos_id=1, pad_id=0, temperature=0.0))[1].tokens
 
 
 def main(folder):
@@ -88,7 +87,7 @@ def main(folder):
     spread_optimizer.param_groups[0]["lr"] = 7e-3
     for each, optimizer in both[1:]:
         kept = checkpoint.revert(place, model=each.policy, optimizer=optimizer)
-        each.load_critic_state(kept["critic"])
+        sharded.put_weights(each, kept["critic"])
     the_same(sharded.weights_of(spread), then)
     the_same(one.state_dict(), then)
     for found in (sharded.gathered(spread_optimizer.state_dict()), one_optimizer.state_dict()):

@@ -66,6 +66,22 @@ def test_a_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_pat
     assert resumed.scheduler.get_last_lr() == unbroken.scheduler.get_last_lr()
 
 
+def test_a_final_model_that_cannot_be_completed_does_not_get_its_name(tmp_path, monkeypatch):
+    def full(folder):
+        raise OSError("No space left on device")
+
+    training = Training()
+    checkpoint.save_model(tmp_path / "final_model", training.model, training.tokenizer)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "final_model").iterdir()}
+    training.steps(1)
+    monkeypatch.setattr(training.tokenizer, "save_pretrained", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save_model(tmp_path / "final_model", training.model, training.tokenizer)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "final_model").iterdir()} == before
+    checkpoint.tidy(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["final_model"]
+
+
 def test_transformers_loads_the_model_of_a_checkpoint(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -98,8 +114,10 @@ def test_a_save_that_fails_leaves_the_checkpoint_that_was_there(tmp_path):
     with pytest.raises(Exception, match=r"pickle|lambda"):
         training.save(tmp_path, 5, word=lambda: None)
     assert training.load(place)["word"] == "old"
+    place.rename(tmp_path / ".checkpoint-5.before")  # killed while it was being replaced
     checkpoint.tidy(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
+    assert training.load(place)["word"] == "old"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from rlvitals.train import decoding
 from rlvitals.train.decoding import Fixed, Growing, reading
-from rlvitals.train.sampling import BatchSampler, Sampled, left_padded, sample
+from rlvitals.train.sampling import BatchSampler, Sampled, Sampling, left_padded, sample
 
 EOS, PAD = 1, 0
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3], [9], [9]]
@@ -26,15 +26,15 @@ def llama(device="cpu"):
     return LlamaForCausalLM(config).eval().to(device)
 
 
-def turns(model, cache, *, lengths=(6, 5, 9), prompts=PROMPTS):
+def turns(model, cache, *, length=7, prompts=PROMPTS):
     """Three messages, each after new input, with rows that are dropped in between."""
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(3)
-    sampler = BatchSampler(cache, temperature=1.0, eos_id=EOS, pad_id=PAD, generator=generator)
+    sampler = BatchSampler(cache, Sampling(length, EOS, PAD), generator)
     messages = []
     with torch.no_grad():
-        for turn, length in enumerate(lengths):
-            messages.append(sampler.write(*left_padded(prompts, PAD, device), length))
+        for turn in range(3):
+            messages.append(sampler.write(*left_padded(prompts, PAD, device)))
             if turn < 2:
                 rows = [4, 0, 1] if turn == 0 else [1, 2]
                 sampler.keep(torch.tensor(rows, device=device))
@@ -77,10 +77,10 @@ def test_equal_prompts_are_read_once(way):
         lambda _, __, given: sizes.append(tuple(given["input_ids"].shape)), with_kwargs=True
     )
     ids, mask = left_padded(PROMPTS, PAD)
-    how = {"temperature": 0.0, "eos_id": -1, "pad_id": PAD, "generator": None}
+    how = Sampling(3, -1, PAD, temperature=0.0)
     with torch.no_grad():
-        together = BatchSampler(way(model), **how).write(ids, mask, 3)
-        each = [BatchSampler(way(model), **how).write(ids[[row]], mask[[row]], 3) for row in range(5)]
+        together = BatchSampler(way(model), how).write(ids, mask)
+        each = [BatchSampler(way(model), how).write(ids[[row]], mask[[row]]) for row in range(5)]
     assert sizes == [(3, 4), (5, 1), (5, 1), *[(1, 4), (1, 1), (1, 1)] * 5]
     assert_alike([together], [Sampled(*map(torch.cat, zip(*each, strict=True)))])
 
@@ -127,32 +127,31 @@ def test_graphs_give_the_samples_of_plain_passes():
 def test_a_kept_graph_follows_the_weights():
     model = llama("cuda")
     ids, mask = left_padded(PROMPTS, PAD, "cuda")
-    how = {"max_new_tokens": 8, "temperature": 0.0, "eos_id": -1, "pad_id": PAD}
-    first = sample(model, ids, mask, **how)
+    how = Sampling(8, -1, PAD, temperature=0.0)
+    first = sample(model, ids, mask, how)
     with torch.no_grad():
         for weight in model.parameters():  # in place, like an optimizer
             weight.mul_(1.3)
-    changed = sample(model, ids, mask, **how)
+    changed = sample(model, ids, mask, how)
     assert not torch.allclose(first.logprobs, changed.logprobs, atol=1e-3)
-    assert_alike([changed], [sample(copy.deepcopy(model), ids, mask, **how)], within=1e-4)
+    assert_alike([changed], [sample(copy.deepcopy(model), ids, mask, how)], within=1e-4)
     for weight in model.parameters():  # in other memory, as when a checkpoint is loaded
         weight.data = (weight.data / 1.3).clone()
-    assert_alike([sample(model, ids, mask, **how)], [first], within=1e-4)
+    assert_alike([sample(model, ids, mask, how)], [first], within=1e-4)
 
 
 @needs_cuda
 def test_autocast_samples_with_graphs_of_its_own():
     model = llama("cuda")
     ids, mask = left_padded(PROMPTS, PAD, "cuda")
-    how = {"max_new_tokens": 8, "temperature": 0.0, "eos_id": -1, "pad_id": PAD}
-    plain = sample(model, ids, mask, **how)
+    how = Sampling(8, -1, PAD, temperature=0.0)
+    plain = sample(model, ids, mask, how)
     model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)  # like accelerate's `prepare`
     with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
-        sampler = BatchSampler(Growing(model), temperature=0.0, eos_id=-1, pad_id=PAD, generator=None)
-        expected = sampler.write(ids, mask, 8)
+        expected = BatchSampler(Growing(model), how).write(ids, mask)
     for _ in range(3):  # autocast frees the weights it has cast when it ends: no graph may use them
         with torch.autocast("cuda", torch.bfloat16):
-            rounded = sample(model, ids, mask, **how)
+            rounded = sample(model, ids, mask, how)
         assert_alike([rounded], [expected], within=0.05)
         torch.cuda.empty_cache()
         overwritten = [torch.full((64, 64), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(200)]

@@ -17,18 +17,18 @@ from rlvitals.errors import ConfigError
 from rlvitals.records import Group, Rollout, Turn
 from rlvitals.train import grpo, models, recipe
 from rlvitals.train.grpo import warm_start
-from rlvitals.train.grpo.conversation import Dialogue, Sampling, Trajectory, as_message, converse
+from rlvitals.train.grpo.conversation import Dialogue, Trajectory, as_message, converse
 from rlvitals.train.grpo.settings import GRPOSettings as Settings
 from rlvitals.train.grpo.update import Played, batch_of, token_weights
 from rlvitals.train.mailbox.episode import Episode, Observation, SimpleEpisode
 from rlvitals.train.mailbox.graders import OFFLINE
 from rlvitals.train.mailbox.tools import TOOLS
 from rlvitals.train.mailbox.worlds import mini
-from rlvitals.train.sampling import answer_stats
+from rlvitals.train.sampling import Sampling, answer_stats
 
 pytestmark = pytest.mark.slow
 
-HOW = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
+HOW, CONTEXT = Sampling(max_new_tokens=24, eos_id=2, pad_id=0), 288
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,9 @@ def conversations(shipped: models.Loaded, rollouts: int = 6) -> list[Trajectory]
     world = mini(seed=3)
     episodes = [Episode(question, world.mailbox, max_turns=5, style="tags") for question in world.questions[:rollouts]]
     generator = torch.Generator().manual_seed(1)
-    return converse(shipped.model, Dialogue(shipped.tokenizer, None), episodes, HOW, generator)
+    return converse(
+        shipped.model, Dialogue(shipped.tokenizer, None), episodes, HOW, max_context=CONTEXT, generator=generator
+    )
 
 
 # Conversations
@@ -125,12 +127,13 @@ def test_log_probs_of_the_cached_batch_are_those_of_one_pass_over_each_conversat
 def test_a_conversation_without_room_is_cut_off(shipped: models.Loaded) -> None:
     world = mini(seed=3)
     episodes = [Episode(question, world.mailbox, style="tags") for question in world.questions[:4]]
-    tight = HOW._replace(max_context=60)
-    rows = converse(shipped.model, Dialogue(shipped.tokenizer, None), episodes, tight, torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    dialogue = Dialogue(shipped.tokenizer, None)
+    rows = converse(shipped.model, dialogue, episodes, HOW, max_context=60, generator=generator)
     assert all(row.episode.is_over and len(row.ids) <= 60 for row in rows)
     assert "cut_off" in {row.episode.outcome for row in rows}
     no_room = Episode(world.questions[0], world.mailbox, style="tags")
-    converse(shipped.model, Dialogue(shipped.tokenizer, None), [no_room], HOW._replace(max_context=10))
+    converse(shipped.model, dialogue, [no_room], HOW, max_context=10)
     assert (no_room.outcome, no_room.rubric.num_turns) == ("cut_off", 0)
 
 
@@ -254,7 +257,7 @@ def test_a_batch_holds_the_kept_groups_alone_and_each_turns_advantage_on_its_own
     kept = step.kept()
     assert [rollout for rollout, _ in kept] == list(step.groups[0].rollouts)
     batch = batch_of(kept, pad_id=0, device="cpu", rows=3)
-    assert len(batch.ids) == 3
+    assert len(batch.rows.ids) == 3
     assert batch.own[2].sum() == 0
     for number, (rollout, row) in enumerate(kept):
         assert batch.own[number].sum() == sum(row.own)
@@ -267,9 +270,9 @@ def test_taking_rows_cuts_padding_and_changes_no_number(shipped: models.Loaded) 
     batch = batch_of(played(shipped).kept(), pad_id=0, device="cpu")
     with torch.no_grad():
         together = answer_stats(shipped.model, batch.rows).logprobs * batch.own
-        for place in range(len(batch.ids)):
-            alone = batch.take(torch.tensor([place]))
-            assert alone.ids_mask.all()
+        for place in range(len(batch.own)):
+            alone = batch.take(torch.tensor([place])).without_padding()
+            assert alone.rows.mask.all()
             assert torch.allclose(
                 (answer_stats(shipped.model, alone.rows).logprobs * alone.own).sum(), together[place].sum(), atol=1e-4
             )

@@ -15,11 +15,12 @@ from rlvitals.config import by_last_name
 from rlvitals.records import TRAINED_ROLLOUTS, Group, Rollout, Turn
 from rlvitals.train import grpo, models, recipe
 from rlvitals.train.grpo import traces, warm_start
-from rlvitals.train.grpo.conversation import Dialogue, Sampling, converse
+from rlvitals.train.grpo.conversation import Dialogue, converse
 from rlvitals.train.grpo.settings import GRPOSettings as Settings
 from rlvitals.train.grpo.update import Played
 from rlvitals.train.mailbox.episode import Episode
 from rlvitals.train.mailbox.worlds import mini
+from rlvitals.train.sampling import Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +105,9 @@ def test_rollouts_of_an_update_that_fails_are_recorded(tmp_path: Path, monkeypat
 def played() -> Played:
     shipped, world = models.load(str(warm_start.SHIPPED["careless"]), None), mini(seed=3)
     episodes = [Episode(question, world.mailbox, max_turns=5, style="tags") for question in world.questions[:6]]
-    how = Sampling(max_new_tokens=24, temperature=1.0, max_context=288)
-    rows = converse(shipped.model, Dialogue(shipped.tokenizer, None), episodes, how, torch.Generator().manual_seed(1))
+    dialogue, generator = Dialogue(shipped.tokenizer, None), torch.Generator().manual_seed(1)
+    how = Sampling(24, dialogue.eos_id, dialogue.pad_id)
+    rows = converse(shipped.model, dialogue, episodes, how, max_context=288, generator=generator)
     rollouts = [Rollout(turns=tuple(Turn() for _ in row.turns), reward=1.0, advantage=0.5) for row in rows]
     groups = [Group(rollouts=tuple(rollouts[:3]), kept=True), Group(rollouts=tuple(rollouts[3:]), kept=False)]
     return Played(groups, [rows[:3], rows[3:]])

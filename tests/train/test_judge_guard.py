@@ -262,7 +262,7 @@ def test_an_answer_that_cannot_be_graded_has_no_reward_and_does_not_count_in_its
     assert len(caplog.records) == 1
     assert [one.is_judged for one in episodes] == [True, False, True, False]
     assert (episodes[1].outcome, episodes[1].reason) == ("answered", "not graded: MemoryError")
-    assert episodes[1].turn_outcomes == ["unjudged"]
+    assert episodes[1].turns[-1].outcome == "unjudged"
     assert episodes[1].reward() == {}
     (group,) = grouping.advantages([episode_module.group(episodes, "plain")])
     assert [one.reward for one in group.rollouts] == [1.0, None, 0.0, None]

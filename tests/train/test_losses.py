@@ -15,16 +15,16 @@ import pytest
 import torch
 
 import rlvitals
+from rlvitals.compute import advantage
 from rlvitals.train import grpo, losses, ppo, recipe, sharded, supervised, tiny
 from rlvitals.train.grpo import warm_start
-from rlvitals.train.grpo.conversation import Sampling
 from rlvitals.train.grpo.update import UpdateBatch
 from rlvitals.train.kto import data as preferences
 from rlvitals.train.kto import trainer as kto
 from rlvitals.train.ppo import experience, reward_model
 from rlvitals.train.ppo.actor_critic import ActorCritic, parameter_groups
 from rlvitals.train.ppo.experience import Experience
-from rlvitals.train.sampling import answered, left_padded
+from rlvitals.train.sampling import Sampling, answered, left_padded
 from rlvitals.train.supervised import right_padded
 
 LOW, HIGH, DUAL, HORIZON = 0.2, 0.3, 1.6, 40
@@ -140,7 +140,7 @@ def test_the_critics_loss_is_clipped_around_its_old_values(clip):
     # Predictions within the clip; beyond it towards the return, where the clipped error is larger; and away from it.
     values = torch.tensor([1.1, 1.9, 0.1, 1.9, 0.1], dtype=torch.float64, requires_grad=True)
     old, returns = torch.ones(5, dtype=torch.float64), torch.tensor([2.0, 2.0, 2.0, 0.0, 0.0], dtype=torch.float64)
-    found = losses.value_losses(values, returns=returns, old_values=old, value_clip=clip)
+    found, _ = advantage.value_losses(values, returns, old, clip)
     slopes = torch.autograd.grad(found.sum(), values)[0]
     wanted, wanted_slopes, held = [], [], 0
     for v, target in zip(values.tolist(), returns.tolist(), strict=True):
@@ -205,7 +205,7 @@ def grpo_batch():
     rows = answered(prompts, prompt_mask, answers, mask)
     own = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.float32)
     advantages = (drawn(4, 5, seed=6, low=0.4, high=2.0) * torch.tensor([[1.0], [-1.0], [-1.0], [1.0]])).float() * own
-    return UpdateBatch(rows.ids, rows.mask, rows.positions, own, torch.zeros_like(own), advantages)
+    return UpdateBatch(rows, own, torch.zeros_like(own), advantages)
 
 
 def share(own, mode, row):
@@ -245,7 +245,7 @@ def grpo_trainer(run, settings, rate=0.0):
     trainer = object.__new__(grpo.GrpoTrainer)
     vars(trainer).update(
         settings=settings, run=run, accelerator=accelerator, step=1, rank=0, model=model, optimizer=optimizer,
-        reference=reference if settings.kl_coef else None, sampling=Sampling(8, settings.temperature, HORIZON),
+        reference=reference if settings.kl_coef else None, max_context=HORIZON,
     )  # fmt: skip
     return trainer, model, reference, kept_gradients(optimizer)
 
@@ -339,13 +339,13 @@ def test_grpo_compares_the_minibatches_of_one_epoch_with_the_policy_that_began_t
 def ppo_trainer(settings, run, **parts):
     """A trainer in its first step, made of only these parts."""
     trainer = object.__new__(ppo.PpoTrainer)
-    vars(trainer).update(settings=settings, run=run, step=1, **parts)
+    vars(trainer).update(settings=settings, run=run, step=1, rank=0, **parts)
     return trainer
 
 
 def ppo_sampler(settings, run, **parts):
-    sampling = {"max_new_tokens": 4, "temperature": 1.0, "eos_id": 11, "pad_id": 0}
-    return ppo_trainer(settings, run, prompts=PROMPTS, pad_id=0, kl_coef=0.4, sampling=sampling, **parts)
+    sampling = Sampling(max_new_tokens=4, eos_id=11, pad_id=0)
+    return ppo_trainer(settings, run, prompts=PROMPTS, kl_coef=0.4, sampling=sampling, **parts)
 
 
 def ppo_batch(model, reference, s):
@@ -360,7 +360,7 @@ def ppo_batch(model, reference, s):
     now, ref, values = (torch.nn.utils.rnn.pad_sequence(found, batch_first=True) for found in (now, ref, values))
     signs = torch.tensor([[1.0], [-1.0], [-1.0]])
     return Experience(
-        ids=rows.ids, ids_mask=rows.mask, positions=rows.positions, mask=mask,
+        rows=rows, mask=mask,
         sampled_logprobs=torch.zeros(3, 5),
         old_logprobs=((now + MOVES) * mask).float(),
         ref_logprobs=(ref * mask).float(),
@@ -473,7 +473,7 @@ def test_ppos_experience_is_what_the_answers_score_less_their_kl(run, is_whitene
     advantages, returns, distances = [], [], []
     for row, place in enumerate([2, 0, 1]):
         length = int(batch.mask[row].sum())
-        answer = batch.ids[row, -batch.width :][:length].tolist()
+        answer = batch.rows.ids[row, -batch.rows.width :][:length].tolist()
         with torch.no_grad():
             old, ref = (read_alone(net, PROMPTS[place], answer)[0] for net in (exact.policy, exact_ref))
             values = values_alone(exact, PROMPTS[place], answer).tolist()
@@ -588,10 +588,8 @@ def test_ktos_loss_is_the_one_written_by_hand(tmp_path, loss_type, weights):
     loaded = kto.the_model(settings, tmp_path, data, args, is_resumed=False)
     start = copy.deepcopy(loaded.model).double()
     moved = copy.deepcopy(loaded.model)
-    supervised.warm_up(
-        moved, [kto._tokens(loaded.tokenizer, example, 128) for example in data.train], steps=6, batch_size=8,
-        learning_rate=3e-3, pad_id=0, generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    pairs = [kto._tokens(loaded.tokenizer, example, 128) for example in data.train]
+    supervised.warm_up(moved, pairs, supervised.TrainingCourse(6, 8, 3e-3, torch.Generator().manual_seed(0)), pad_id=0)
     trainer = kto.build_trainer(settings, args, data, loaded, callbacks=[])
     trainer.model.load_state_dict(moved.state_dict())  # away from the reference
     exact = moved.double()
@@ -650,10 +648,9 @@ def test_the_reward_models_loss_pushes_the_preferred_answer_up(tmp_path):
     slopes = dict(zip(dict(exact.named_parameters()), gradients(exact, wanted), strict=True))
     before = {name: weight.detach().clone() for name, weight in judge.named_parameters()}
     found = []
-    reward_model.learn(
-        judge, pairs, steps=1, batch_size=2, learning_rate=1e-3, pad_id=0, generator=torch.Generator().manual_seed(0),
-        on_step=lambda step, loss: found.append(loss),
-    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    course = supervised.TrainingCourse(1, 2, 1e-3, generator, on_step=lambda step, loss: found.append(loss))
+    reward_model.learn(judge, pairs, course, pad_id=0)
     assert found == pytest.approx([plain(wanted)], rel=1e-5)
     for name, weight in judge.named_parameters():
         # AdamW's first step goes against the sign of each gradient.

@@ -57,6 +57,10 @@ def answer(text, *sources):
     return call("return_final_answer", {"answer": text, "source_message_ids": list(sources)})
 
 
+def outcomes(episode):
+    return [turn.outcome for turn in episode.turns]
+
+
 def play(question, *messages, **settings):
     episode = Episode(question, BOX, **settings)
     for message in messages:
@@ -125,7 +129,7 @@ def test_a_perfect_episode():
     assert (rubric.answer_correct, rubric.sources_correct, rubric.attempted_answer) == (True, True, True)
     assert (rubric.ever_found_right_email, rubric.ever_read_right_email) == (True, True)
     assert (rubric.num_turns, rubric.num_sources, rubric.num_total_searches) == (3, 1, 1)
-    assert episode.turn_outcomes == ["search_hit", "read_hit", "answer_correct"]
+    assert outcomes(episode) == ["search_hit", "read_hit", "answer_correct"]
     assert sum(episode.reward().values()) == 2.0
     assert episode.reward("plain") == {"correct": 1.0}
 
@@ -137,7 +141,7 @@ def test_not_knowing_is_no_attempt_in_every_spelling(text):
     assert episode.rubric.returned_i_dont_know
     assert not episode.rubric.attempted_answer
     assert episode.rubric.gave_up_too_early
-    assert episode.turn_outcomes == ["search_empty", "answer_wrong"]
+    assert outcomes(episode) == ["search_empty", "answer_wrong"]
 
 
 def test_not_knowing_on_the_last_turn_is_no_running_out_and_not_too_early():
@@ -172,10 +176,10 @@ def test_a_message_without_a_readable_call_ends_as_a_parse_error(message):
 
 def test_unknown_tools_and_bad_arguments_end_it_with_their_own_outcome():
     episode = play(ONE, search("falcon"), call("delete_email", {}))
-    assert (episode.outcome, episode.turn_outcomes[-1]) == ("bad_tool_name", "unknown_tool")
+    assert (episode.outcome, outcomes(episode)[-1]) == ("bad_tool_name", "unknown_tool")
     assert episode.rubric.bad_tool_call_name
     episode = play(ONE, call("read_email", '{"message_id"'))
-    assert (episode.outcome, episode.turn_outcomes) == ("bad_tool_args", ["bad_arguments"])
+    assert (episode.outcome, outcomes(episode)) == ("bad_tool_args", ["bad_arguments"])
     assert episode.rubric.bad_tool_call_args
     assert play(ONE, "<delete>m1</delete>").outcome == "bad_tool_name"
 
@@ -226,7 +230,7 @@ def test_a_question_of_two_look_ups_is_found_and_read_when_both_messages_are():
     assert episode.rubric.ever_read_right_email
     episode.step(answer("555-0142", "m2"))
     assert (episode.rubric.answer_correct, episode.rubric.sources_correct) == (True, False)
-    assert episode.turn_outcomes == ["search_hit", "read_hit", "search_hit", "read_hit", "answer_correct"]
+    assert outcomes(episode) == ["search_hit", "read_hit", "search_hit", "read_hit", "answer_correct"]
 
 
 def test_reading_what_is_not_there_or_not_ones_own_is_noticed_and_goes_on():
@@ -234,13 +238,13 @@ def test_reading_what_is_not_there_or_not_ones_own_is_noticed_and_goes_on():
         episode = play(ONE, read(message_id))
         assert episode.outcome is None
         assert episode.rubric.ever_tried_to_read_invalid_email
-        assert episode.turn_outcomes == ["read_miss"]
+        assert outcomes(episode) == ["read_miss"]
     assert not play(ONE, read("m3")).rubric.ever_tried_to_read_invalid_email
 
 
 def test_a_message_is_found_wherever_it_is_in_the_list():
     episode = play(ONE, search("falcon"))  # lists m3 before m1
-    assert episode.turn_outcomes == ["search_hit"]
+    assert outcomes(episode) == ["search_hit"]
     assert episode.rubric.ever_found_right_email
 
 
@@ -254,7 +258,7 @@ def test_several_calls_in_one_message_are_one_turn_and_each_gets_its_own_result(
     assert json.loads(second.content)["message_id"] == "m1"
     assert episode.rubric.num_turns == 1
     assert episode.rubric.ever_read_right_email
-    assert episode.turn_outcomes == ["search_miss"]  # depends on its own result, not on that of the other call
+    assert outcomes(episode) == ["search_miss"]  # depends on its own result, not on that of the other call
     assert second.message() == {"role": "tool", "name": "read_email", "content": second.content, "tool_call_id": "2"}
 
 
@@ -288,7 +292,7 @@ def test_the_grader_decides():
 
     episode = play(ONE, answer("Ann", "m1"), grader=strict)
     assert seen == [("q1", "Ann", ("m1",))]
-    assert (episode.rubric.answer_correct, episode.reason, episode.turn_outcomes) == (False, "no", ["answer_wrong"])
+    assert (episode.rubric.answer_correct, episode.reason, outcomes(episode)) == (False, "no", ["answer_wrong"])
 
 
 # Texts
@@ -407,8 +411,8 @@ def test_nothing_a_model_writes_crashes_an_episode_or_leaves_its_inbox(messages,
     assert '"x1"' not in text
     rubric = episode.rubric
     assert rubric.num_total_searches == rubric.num_unique_searches + rubric.num_repeated_searches
-    assert rubric.num_turns == len(episode.turn_outcomes) <= 5
-    assert set(episode.turn_outcomes) <= set(OUTCOMES)
+    assert rubric.num_turns == len(outcomes(episode)) <= 5
+    assert set(outcomes(episode)) <= set(OUTCOMES)
     endings = (rubric.attempted_answer, rubric.returned_i_dont_know, rubric.ran_out_of_turns,
                rubric.cant_parse_tool_call, rubric.bad_tool_call_name, rubric.bad_tool_call_args)  # fmt: skip
     assert sum(endings) == (1 if episode.is_over else 0)

@@ -26,7 +26,7 @@ from rlvitals.train.ppo.evaluation import computable, text_scores
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.sampling import answered, left_padded
 from rlvitals.train.seeds import batch_places
-from rlvitals.train.supervised import right_padded
+from rlvitals.train.supervised import TrainingCourse, right_padded
 
 pytestmark = pytest.mark.slow
 
@@ -438,10 +438,8 @@ def test_a_reward_model_learns_which_answer_is_preferred_and_learns_nothing_from
     for noise in (0.0, 1.0):
         torch.manual_seed(0)
         judge = reward_model.build(str(tmp_path), tokenizer.pad_token_id)
-        reward_model.learn(
-            judge, pairs, steps=40, batch_size=16, learning_rate=1e-2, pad_id=0, noise=noise,
-            generator=torch.Generator().manual_seed(1),
-        )  # fmt: skip
+        course = TrainingCourse(40, 16, 1e-2, torch.Generator().manual_seed(1))
+        reward_model.learn(judge, pairs, course, pad_id=0, noise=noise)
         both = reward_model.scores_of_pairs(judge, pairs, batch_size=16, pad_id=0)
         quality.append(reward_model.accuracy(*both))
     assert quality[0] == 1.0

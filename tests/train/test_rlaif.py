@@ -419,8 +419,7 @@ def test_epochs_are_means_over_samples_and_tokens_not_over_batches():
     assert first["Epoch/RewardVariance"] == pytest.approx(sum((x - 0.625) ** 2 for x in (0, 1, 1, 0.5)) / 4)
     assert (first["Epoch/NumSamples"], first["Epoch/APITokens"]) == (4, 15)
     assert "Epoch/RewardTrend" not in first
-    restored = metrics.EpochTags()
-    restored.restore(json.loads(json.dumps(epochs.state())))
+    restored = metrics.EpochTags(json.loads(json.dumps(epochs.state())))
     for each in (epochs, restored):
         stats = {"Train/AvgReward": values.mean([1.0]), "Train/RewardVariance": values.of([1.0], "var")}
         each.add(stats | {"Train/Loss": values.mean([0.25])} | {name: values.mean([1.0]) for name in metrics.SCORES})

@@ -7,8 +7,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.sampling import answer_stats, answered, left_padded, sample
-from rlvitals.train.supervised import answer_loss, shuffled_batches, warm_up
+from rlvitals.train.sampling import Sampling, answer_stats, answered, left_padded, sample
+from rlvitals.train.supervised import TrainingCourse, answer_loss, shuffled_batches, warm_up
 
 EOS, PAD = 1, 0
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
@@ -28,9 +28,8 @@ def gpt2():
 
 def answers(model, *, seed=0, prompts=PROMPTS, **how):
     ids, mask = left_padded(prompts, PAD)
-    generator = torch.Generator().manual_seed(seed)
-    how = {"max_new_tokens": 12, "eos_id": EOS, "pad_id": PAD, "generator": generator, **how}
-    return sample(model, ids, mask, **how), ids, mask
+    sampling = Sampling(**{"max_new_tokens": 12, "eos_id": EOS, "pad_id": PAD, **how})
+    return sample(model, ids, mask, sampling, torch.Generator().manual_seed(seed)), ids, mask
 
 
 def alone(model, prompt, answer, temperature):
@@ -123,10 +122,8 @@ def test_the_loss_of_a_warm_up_is_over_the_answers_tokens_alone():
 def test_a_warm_up_learns_to_copy_what_it_was_shown():
     model, losses = llama(), []
     pairs = [([5, digit], [digit, EOS]) for digit in range(6, 12)]
-    last = warm_up(
-        model, pairs, steps=120, batch_size=6, learning_rate=1e-2, pad_id=PAD,
-        generator=torch.Generator().manual_seed(0), on_step=lambda step, loss: losses.append(loss),
-    )  # fmt: skip
+    course = TrainingCourse(120, 6, 1e-2, torch.Generator().manual_seed(0), lambda step, loss: losses.append(loss))
+    last = warm_up(model, pairs, course, PAD)
     assert losses[0] > 2.0
     assert last == losses[-1] < 0.05
     found, _, _ = answers(model, prompts=[prompt for prompt, _ in pairs], temperature=0.0)
@@ -141,4 +138,4 @@ def test_every_pair_is_dealt_equally_often():
 
 def test_a_warm_up_without_examples_is_refused():
     with pytest.raises(ConfigError, match="no examples to learn from"):
-        warm_up(llama(), [], steps=1, batch_size=2, learning_rate=1e-2, pad_id=PAD, generator=torch.Generator())
+        warm_up(llama(), [], TrainingCourse(1, 2, 1e-2, torch.Generator()), PAD)

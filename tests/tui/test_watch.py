@@ -386,6 +386,18 @@ def test_the_tiles_have_the_dashboards_numbers(tmp_path):
     assert [tile.name for tile in watched.tiles()] == list(shown)
 
 
+def test_the_last_row_of_a_run_that_has_ended_waits_for_no_other_of_its_step(tmp_path):
+    with rlvitals.start(tmp_path, display="none") as run:
+        for step in range(5):  # loss and reward in two rows
+            run.log({"loss": 1 / (1 + step)}, step=step)
+            run.flush()
+            run.log({"reward": step / 10}, step=step)
+        run.log({"loss": 0.01}, step=5)
+    watched = Watched(tmp_path)
+    watched.poll()
+    assert watched.latest["loss"] == 0.01
+
+
 def test_the_wall_of_a_chart_is_bold_where_the_typical_range_is():
     series = ChartSeries([1, 2], [1, 2], [0.0, 8.0], [0.0, 8.0])
     lines = chart_lines(series, (30, 10), band=(6.0, None))

@@ -152,6 +152,7 @@ def test_what_is_missing_is_named_as_the_framework_calls_it(tmp_path):
     assert entropy.names == ("entropy",)
     assert "entropy_collapse" in entropy.kinds
     assert len({item.metric for item in report.cannot_judge}) == len(report.cannot_judge)
+    assert len({(item.title, item.names) for item in report.cannot_judge}) == len(report.cannot_judge)
     assert "loss" not in {item.metric for item in report.cannot_judge}
 
 
@@ -229,6 +230,9 @@ def test_a_run_gives_its_settings_to_the_monitor(tmp_path):
     monitor = new_monitor(source, config={"beta": 0.1})
     assert (monitor.case.algorithm, monitor.case.total_steps) == ("grpo", 70)
     assert [monitor.case.number(name) for name in ("num_generations", "reward_max", "beta")] == [8, 2, 0.1]
+    assert [new_monitor(source, config={name: 90}).case.total_steps for name in ("total_steps", "max_steps")] == [
+        90
+    ] * 2
 
 
 def test_rows_that_a_resume_overtook_are_not_judged(tmp_path):
@@ -381,7 +385,7 @@ def test_a_folder_without_any_log_is_an_error(tmp_path):
     with pytest.raises(NotALog):
         check(tmp_path)
     (tmp_path / "notes.txt").write_text("nothing\n")
-    with pytest.raises(NotALog, match=r"none of its 1 files and folders is one that can be read \(notes.txt\)"):
+    with pytest.raises(NotALog, match=r"it holds nothing that can be read \(notes.txt\)"):
         check(tmp_path)
 
 
@@ -394,7 +398,9 @@ def test_a_file_without_rows_is_an_error_that_says_what_can_be_read(tmp_path, co
 
 def test_what_is_not_there_is_an_error_with_a_suggestion(tmp_path):
     (tmp_path / "kto-run").mkdir()
-    with pytest.raises(RlvitalsError, match="Did you mean 'kto-run'"):
+    with pytest.raises(
+        RlvitalsError, match=r"kto-rnu is not a training log: there is nothing there\. Did you mean 'kto-run'\?$"
+    ):
         check(tmp_path / "kto-rnu")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -178,3 +179,20 @@ def test_a_concept_counted_differently_is_compared_with_a_warning(tmp_path):
 def test_one_run_alone_cannot_be_compared(twins):
     with pytest.raises(ConfigError, match="at least two"):
         compare_runs(twins[:1])
+
+
+def test_the_seeds_of_one_setting_are_compared_with_those_of_another(tmp_path):
+    """The runs come mixed: the second and the fourth have another learning rate, with which the reward rises later."""
+
+    def run(place, lr, bend):
+        dice = random.Random(place)
+        rows = [(step, {"reward": max(0.0, bend * (step - 60)) + dice.gauss(0, 0.1)}) for step in range(1, 121)]
+        return record(tmp_path / str(place), rows, config={"lr": lr, "seed": place}, monitor=False, display="none")
+
+    runs = [run(0, 1e-6, 0.0), run(1, 2e-6, 0.1), run(2, 1e-6, 0.0), run(3, 2e-6, 0.1), run(4, 3e-6, 0.1)]
+    (row,) = compare_runs(runs, ["reward"]).metrics
+    assert (row.bands[0], row.bands[2], row.bands[4]) == (None, None, None)  # its own family, and a single run
+    assert row.bands[1] == row.bands[3]
+    assert 60 < row.bands[1] < 90
+    (alone,) = compare_runs([runs[0], runs[1], runs[3]], ["reward"]).metrics
+    assert alone.bands == [None] * 3

@@ -15,7 +15,7 @@ from rlvitals.health.history import History
 from rlvitals.records import Finding, HealthEvent, Request
 from rlvitals.store.findings import answer_facts, append_event, event_line, request_facts
 from rlvitals.store.layout import RunDir
-from rlvitals.views.diagnosis import MOST_LISTED, Diagnosis, diagnose, findings_answer
+from rlvitals.views.diagnosis import MOST_LISTED, Diagnosis, diagnose, diagnose_quickly, findings_answer
 from rlvitals.views.headlines import Headlines
 from rlvitals.views.run import open_run
 
@@ -97,6 +97,14 @@ def test_a_log_of_exactly_the_size_that_is_judged_is_judged_and_a_larger_one_is_
     assert (diagnosis.verdict, diagnosis.findings) == ("cannot judge", [])
     assert "60 rows of 3 metrics" in diagnosis.reason
     assert "take long: run 'rlvitals check'" in diagnosis.reason
+
+
+def test_a_list_judges_logs_up_to_a_size_at_which_a_run_s_own_page_still_does(tmp_path, monkeypatch):
+    view = write_run(tmp_path, rows=60, extra=["one", "two"])
+    monkeypatch.setattr("rlvitals.views.diagnosis.QUICK_CELLS", 60 * 3)
+    assert diagnose_quickly(view) == diagnose(view)
+    monkeypatch.setattr("rlvitals.views.diagnosis.QUICK_CELLS", 60 * 3 - 1)
+    assert diagnose_quickly(view).reason == "not monitored during training: run 'rlvitals check'"
 
 
 # Requests because of a finding

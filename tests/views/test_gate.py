@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 
+import rlvitals
 from rlvitals.errors import ConfigError, NotComparable
 from rlvitals.health.course import Course
+from rlvitals.store.layout import RunDir
 from rlvitals.views.gate import PRIORS, SHARES, GateLimits, gate, judge_measures, open_runs
 from rlvitals.views.gate_measures import Levels, MetricCurve, goal_of, mean_error, measure_runs, scatter_of
 from rlvitals.views.gate_rules import parse_margin, parse_rule, read_rules
@@ -121,7 +123,7 @@ def test_what_is_worse_fails_and_is_named(tmp_path, baselines, change, failing):
     report = gate(log(tmp_path, "own", rows_of(12, **change)), baselines)
     assert report.state == "fail"
     assert failing <= {one.name for one in report.failed}
-    assert "worse than 3 baselines" in report.reason
+    assert report.reason == f"worse than 3 baselines: {'; '.join(one.title for one in report.failed)}"
 
 
 @pytest.mark.parametrize("change", [{"lift": 1.3}, {"speed": 1.4}, {"memory": 20.0}, {"pace": 3.0}])
@@ -226,6 +228,20 @@ def test_runs_of_unlike_length_are_compared_over_common_steps(tmp_path, baseline
     assert sum("compared up to step 30" in note for note in report.notes) == 3
     mean = np.mean([np.mean(view.series("reward").values[:10]) for view in baselines])
     assert by_name(report)["early"].mean == pytest.approx(mean)
+
+
+def test_a_recorded_run_uses_the_memory_of_its_samples_up_to_the_last_common_step(tmp_path):
+    def record(name, seed, memory):
+        with rlvitals.start(tmp_path / name, monitor=False, hardware=False, display="none") as run:
+            for row in rows_of(seed, names={"memory": "mine"}, points=40 + 20 * (seed == 7)):
+                run.log({key: value for key, value in row.items() if key != "step"}, step=row["step"])
+        samples = [(5, memory), (30, memory / 2), (35, math.nan), (50, 90.0)]
+        lines = [{"step": step, "timestamp": 1.0, "attempt": 1, "sys.gpu_memory_used": used} for step, used in samples]
+        RunDir(tmp_path / name).log("system").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return rlvitals.open_run(tmp_path / name)
+
+    found = judged(record("own", 7, 60.0), [record(f"baseline{seed}", seed, 40.0) for seed in range(3)])["memory"]
+    assert (found.candidate, found.mean, found.state) == (60.0, 40.0, "fail")
 
 
 def waiting(folder, name, seed, waited, *, speed=1.0, memory="mem.process.rss"):
@@ -360,7 +376,7 @@ def test_a_folder_of_baselines_is_opened_without_the_candidate(tmp_path):
     ("text", "state"),
     [("reward>=0.7", "pass"), ("reward>=0.9", "fail"), ("reward > -5%", "pass"), ("memory<=39", "fail"),
      ("grad_norm.max<1", "pass"), ("grad_norm.median < 0.1", "fail"), ("speed<+20%", "pass"), ("best>=5e-1", "pass"),
-     ("reward.total.mean.min > 0", "pass"), ("steps_to_level<=10", "fail")],
+     ("reward.total.mean.min > 0", "pass"), ("steps_to_level<=10", "fail"), ("goal.min > 0", "pass")],
 )  # fmt: skip
 def test_a_limit_is_kept_or_not(tmp_path, baselines, text, state):
     report = gate(log(tmp_path, "own", rows_of(21)), baselines, GateLimits(rules=[parse_rule(text)], tested=False))

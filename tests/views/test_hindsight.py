@@ -138,6 +138,7 @@ def test_a_killed_run_that_was_healthy_has_no_onset_and_goes_on_from_its_newest_
     assert found["onset"] is None
     assert found["cost"]["hours"] is None
     assert found["told"][0].startswith("No critical finding before the run stopped")
+    assert found["told"][1].startswith("Resume from checkpoint-")
     assert (found["checkpoint"]["step"], found["checkpoint"]["metric"]) == (50, None)
 
 

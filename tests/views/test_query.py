@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import rlvitals
 from rlvitals.errors import ConfigError, RunNotFound, RunUnreadable, UnknownMetric
 from rlvitals.store.chunks import is_present
 from rlvitals.views.discovery import near_metrics
+from rlvitals.views.headlines import Headlines
 
 
 @pytest.fixture
@@ -155,6 +157,21 @@ def test_the_newest_attempt_is_shown_and_the_abandoned_tail_is_a_ghost(tmp_path)
     assert (view.rows, view.ghost_rows, view.last_step) == (7, 5, 7)
     assert [row.step for row in view.iterate()] == [1, 2, 3, 4, 5, 6, 7]
     assert view.frame()["loss"].tolist() == [1, 2, 3, 4, 5, 106, 107]
+    line = Headlines().of(path)
+    assert (line["rows"], line["last_step"], line["verdict"], line["host"]) == (7, 7, "watch", view.info.host)
+
+
+def test_a_clock_that_was_set_back_is_seen_in_the_rows(tmp_path):
+    path = tmp_path / "run"
+    with rlvitals.start(path) as run:
+        for step in (1, 2, 3):
+            run.log({"loss": 1.0}, step=step)
+    again = Path(shutil.copytree(path, tmp_path / "again"))
+    log = again / "logs" / "training_metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    rows[1]["timestamp"] += 3600
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert [rlvitals.open_run(one).is_set_back for one in (path, again)] == [False, True]
 
 
 def test_runs_are_found_below_a_folder(tmp_path):

@@ -108,6 +108,8 @@ def test_the_command_that_resumes_one_of_our_trainers(tmp_path, command, words):
 
 def test_a_trainer_of_transformers_resumes_where_it_saved_something(tmp_path):
     info = RunInfo("", "", "running", 0.0, 0.0, framework="trl_grpo", command="train.py")
-    assert resume_words(info, {}, tmp_path / "rlvitals").startswith("no checkpoint was saved")
+    (tmp_path / "checkpoint-best").mkdir()  # transformers resumes from a number
+    for folder in (7, "no\0folder"):
+        assert resume_words(info, {"output_dir": folder}, tmp_path / "rlvitals").startswith("no checkpoint was saved")
     (tmp_path / "checkpoint-5").mkdir()
     assert resume_words(info, {}, tmp_path) == "resume with: trainer.train(resume_from_checkpoint=True)"

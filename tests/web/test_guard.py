@@ -77,6 +77,7 @@ def test_pages_files_and_errors_carry_the_same_headers(client, path):
     "host",
     [
         "evil.example", "evil.example:8642", "localhost.evil.example", "127.0.0.1.evil.example",
+        "evil-localhost", "evil.localhost",
         "localhost@evil.example", "evil.example#localhost", "192.168.1.5", "", None, "[::1", "localhost:port",
         "a, localhost", "localhost/../evil",
     ],

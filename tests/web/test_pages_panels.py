@@ -66,6 +66,7 @@ def folder(tmp_path_factory):
     with start(folder / "long", monitor=False) as run:
         for step in range(1, LONG + 1):
             run.log({"wave": math.sin(step) / 3}, step=step)
+        run.log({"-2+3": -1.0}, step=1)
     return folder
 
 
@@ -243,6 +244,10 @@ def test_a_csv_holds_every_point_of_a_long_series(browser, served, folder):
         table = list(csv.DictReader(saved(page, "CSV").decode().splitlines()))
         logged = rlvitals.open_run(folder / "long").series("wave")
         assert [(int(row["step"]), float(row["value"])) for row in table] == list(zip(*map(list, logged), strict=True))
+        page.keyboard.press("Escape")
+        open_menu(page, "-2+3")
+        rows = saved(page, "CSV").decode().splitlines()
+        assert rows[1:] == ["long,'-2+3,train,1,-1"], "a name is no formula, and a negative number is a number"
 
 
 def test_what_only_the_runs_over_it_log_is_shown_with_which_do(browser, served):

@@ -58,11 +58,27 @@ def search_columns(screen, word):
     )
 
 
+MISALIGNED = """() => {
+  const ends = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell.querySelector(".sort") ?? cell);
+    const {left, right} = range.getBoundingClientRect();
+    return cell.classList.contains("num") ? right : left;
+  };
+  const cells = document.querySelector(".runs tbody td.col-run").parentElement.children;
+  return [...document.querySelectorAll(".runs thead th")]
+    .map((head, place) => [head.innerText, ends(head) - ends(cells[place])])
+    .filter(([name, gap]) => name && Math.abs(gap) > 1);
+}"""
+"""The headers of the list whose text does not begin, or end for numbers, where that of the column does."""
+
+
 def test_columns_sorting_filters_and_groups(browser, sweep):
     with serving(sweep) as client, browsing(browser, client.port) as screen:
         page = screen.open("runs")
         assert "live: no run is running" in page.locator("#live").inner_text()
         assert page.locator(".pencil").count() == 0  # nothing can be changed without --edit
+        assert page.evaluate(MISALIGNED) == []
         page.keyboard.press("c")
         search_columns(screen, "rew")
         page.locator("dialog li", has_text="reward").get_by_role("button", name="last").click()

@@ -88,15 +88,16 @@ def test_a_pushed_run_is_the_run_byte_by_byte(tmp_path, monkeypatch, capsys):
         assert deliver(run, client).bytes_sent == 0, "what is there is not sent again"
 
         monkeypatch.setenv("RLVITALS_PUSH_TOKEN", TOKEN)
-        assert main(["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "a/b"]) == 0
+        assert main(["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "a/b/c/d"]) == 0
         assert "the whole run" in capsys.readouterr().out
-        assert contents(tmp_path / "team" / "a" / "b") == contents(run)
+        assert contents(tmp_path / "team" / "a/b/c/d") == contents(run)
 
         monkeypatch.delenv("RLVITALS_PUSH_TOKEN")
         (tmp_path / "token").write_text(f"  {TOKEN}\n")
-        command = ["push", str(run), f"http://127.0.0.1:{client.port}", "--name", "c"]
+        run = run.rename(tmp_path / ".été 1")
+        command = ["push", str(run), f"http://127.0.0.1:{client.port}"]
         assert main([*command, "--token-file", str(tmp_path / "token")]) == 0
-        assert contents(tmp_path / "team" / "c") == contents(run)
+        assert contents(tmp_path / "team" / "été-1") == contents(run)
         assert main(command) == 64
         assert "RLVITALS_PUSH_TOKEN" in capsys.readouterr().err
 
@@ -216,12 +217,17 @@ def test_bodies_pieces_and_the_quota_are_bounded(tmp_path):
         full = push(client, what="append", file="attempts.jsonl", offset=60_000, data=some)
         assert (full.status, "quota" in full.facts["error"]) == (413, True)
         assert push(client, what="append", file="attempts.jsonl", offset=0, cut=True, data=some).status == 200
+        part = base64.b64encode(b"x" * 30_000).decode()
+        for _ in range(3):  # a file that arrives damaged is removed, and does not count
+            assert push(client, what="put", file="run.json", data=part, sha256="0" * 64).status == 409
+        assert push(client, what="put", file="run.json", data=part).status == 200
+        assert push(client, what="put", file="run.json", data=some).status == 413
         assert push(client, body=b"no json").status == 400
         assert push(client, body=b"[1]").status == 400
         assert push(client, what="append", file="attempts.jsonl", offset=-1, data="").status == 400
         assert push(client, what="append", file="attempts.jsonl", offset=0, data="%%").status == 400
         assert push(client, what="fly", file="attempts.jsonl").status == 400
-    assert Inbox(tmp_path / "team").used == 60_000, "counted anew when a server starts"
+    assert Inbox(tmp_path / "team").used == 90_000, "counted again when a server starts"
 
 
 def test_a_piece_is_written_where_the_file_ends_and_nowhere_else(tmp_path):

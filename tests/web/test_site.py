@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 import rlvitals
+from health_lines import finding_line
 from rlvitals.cli.flags import Parser
 from rlvitals.cli.main import main
 from rlvitals.errors import RlvitalsError
-from rlvitals.records import Group, Rollout, ToolCall, Turn
+from rlvitals.records import Finding, Group, Rollout, ToolCall, Turn
+from rlvitals.store.findings import append_event
+from rlvitals.store.layout import RunDir
 from rlvitals.views.run import open_run
 from rlvitals.web.api import ANSWERS
 from rlvitals.web.folder import Folder
@@ -30,6 +33,7 @@ HIDDEN = {
     "home": "/home/",
     "user": "annabelle",
     "path": "/mnt/vault/sets",
+    "branch": "fix-of-bluebird",
     "command": "train-with-this.py",
 }
 
@@ -40,7 +44,8 @@ def recorded(tmp_path_factory):
     settings = {
         "learning_rate": 1e-5, "model": "/home/annabelle/models/qwen", "api_key": SECRET,
         "codename": "project-bluebird",
-        "data": {"train": "/mnt/vault/sets/easy.parquet"}, "optim": {"warmup_secret_plan": True},
+        "data": {"train": "/mnt/vault/sets/easy.parquet", "more": ["/mnt/vault/sets/hard.parquet"]},
+        "optim": {"warmup_secret_plan": True},
     }  # fmt: skip
     run = rlvitals.start(folder, algorithm="grpo", display="none", hardware=False, config=settings)
     for step in range(1, 31):
@@ -55,15 +60,22 @@ def recorded(tmp_path_factory):
             ],
             step=step,
         )
-    run.log_eval({"accuracy": 0.5, "examples": [{"answer": "by annabelle"}]}, step=30)
+    example = {"answer": "by annabelle in Oslo", "internal/loss": 0.654321, "gpu-node-17.example.org": 1}
+    run.log_eval({"accuracy": 0.5, "internal/accuracy": 0.25, "examples": [example]}, step=30)
     run.finish()
+    found = Finding("kl_high", "kl", "warning", 3, 2, "KL is high on gpu-node-17.example.org", metrics=("loss",))
+    append_event(RunDir(folder), finding_line(found))
     card = json.loads((folder / "run.json").read_text())
     card |= {
         "host": "gpu-node-17.example.org",
         "command": "python train-with-this.py --to /mnt/vault/sets",
         "error": "no /mnt/vault/sets/x",
+        "git": {"commit": "0123abc", "branch": "fix-of-bluebird"},
     }
     (folder / "run.json").write_text(json.dumps(card))
+    attempts = folder / "attempts.jsonl"
+    resumed = {"from_checkpoint": "/mnt/vault/sets/checkpoint-5", "changed": {"codename": ["project-bluebird", "b"]}}
+    attempts.write_text(json.dumps(json.loads(attempts.read_text()) | resumed) + "\n")
     return folder
 
 
@@ -108,16 +120,18 @@ def test_private_things_are_in_no_file(recorded, tmp_path):
     settings = answers(tmp_path / "site", "run")[""]["config"]
     assert settings["codename"] == settings["optim"]["warmup_secret_plan"] == settings["api_key"] == "***"
     assert settings["model"] == "…/qwen"
-    assert settings["data"]["train"] == "…/easy.parquet"
+    assert settings["data"] == {"train": "…/easy.parquet", "more": ["…/hard.parquet"]}
     assert settings["learning_rate"] == 1e-5
     assert "/usr/bin/env" in whole, "a model's own words stay"
     assert "It is Paris." in whole
+    assert "by *** in Oslo" in whole
+    assert "KL is high on ***" in whole
 
 
 def test_texts_can_be_left_out(recorded, tmp_path):
-    files = share(recorded, tmp_path / "site", "--no-texts")
+    files = share(recorded, tmp_path / "site", "--no-texts", "--redact", "internal/*")
     whole = "\n".join(text for name, text in files.items() if not name.startswith("static/"))
-    private = ["Paris", "Capital", "whereabouts", "notes.txt", "by annabelle", "from project"]
+    private = ["Paris", "Capital", "whereabouts", "notes.txt", "Oslo", "from project", "internal/"]
     assert [words for words in private if words in whole] == []
     groups = [answer for key, answer in answers(tmp_path / "site", "rollouts").items() if "group=" in key]
     assert groups[0]["groups"][0]["rollouts"][0]["turns"][0]["text"] == "(left out)"

@@ -160,7 +160,7 @@ class Console:
         self._step: int | None = None
         self._printed: int | None = None
         self._reached: int | None = None
-        self._waiting: tuple[int, dict[str, Any], float] | None = None
+        self._waiting: tuple[int, dict[str, Any]] | None = None
         facts = {"algorithm": algorithm, "framework": framework}
         with guarded(self._turn_off):  # a closed or incompatible stream, a broken catalogue plug-in
             self._open(display, layout, every, stream or sys.stderr, facts)
@@ -187,10 +187,10 @@ class Console:
             self._step = step
             self._pace.note(step, now)
             metrics = _metrics(row)
-            if self._is_due(step) and self._show(step, metrics, now):
+            if self._is_due(step) and self._show(step, metrics):
                 self._printed, self._reached, self._waiting = step, step // self._every, None
             elif self._text.shows(_numbers(metrics)):
-                self._waiting = (step, metrics, now)
+                self._waiting = (step, metrics)
 
     def finish(
         self, status: str = "finished", error: BaseException | str | None = None, now: float | None = None
@@ -216,7 +216,7 @@ class Console:
             self._reached = (step - 1) // self._every
         return step % self._every == 0 or step // self._every > self._reached or step in (self._printed, self._total)
 
-    def _show(self, step: int, metrics: dict[str, Any], now: float) -> bool:
+    def _show(self, step: int, metrics: dict[str, Any]) -> bool:
         if self._is_json:
             from rlvitals.render.steps import json_line
 

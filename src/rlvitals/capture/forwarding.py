@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import logging
 import os
 import signal
 import sys
@@ -35,13 +34,12 @@ from rlvitals.store.lock import STALE_SECONDS, Holder, read_holder
 from rlvitals.store.outbox import outbox_place, read_outbox
 from rlvitals.store.process import prove
 from rlvitals.store.tail import file_size
+from rlvitals.terminal import logger
 
 if TYPE_CHECKING:
     import subprocess
 
     from rlvitals.notify.targets import Target
-
-logger = logging.getLogger("rlvitals")
 
 STOP_SECONDS = 1.0
 """How long a start waits, in total, for the followers of an earlier attempt to release their locks."""

@@ -78,13 +78,13 @@ class Intake:
         row: dict[str, Any] = {}
         moments: dict[str, list[float | str]] = {}
         if not isinstance(metrics, Mapping):
-            self._leave_out("(row)", metrics, f"log() takes a mapping of names to values, not {_article(metrics)}")
+            self._leave_out("(row)", f"log() takes a mapping of names to values, not {_article(metrics)}")
             return row
         for name, value in flatten(metrics, "", 0):
             try:
                 number = scalar(value)
             except CannotTake as reason:
-                self._leave_out(name, value, str(reason))
+                self._leave_out(name, str(reason))
                 continue
             key = self._clean(name)
             moments.pop(key, None)  # if a name is given twice, its last value counts
@@ -112,7 +112,7 @@ class Intake:
         self._clean_names.add(name)
         return name
 
-    def _leave_out(self, name: str, value: object, reason: str) -> None:
+    def _leave_out(self, name: str, reason: str) -> None:
         if self._strict:
             raise BadValue(f"{name!r} cannot be logged: {reason}")
         if name in self.left_out:

@@ -134,7 +134,7 @@ class LiveMonitor:
         self.is_on = self._is_meant_to_be_on = settings.monitor and rank == 0
         """False: calling `look` does nothing."""
         self._dir, self._settings, self._info, self._attempt = run_dir, settings, info, attempt
-        self._rank, self._lock, self._append = rank, lock, append
+        self._lock, self._append = lock, append
         renew_after_fork(self, "_lock")
         self._is_ours = True
         """False in a forked child, which must not answer for the run's process."""

@@ -279,10 +279,10 @@ class Catalog:
         ]
         return self._ranked(matches, framework, algorithm)
 
-    def nearest(self, name: str, count: int = 5) -> list[str]:
+    def nearest(self, name: str) -> list[str]:
         """Known names that are similar to this one."""
         folded = {known.casefold(): known for known in [*self.metrics, *self._by_name]}
-        return [folded[word] for word in difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.5)]
+        return [folded[word] for word in difflib.get_close_matches(name.casefold(), folded, n=5, cutoff=0.5)]
 
     def recognise(self, names: Iterable[str]) -> Recognised:
         """The framework that has most of the names, and its algorithm. In a tie, their common parent, or none. Cached:

@@ -40,7 +40,7 @@ VERBS = {
     "serve": "serve the dashboard of a folder of runs, live; by default reachable from this machine only",
     "mcp": "run an MCP server for coding agents over a folder of runs: verdicts, series, rollouts; read-only",
     "skill": "print the guide for coding agents: how to judge a run, when not to stop one; --install saves it",
-    "show": "show the status, last rows, best and final values of a run",
+    "show": "show the status, last rows, best and final values of a run or any log",
     "compare": "compare runs: different settings, best and final values, and from which step they differ",
     "gate": "test whether a change made training worse: a run against a few baselines, for CI",
     "plot": "plot a run or any log: its vital signs, or the given metrics",

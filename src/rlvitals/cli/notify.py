@@ -15,6 +15,7 @@ from rlvitals.notify.courier import Courier, NotNow, unsent
 from rlvitals.notify.messages import link_of, trial_message
 from rlvitals.notify.targets import Target, open_service, service_class, targets_of
 from rlvitals.plugins import NOTIFY_SERVICES
+from rlvitals.records import SEVERITIES
 from rlvitals.store.layout import RunDir
 from rlvitals.store.outbox import read_outbox
 from rlvitals.store.remote import is_url
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", action="append", metavar="SERVICE", help="send to this one (default: those in the run's settings)"
     )
-    parser.add_argument("--on", choices=("info", "warning", "critical"), help="with --to: the lowest severity")
+    parser.add_argument("--on", choices=SEVERITIES, help="with --to: the lowest severity")
     parser.add_argument("--name", metavar="NAME", help="with --test: the name of the target, if it has one")
     parser.add_argument("--file", metavar="FILE", help="the template of the service 'template'")
     parser.add_argument("--link", metavar="URL", help="the address of the run's page; {run} stands for its directory")

@@ -12,7 +12,7 @@ from rlvitals.terminal import warn
 from rlvitals.views.folder_list import recorded_runs
 from rlvitals.views.raw_logs import find_logs, read_raw
 from rlvitals.views.run import open_run
-from rlvitals.views.summary import headline, log_headline, unreadable_headline
+from rlvitals.views.summary import headline, unreadable_headline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         except (RlvitalsError, OSError) as error:  # one damaged run must not hide the others
             found.append(unreadable_headline(path, error))
     logs = find_logs(folder)
-    found += [log_headline(view) for place in logs.logs if (view := read_raw(place)) is not None]
+    found += [headline(view) for place in logs.logs if (view := read_raw(place)) is not None]
     for line in found:
         if line["note"]:
             warn(f"rlvitals: {line['path']}: {line['note']}")

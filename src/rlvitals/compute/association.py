@@ -121,7 +121,7 @@ def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, f
     """
     if len(xs) != len(ys) or len(xs) < 3:
         return None
-    one, other = _ranks(xs), _ranks(ys)
+    one, other = ranks(xs), ranks(ys)
     middle = (len(xs) + 1) / 2
     both = math.fsum((a - middle) * (b - middle) for a, b in zip(one, other, strict=True))
     size = math.sqrt(math.fsum((a - middle) ** 2 for a in one) * math.fsum((b - middle) ** 2 for b in other))
@@ -131,15 +131,20 @@ def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, f
     return found, found * math.sqrt(len(xs) - 1)
 
 
-def _ranks(numbers: Sequence[float]) -> list[float]:
+def ranks(numbers: Sequence[float]) -> list[float]:
+    """Ranks from 1. Equal numbers get the mean of their ranks.
+
+    >>> ranks([10.0, 30.0, 20.0, 20.0])
+    [1.0, 4.0, 2.5, 2.5]
+    """
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    ranks = [0.0] * len(numbers)
+    found = [0.0] * len(numbers)
     start = 0
     while start < len(order):
         end = start
         while end + 1 < len(order) and numbers[order[end + 1]] == numbers[order[start]]:
             end += 1
         for place in order[start : end + 1]:
-            ranks[place] = (start + end) / 2 + 1
+            found[place] = (start + end) / 2 + 1
         start = end + 1
-    return ranks
+    return found

@@ -12,7 +12,8 @@ repetitions: its error is their mean error, and intervals count items, not verdi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -162,7 +163,7 @@ def audit(held: Sequence[HeldAnswer]) -> Audit:
         verdicts=len(flat),
         unread=estimate([sum(v is None for v in item.verdicts) / len(item.verdicts) for item in held if item.verdicts]),
         agreement=estimate([1 - error for _, error in errors]),
-        kappa=_kappa([(verdict, gold) for verdict, gold in flat if verdict is not None]),
+        kappa=kappa(Counter((verdict, gold) for verdict, gold in flat if verdict is not None)),
         false_positives=estimate([error for item, error in errors if not item.gold]),
         false_negatives=estimate([error for item, error in errors if item.gold]),
         flips=NONE,
@@ -199,7 +200,7 @@ def audit_pairs(held: Sequence[HeldPair]) -> Audit:
             if pair.preferred or pair.swapped
         ]),
         agreement=estimate([1 - error for _, error in errors]),
-        kappa=_kappa([(one, str(pair.gold)) for pair, each in decided for one in each]),
+        kappa=kappa(Counter((one, str(pair.gold)) for pair, each in decided for one in each)),
         false_positives=NONE,
         false_negatives=NONE,
         flips=_estimate(orders["judge.order_flip_fraction"]),
@@ -233,21 +234,20 @@ def _agreeing(verdicts: Sequence[object]) -> float:
     return same / (n * (n - 1) / 2)
 
 
-def _kappa(read: Sequence[tuple[object, object]]) -> float | None:
-    """Cohen's kappa of verdicts and gold labels; None if only one label occurs.
+def kappa(pairs: Mapping[tuple[object, object], int]) -> float | None:
+    """Cohen's kappa of two sources of labels, from the number of each pair; None if only one label occurs.
 
-    >>> round(_kappa([(1, 1)] * 20 + [(1, 0)] * 5 + [(0, 1)] * 10 + [(0, 0)] * 15), 2)
-    0.4
+    >>> round(kappa({(1, 1): 20, (1, 0): 5, (0, 1): 10, (0, 0): 15}), 2), kappa({(1, 1): 7})
+    (0.4, None)
     """
-    if not read:
-        return None
-    n = len(read)
-    agreed = sum(verdict == gold for verdict, gold in read) / n
-    labels = {label for pair in read for label in pair}
-    chance = sum(
-        sum(verdict == label for verdict, _ in read) * sum(gold == label for _, gold in read) for label in labels
-    ) / (n * n)
-    return None if chance == 1 else (agreed - chance) / (1 - chance)
+    own, other, agreed = Counter[object](), Counter[object](), 0
+    for (one, two), count in pairs.items():
+        own[one] += count
+        other[two] += count
+        agreed += count * (one == two)
+    square = own.total() ** 2
+    chance = sum(own[label] * other[label] for label in own)
+    return None if chance == square else (agreed * own.total() - chance) / (square - chance)
 
 
 def _length_of_answers(read: Sequence[tuple[HeldAnswer, list[bool]]]) -> Bias:

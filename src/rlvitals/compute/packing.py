@@ -16,9 +16,6 @@ from rlvitals.values import Derived, Kind, Value
 
 P = ParamSpec("P")
 
-MOMENTS = ("count", "mean", "M2", "min", "max")
-"""The columns of a packed tensor."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

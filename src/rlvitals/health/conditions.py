@@ -106,9 +106,11 @@ def parse(text: str, place: str = "the rule") -> list[Term]:
     for piece in re.split(r"\s+and\s+", text.strip()):
         match = _BAND.match(piece.strip()) or _TERM.match(piece.strip())
         if match is None:
+            points = re.search(r" for (\d+)$", piece)  # as in a rule of one line
+            held = f". The points are a separate key of the entry: 'hold: {points[1]} of {points[1]}'" if points else ""
             raise RuleError(
                 f"{place}: {piece!r} is not a condition. Write SIGNAL[.STATISTIC] OP NUMBER, as in 'kl.fast > 0.5', or "
-                f"SIGNAL outside LOW..HIGH"
+                f"SIGNAL outside LOW..HIGH{held}"
             )
         signal, statistic = _split(match["what"], place)
         found = match.groupdict()

@@ -452,8 +452,6 @@ FEATURES, TOKEN_FEATURES = (
 )
 """The public methods of `Evidence` and of `TokenEvidence`."""
 
-TOKEN_ONLY = frozenset(TOKEN_FEATURES) - frozenset(FEATURES)
-
 Readings = dict[str, tuple[str, FeatureReading]]
 """By feature: the reading, and what was seen."""
 

@@ -8,7 +8,6 @@ posts, so training never waits for them.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -20,10 +19,8 @@ from typing import Any
 from rlvitals.codec import encode, to_json
 from rlvitals.guard import Once, guarded
 from rlvitals.records import SEVERITIES, Finding
-from rlvitals.terminal import cut_middle, visible
+from rlvitals.terminal import cut_middle, logger, visible
 from rlvitals.webhook import Sending, send
-
-logger = logging.getLogger("rlvitals")
 
 BANNER_WIDTH = 61
 TIMEOUT_SECONDS = 5.0

@@ -14,7 +14,6 @@ from rlvitals.health.case import Case
 from rlvitals.health.statistics import Signal
 
 OutcomeState = Literal["up", "flat", "down", "early"]
-STATES: tuple[OutcomeState, ...] = ("up", "flat", "down", "early")
 
 ENOUGH_POINTS = 40
 """Points after which an outcome without a gain is `flat`."""

@@ -23,6 +23,7 @@ from rlvitals.health.rulebook import FindingTexts, Rule, Rulebook, from_data, lo
 from rlvitals.health.rules import FUNCTIONS
 from rlvitals.health.wording import of_this_run
 from rlvitals.records import KINDS
+from rlvitals.terminal import sentence
 from rlvitals.yaml_reader import read_yaml
 
 NOTE = "<!-- Generated from src/rlvitals/health/data by `make catalog`; edit the data, not this page. -->"
@@ -128,7 +129,7 @@ def rule_lines(rule: Rule, book: Rulebook) -> list[str]:
         certain = " (one such finding is enough to stop)" if rule.certain else ""
         asked.append(f"request of a critical finding: `{rule.action_critical}`{certain}")
     asked.append(f"confidence: {rule.confidence:g}")
-    lines += [_sentence("; ".join(asked)), ""]
+    lines += [sentence("; ".join(asked)), ""]
     if rule.sources:
         lines += [f"Sources: {'; '.join(rule.sources)}.", ""]
     return lines
@@ -238,10 +239,6 @@ def _kinds(rules: Iterable[Rule], homes: dict[str, str]) -> str:
         f"| `{kind}` | {', '.join(links) or 'see the variants of other rules'} |" for kind, links in by_kind.items()
     ]
     return "\n".join(lines) + "\n"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def main(arguments: list[str]) -> int:

@@ -114,7 +114,7 @@ class Signal:
         "_fast", "_head", "_left", "_jump", "_jump_base", "_jump_slow", "_jumps", "_mid", "_mile", "_mile_at",
         "_noise", "_noise_base", "_slow", "_peak", "_peak_at", "_band", "_sum_tx", "first_step",
         "_sum_x", "_sum_xx", "_wander", "_window", "base", "bottom", "fast", "slow", "_level",
-        "bottom_at", "bottom_step", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
+        "bottom_at", "equal_step", "equal_streak", "highest", "in_ratios", "key", "last", "lowest",
         "n", "name", "nonfinite", "nonfinite_recent", "quantum", "seen_at", "step", "top", "top_at", "top_step",
         "course", "keeps_course", "_zero", "zero_step", "zero_streak", "_changes",
         "_dropped", "_dropped_at", "_gained", "_gained_at", "_median", "_median_at", "_trend", "_trend_at",
@@ -152,7 +152,6 @@ class Signal:
         self.top_step = 0
         self.bottom = math.inf
         self.bottom_at = 0
-        self.bottom_step = 0
         self._mile = self._peak = -math.inf
         self._mile_at = self._peak_at = 0
         self.quantum = math.inf
@@ -271,7 +270,7 @@ class Signal:
             if slow > self.top + least or n == HEAD + 1:
                 self.top, self.top_at, self.top_step = slow, n, step
             if slow < self.bottom - least or n == HEAD + 1:
-                self.bottom, self.bottom_at, self.bottom_step = slow, n, step
+                self.bottom, self.bottom_at = slow, n
             if mid > self._mile + 0.08 * (self.top - self.bottom) + least:
                 self._mile, self._mile_at = mid, n
             apart, wander = abs(fast - mid) * TO_SIGMA, self._wander

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
-import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO, ClassVar
 from rlvitals.errors import NotALog, RlvitalsError, needs
 from rlvitals.records import Fields
 from rlvitals.store.distributions import Logged
-from rlvitals.store.files import open_regular, read_whole
+from rlvitals.store.files import changed_at, open_regular, read_whole
 from rlvitals.store.images import Image
 from rlvitals.yaml_reader import parse_yaml
 
@@ -224,14 +223,6 @@ def head_of(path: Path) -> bytes:
     """The first bytes of a file, from which its format is recognised."""
     with open_foreign(path) as file:
         return file.read(HEAD_BYTES)
-
-
-def changed_at(path: Path) -> float:
-    """When a file or folder was last changed; 0 if it does not exist."""
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
 
 
 def start_in_name(log: Path) -> float:

@@ -103,7 +103,7 @@ def flatten(raw: Mapping[Any, Any], left_out: set[str] | None = None) -> Fields:
     {'loss': 0.5, 'gradients/norm': 2, 'rewards/mean': 0.5}
     """
     found: Fields = {}
-    for name, value in _leaves(raw, "", 0):
+    for name, value in leaves(raw):
         number = number_of(value)
         if number is not None:
             found[name] = number
@@ -132,12 +132,13 @@ def time_of(value: object) -> float | None:
     return float(value) if value >= EARLIEST else None
 
 
-def _leaves(raw: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def leaves(raw: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The values in nested mappings, with names joined by "/"."""
     for key, value in raw.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             if depth < MAX_DEPTH:
-                yield from _leaves(value, f"{name}/", depth + 1)
+                yield from leaves(value, f"{name}/", depth + 1)
         else:
             yield name, value
 

@@ -82,7 +82,6 @@ class LooseRows:
         self._block: dict[str, list[int | float]] = {}
         self._grid: Grid | None = None
         self._columns = SpacedTable()
-        self._taken = 0
         self._percents = 0
 
     @property
@@ -102,8 +101,8 @@ class LooseRows:
         """What the text contains instead of rows, for an error."""
         names = Counter(name for item in (*self._lines, *self._tables) for name in item.numbers)
         shown = ", ".join(name for name, _ in names.most_common(5))
-        numbers = f"numbers named {shown}, none of which a training logs" if shown else "no numbers with names"
-        return f"it is a text of {self._taken} lines with {numbers}: "
+        numbers = f"with numbers named {shown}, none of which a training logs" if shown else "without named numbers"
+        return f"it is a text {numbers}: "
 
     def see_step(self, done: int, total: int) -> None:
         """Record a progress bar. Lines printed from now on belong to its step."""
@@ -129,7 +128,6 @@ class LooseRows:
 
     def take(self, text: str) -> None:
         """Process one line."""
-        self._taken += 1
         if self._grid is not None and is_rule(text):
             return
         cells = cells_in(text)

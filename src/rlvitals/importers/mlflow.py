@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Importer, changed_at, lines_of, text_of, yaml_of
+from rlvitals.importers.base import Importer, lines_of, text_of, yaml_of
 from rlvitals.importers.cells import number_in, number_of
 from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.sqlite import RunInDatabase, choose, columns_in, opened
 from rlvitals.records import Fields
+from rlvitals.store.files import changed_at
 
 SYSTEM = "system/"
 """MLflow's system metrics. Their steps count samples, not training steps."""

@@ -168,7 +168,7 @@ def locate(path: Path) -> FoundLog:
     the message then lists them.
     """
     if not os.path.exists(path):
-        raise not_a_log(path, "there is nothing there")
+        raise NotALog(path, "there is nothing there")
     if not os.path.isdir(path):
         return FoundLog(path)
     if RunDir(path).holds_run:
@@ -199,7 +199,7 @@ def _nothing_in(folder: Path) -> str:
         return f"it cannot be read ({error.strerror or error})"
     if not seen:
         return "the folder is empty"
-    return f"none of its {len(seen)} files and folders is one that can be read ({named(seen)})"
+    return f"it holds nothing that can be read ({named(seen)})"
 
 
 def _chosen_run(folder: Path, runs: list[LogFolder]) -> FoundLog:

@@ -13,13 +13,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Importer, changed_at, head_of, lines_of, settings_beside, start_in_name
+from rlvitals.importers.base import Importer, head_of, lines_of, settings_beside, start_in_name
 from rlvitals.importers.cells import number_of, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.steps import StepFinder
 from rlvitals.importers.wire import double_of, inner, leveldb_records, message, text_at, time_at, whole_at
 from rlvitals.records import Fields
+from rlvitals.store.files import changed_at
 
 MAGIC = b":SWL"
 LINES = "logs/*/[0-9]*.log"

@@ -11,7 +11,7 @@ import csv
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rlvitals.importers.base import LineImporter, Notes, named, text_in
 from rlvitals.importers.cells import number_in, printed_number
@@ -149,9 +149,23 @@ class TableImporter(LineImporter):
         line = line.strip("\ufeff\r\n")
         if not line.strip() and not self._cell_lines:
             return []
-        whole = self._whole_line(line)
-        if whole is None:
+        self._cell_lines.append(line)
+        if len(self._cell_lines) < MAX_CELL_LINES and self._ending("\n".join(self._cell_lines)) == "cell":
             return []
+        return self._taken()
+
+    def _taken(self) -> list[Fields]:
+        """Read the lines of a quoted cell as one, if that fits the header, and else each alone: a quote that is never
+        closed must not swallow the rows after it.
+        """
+        lines, self._cell_lines = self._cell_lines, []
+        whole = "\n".join(lines)
+        if len(lines) == 1 or self._ending(whole) == "row":
+            return self._line(whole)
+        return [row for line in lines if line.strip() for row in self._line(line)]
+
+    def _line(self, whole: str) -> list[Fields]:
+        """The rows of a line, in which a quoted cell may span several lines of the file."""
         if self._header is None:
             return self._before_the_header(whole)
         if self._next is not None:
@@ -174,11 +188,12 @@ class TableImporter(LineImporter):
         return self._row(dict(zip(self._header.names, cells, strict=True)))
 
     def finish(self) -> list[Fields]:
+        rows = self._taken() if self._cell_lines else []
         if self._next is not None:
             self._skip(self._next[1])
         if self._texts:
             self.notes.say(f"left out, because they hold no numbers: {named(self._texts)}")
-        return []
+        return rows
 
     def settled(self, rows: list[Fields]) -> list[Fields]:
         """The rows without padding, one per step. Epochs are the steps if there are no others."""
@@ -235,15 +250,15 @@ class TableImporter(LineImporter):
             "{} lines have too few or too many cells and were skipped",
         )
 
-    def _whole_line(self, line: str) -> str | None:
-        """A complete line. If a quoted cell spans several lines, they are joined; None until it ends."""
-        if self._cell_lines or line.count('"') % 2:
-            self._cell_lines.append(line)
-            line = "\n".join(self._cell_lines)
-            if line.count('"') % 2 and len(self._cell_lines) < MAX_CELL_LINES:
-                return None
-            self._cell_lines = []
-        return line
+    def _ending(self, text: str) -> Literal["row", "cell", "neither"]:
+        """Whether lines end with a row, or inside a quoted cell. A quote in the middle of a cell is a letter of it."""
+        if self._header is None or '"' not in text:
+            return "cell" if text.count('"') % 2 else "row"
+        try:
+            cells = next(csv.reader([text], delimiter=self._header.delimiter, strict=True))
+        except csv.Error as error:
+            return "cell" if "unexpected end of data" in str(error) else "neither"
+        return "row" if len(cells) == len(self._header.names) else "neither"
 
     def _row(self, cells: dict[str, str]) -> list[Fields]:
         header = self._header

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlvitals.errors import NotALog
-from rlvitals.importers.base import Importer, Notes, add_histograms, changed_at, open_foreign
+from rlvitals.importers.base import Importer, Notes, add_histograms, open_foreign
 from rlvitals.importers.points import Point, PointTable
 from rlvitals.importers.wire import WireMessage, double_of, doubles_at, inner, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP, Fields
 from rlvitals.splits import HELD_OUT_WORDS
 from rlvitals.store.distributions import Logged, Sketch, sketch_of_buckets, sketch_of_histogram
+from rlvitals.store.files import changed_at
 from rlvitals.store.images import Image, checked_png
 from rlvitals.store.lines import metric_key
 

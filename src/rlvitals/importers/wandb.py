@@ -19,7 +19,6 @@ from rlvitals.importers.base import (
     Importer,
     Notes,
     add_histograms,
-    changed_at,
     lines_of,
     settings_beside,
     start_in_name,
@@ -31,6 +30,7 @@ from rlvitals.importers.jsonl import JsonlImporter, are_json_lines, object_in, p
 from rlvitals.importers.wire import WireMessage, inner, leveldb_records, message, raw_of, text_at, whole_at
 from rlvitals.records import MAX_STEP, Fields
 from rlvitals.store.distributions import Logged, sketch_of_buckets
+from rlvitals.store.files import changed_at
 from rlvitals.store.lines import metric_key
 
 SUMMARY, LINES = "wandb-summary.json", "wandb-history.jsonl"

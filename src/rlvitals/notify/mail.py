@@ -15,9 +15,9 @@ from rlvitals.errors import ConfigError
 from rlvitals.notify.messages import Message
 from rlvitals.notify.service import TIMEOUT_SECONDS, SendOutcome, Service, Variable, colour_of
 from rlvitals.terminal import cut_middle, logger
+from rlvitals.webhook import LOOPBACK
 
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
-LOCAL = ("localhost", "127.0.0.1", "::1")
 LONGEST_SUBJECT = 200
 LONGEST_LINE = 400
 """Longest line of a header. Some mail clients do not find ids that are split over two lines."""
@@ -55,7 +55,7 @@ class Mail(Service):
         sender = _addresses(self._variable("RLVITALS_EMAIL_FROM"), "RLVITALS_EMAIL_FROM", is_needed=False)
         self._from = sender[0] if sender else self._to[0]
         self._user = self._variable("RLVITALS_SMTP_USER")
-        if self._user and self._security == "none" and self._host not in LOCAL:
+        if self._user and self._security == "none" and self._host not in LOOPBACK:
             raise ConfigError("RLVITALS_SMTP_SECURITY=none would send the password unencrypted: use starttls or tls")
 
     def send(self, message: Message, reference: str = "") -> SendOutcome:

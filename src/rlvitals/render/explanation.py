@@ -13,6 +13,7 @@ from rlvitals.catalog import Explanation, slices
 from rlvitals.catalog.entries import DIRECTION_WORDS
 from rlvitals.render.numbers import band
 from rlvitals.render.screen import heading, two_columns
+from rlvitals.terminal import sentence
 
 REDUCTIONS = {
     "mean": "averages weighted by their counts",
@@ -69,10 +70,10 @@ def _parts(explanation: Explanation, titles: dict[str, str], all_names: bool) ->
         yield heading("When it is off")
         for symptom in explanation.symptoms:
             yield Padding(
-                Text.assemble(("* ", "yellow"), (_sentence(symptom.when), "bold"), " ", _sentence(symptom.means)),
+                Text.assemble(("* ", "yellow"), (sentence(symptom.when), "bold"), " ", sentence(symptom.means)),
                 (0, 0, 0, 2),
             )
-            yield Padding(Text.assemble(("-> ", "green"), _sentence(symptom.do)), (0, 0, 0, 4))
+            yield Padding(Text.assemble(("-> ", "green"), sentence(symptom.do)), (0, 0, 0, 4))
     if explanation.notes:
         yield heading("Notes")
         yield Padding(Text(explanation.notes), (0, 0, 0, 2))
@@ -108,12 +109,6 @@ def _names(aliases: dict[str, list[str]], titles: dict[str, str], all_names: boo
         if hidden
         else grid
     )
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _users(sources: list[dict[str, Any]], titles: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from rlvitals.render.numbers import number, setting
 from rlvitals.render.report_markdown import code, code_cell, plain
 from rlvitals.render.screen import heading
-from rlvitals.terminal import visible
+from rlvitals.terminal import sentence, visible
 
 STATE_STYLES = {"pass": "green", "fail": "bold red"}
 HEADERS = ("measure", "candidate", "baselines", "change", "fails from", "found from", "")
@@ -110,7 +110,7 @@ def gate_markdown(facts: dict[str, Any]) -> str:
 def _markdown(facts: dict[str, Any]) -> Iterator[str]:
     state = facts["state"]
     yield f"## {MARKS[state]} {_word(state)}: {plain(facts['candidate']['name'])}\n"
-    yield f"{plain(_sentence(facts['reason']))}\n"
+    yield f"{plain(sentence(facts['reason']))}\n"
     if facts["tests"]:
         yield "| | " + " | ".join(HEADERS[:-1]) + " |"
         yield "|---|---|" + "---:|" * (len(HEADERS) - 2)
@@ -141,10 +141,6 @@ def _markdown(facts: dict[str, Any]) -> Iterator[str]:
 def gate_error_markdown(error: str) -> str:
     """The Markdown for runs that could not be compared."""
     return f"## ✖ The runs could not be compared\n\n{plain(error)}\n"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
 
 
 # JUnit

@@ -124,7 +124,7 @@ def _vitals(report: RunReport) -> Iterator[str]:
             status = tile["status"]
             style = "" if status == "ok" else status
             moved = "" if tile["change"] is None else tile["change"]["told"]
-            band = "" if tile["band"] is None else f"typical: {band_text(*tile['band'])}"
+            band = "" if tile["band"] is None else f"typical at this stage: {band_text(*tile['band'])}"
             yield (
                 f'<div class="tile" title="{escaped(tile["why"])}"><p>{escaped(tile["title"])}</p>'
                 f'<span class="{style}">{SYMBOLS[status]} <b>{number(tile["value"])}</b></span>'

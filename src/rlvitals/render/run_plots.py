@@ -46,6 +46,9 @@ PANEL_SIZE = (4.7, 2.75)
 MOST_LEGENDS = 8
 LONGEST_NAME = 58
 
+LONGEST_TITLE = 46
+"""Characters of a title that fit above a panel. A longer one is drawn smaller."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
@@ -128,7 +131,7 @@ def draw(picture: Picture, smooth: Smooth = "auto", image_format: str = "png") -
             ax.set_xlabel(picture.x_label, fontsize=8, color=GREY)
     for ax in axes[len(picture.panels) :]:
         ax.set_visible(False)
-    _draw_words(figure, picture, remarks, head / height, foot / height)
+    _draw_words(figure, picture, remarks, foot / height)
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # names may contain characters that the font lacks
@@ -159,7 +162,7 @@ def _x_limits(panels: Sequence[Panel]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]], head: float, foot: float) -> None:
+def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]], foot: float) -> None:
     inches = figure.get_size_inches()[1]
     figure.text(0.01, 1 - 0.12 / inches, _plain(picture.title), fontsize=12.5, weight="bold", va="top")
     figure.text(0.01, 1 - 0.40 / inches, _plain(picture.about), fontsize=8, color=GREY, va="top")
@@ -183,7 +186,8 @@ def _draw_words(figure: Figure, picture: Picture, remarks: list[tuple[str, str]]
 
 
 def _draw_panel(ax: Axes, panel: Panel, picture: Picture, smooth: Smooth, limits: tuple[float, float]) -> None:
-    ax.set_title(_plain(panel.title), loc="left", fontsize=9.5, weight="bold", pad=14)
+    size = 9.5 * min(1.0, LONGEST_TITLE / max(len(panel.title), 1))
+    ax.set_title(_plain(panel.title), loc="left", fontsize=size, weight="bold", pad=14)
     if len(panel.lines) < 2 or picture.legend:
         ax.text(
             0,

@@ -92,9 +92,9 @@ def _run_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[RenderableT
     line = [
         f"step {progress(facts['step'], facts['total_steps'])}",
         plural(facts["rows"], "row"),
-        f"started {moment(facts['created'])}",
-        duration(facts["seconds"]),
     ]
+    if facts["seconds"] is not None:
+        line += [f"started {moment(facts['created'])}", duration(facts["seconds"])]
     if facts["algorithm"]:
         line.insert(0, facts["algorithm"] + (f" ({facts['framework']})" if facts["framework"] else ""))
     if facts["attempts"] > 1:

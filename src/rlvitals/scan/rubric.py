@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rlvitals.compute.judge_audit import ShareEstimate, estimate
+from rlvitals.compute.judge_audit import ShareEstimate, estimate, kappa
 from rlvitals.errors import ConfigError, did_you_mean
 from rlvitals.records import Citation, Group
 from rlvitals.scan.reading import GroupReading, TextPart
@@ -128,12 +128,10 @@ class Agreement:
     @property
     def kappa(self) -> float | None:
         """Cohen's kappa; None without rollouts, or if both always give the same single answer."""
-        n = self.both + self.only_model + self.only_scanners + self.neither
-        if not n:
-            return None
-        model, scanners = (self.both + self.only_model) / n, (self.both + self.only_scanners) / n
-        chance = model * scanners + (1 - model) * (1 - scanners)
-        return None if chance == 1 else ((self.both + self.neither) / n - chance) / (1 - chance)
+        return kappa({
+            (True, True): self.both, (True, False): self.only_model,
+            (False, True): self.only_scanners, (False, False): self.neither,
+        })  # fmt: skip
 
 
 def agreement(judged: Sequence[tuple[bool, bool]]) -> Agreement:

@@ -44,6 +44,7 @@ from rlvitals.sinks.base import (
 from rlvitals.splits import without_held_out_prefix
 from rlvitals.store.files import make_folder, sync_folder
 from rlvitals.store.layout import RunDir
+from rlvitals.store.lineage import Lineage, trace
 from rlvitals.store.reader import read_rows
 
 BUFFER_BYTES = 2**20
@@ -104,7 +105,7 @@ class TensorBoardSink(Sink):
                 self._samples = item.row.step + 1
                 continue
             self._follow_attempts(item)
-            if not self._is_ghost(item.row):
+            if not Lineage(self._cuts).is_abandoned(item.row.attempt, item.row.step):
                 self._write_row(item)
 
     def commit(self) -> None:
@@ -207,9 +208,6 @@ class TensorBoardSink(Sink):
             self._members = members
             self._put(0, when, summary=self._protos.summary([self._protos.layout(sorted(members), reader)]))
 
-    def _is_ghost(self, row: Row) -> bool:
-        return any(number > row.attempt and row.step >= cut for number, cut in self._cuts.items())
-
     def _follow_attempts(self, item: SinkRow) -> None:
         """Make TensorBoard drop superseded points when the first row of a new attempt comes, of either stream."""
         row = item.row
@@ -253,8 +251,6 @@ class TensorBoardSink(Sink):
     def _trace(self, item: SinkRow) -> dict[int, int]:
         """The cuts of all attempts, computed from the complete logs: rows of the two streams come in any order."""
         import numpy as np
-
-        from rlvitals.store.lineage import trace
 
         columns = []
         for stream in ("train", "eval"):

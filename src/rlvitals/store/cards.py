@@ -46,7 +46,10 @@ def read_info(run_dir: RunDir, problems: list[str] | None = None) -> RunInfo:
     except FileNotFoundError:
         return _card_of_bare_log(run_dir)
     except NotADirectoryError:
-        raise RunNotFound(f"there is no run in {run_dir.root}: it is a file, not a directory") from None
+        raise RunNotFound(
+            f"there is no run in {run_dir.root}: it is a file, not a directory. 'rlvitals import LOG --to DIR' makes a "
+            f"run of a log"
+        ) from None
     except OSError as error:
         raise unreadable(run_dir.info, error) from error
     except ValueError as error:

@@ -25,8 +25,7 @@ from rlvitals.records import MAX_ATTEMPT, MAX_STEP, MAX_TIME, Count, Row
 from rlvitals.store.archive import open_log
 from rlvitals.store.fields import record_of
 from rlvitals.store.files import open_regular, replace_file
-from rlvitals.store.lines import MOMENTS as STORED_MOMENTS
-from rlvitals.store.lines import BadLine, decode
+from rlvitals.store.lines import MOMENTS, BadLine, decode
 from rlvitals.store.reader import MAX_EXAMPLES, Problems, read_blocks
 
 FieldArray = NDArray[np.float64]
@@ -35,7 +34,7 @@ Key = str | tuple[str, str]
 
 STEP, TIMESTAMP, ATTEMPT = "step", "timestamp", "attempt"
 BASE = (STEP, TIMESTAMP, ATTEMPT)
-MOMENTS = ("count", "mean", "m2", "min", "max", "order")
+MOMENT_PARTS = ("count", "mean", "m2", "min", "max", "order")
 
 MISSING_BITS = np.uint64(0x7FF8_0000_0000_0D1E)
 MOST_CELLS = 2**27
@@ -147,7 +146,7 @@ def from_lines(lines: list[bytes], start: int) -> Chunk:
         except ValueError:
             chunk.problems.add(number, "not JSON")
             continue
-        moments = raw.pop(STORED_MOMENTS, None) if type(raw) is dict else None
+        moments = raw.pop(MOMENTS, None) if type(raw) is dict else None
         moment_numbers = [] if moments is None else _moments_of_means(moments)
         if moment_numbers is not None and (metrics := _plain_shape(raw)) is not None:
             shape = (metrics, tuple(moments or ()))
@@ -223,7 +222,7 @@ class _Block:
 
 
 def _keys(shape: _Shape) -> list[Key]:
-    return [*shape[0], *((metric, part) for metric in shape[1] for part in MOMENTS)]
+    return [*shape[0], *((metric, part) for metric in shape[1] for part in MOMENT_PARTS)]
 
 
 def _moments_of_means(moments: Any) -> list[float] | None:
@@ -277,7 +276,7 @@ def _put_rows(chunk: Chunk, rows: list[tuple[int, Row]]) -> None:
         for name, text in row.texts.items():
             chunk.texts.setdefault(name, {})[str(at)] = text
         for name, value in row.values.items():
-            for part in MOMENTS:
+            for part in MOMENT_PARTS:
                 put((name, part), at, getattr(value, part))
             if value.kind != "mean":
                 chunk.kinds[name] = value.kind

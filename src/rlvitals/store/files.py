@@ -74,6 +74,14 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def changed_at(path: str | Path) -> float:
+    """When a file or folder was last changed; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 def unreadable(path: Path, error: OSError) -> RunUnreadable:
     """The error for a file of a run that exists but cannot be read: what is wrong, and what to do."""
     if isinstance(error, PermissionError):

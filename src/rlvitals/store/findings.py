@@ -7,7 +7,6 @@ of earlier versions have lines of the type `finding`, which are read as `raised`
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, replace
 from typing import Any, Literal, TypedDict
 
@@ -28,11 +27,10 @@ from rlvitals.records import (
 from rlvitals.store.fields import checked, record_of
 from rlvitals.store.files import append_line, read_whole
 from rlvitals.store.layout import RunDir
+from rlvitals.values import NONFINITE_WORDS
 
 MAX_TEXT = 2000
 """Characters kept of an answer's text."""
-
-_NONFINITE: dict[str, float | str] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class _Head(TypedDict, total=False):
@@ -147,6 +145,5 @@ def event_of(line: bytes) -> HealthEvent | None:
 def _finding(raw: dict[str, Any], step: int) -> Finding:
     found = record_of(Finding, raw, defaults={"onset_step": step})
     items = found.evidence.items()
-    return replace(
-        found, recovered_step=None, evidence={key: _NONFINITE.get(str(value), value) for key, value in items}
-    )
+    evidence = {key: float(value) if value in NONFINITE_WORDS else value for key, value in items}
+    return replace(found, recovered_step=None, evidence=evidence)

@@ -91,6 +91,8 @@ class ImportLogs:
             os.fsync(file.fileno())
         for step, lines in self._rollouts.items():
             put_file(self._dir.rollout_file(step), b"".join(lines))
+        if self._rollouts:
+            sync_folder(self._dir.rollouts)
         self._rollouts = {}
         sync_folder(self._dir.logs)
         if not self._is_restart:

@@ -42,7 +42,7 @@ MOST_DEPTH = 4
 MARK = ".pushed.json"
 QUOTA = 10 * 2**30
 
-_PART = re.compile(r"[A-Za-z0-9_][\w.+=@-]{0,99}")
+_PART = re.compile(r"\w[\w.+=@-]{0,99}")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -66,12 +66,7 @@ class Inbox:
         self._quota = quota
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._used = sum(_bytes_below(path.parent) for path in _marks(self._root))
-
-    @property
-    def used(self) -> int:
-        """Bytes used by pushed runs."""
-        return self._used
+        self.used = sum(_bytes_below(path.parent) for path in _marks(self._root))
 
     def take(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a push and return the state of its file. Raises ConfigError, RunExists or OSError."""
@@ -191,8 +186,8 @@ class Inbox:
             size = os.fstat(descriptor).st_size
             if offset > size:
                 raise OutOfPlace(file, offset, size)
-            os.ftruncate(descriptor, offset)
             self._count(offset + len(data) - size)
+            os.ftruncate(descriptor, offset)
             os.lseek(descriptor, offset, os.SEEK_SET)
             write_all(descriptor, data)
         finally:
@@ -200,7 +195,7 @@ class Inbox:
         wanted = _text(message, "sha256", "")
         if wanted:
             if hash_of(draft)[1] != wanted:
-                draft.unlink(missing_ok=True)
+                self._remove(draft)
                 raise OutOfPlace(file, offset, 0)
             before = _size(path)
             sync_file(draft)
@@ -217,9 +212,9 @@ class Inbox:
 
     def _count(self, more: int) -> None:
         with self._lock:
-            if more > 0 and self._used + more > self._quota:
+            if more > 0 and self.used + more > self._quota:
                 raise QuotaUsed(f"the server's quota for pushed runs, {self._quota:,} bytes, is used up")
-            self._used += more
+            self.used += more
 
 
 def hash_of(path: Path, end: int | None = None) -> tuple[int, str]:

@@ -21,7 +21,7 @@ from rlvitals.store.archive import log_state
 from rlvitals.store.chunks import (
     ATTEMPT,
     BASE,
-    MOMENTS,
+    MOMENT_PARTS,
     STEP,
     TIMESTAMP,
     Chunk,
@@ -147,7 +147,7 @@ class Columns:
         """Count, mean, M2, min, max and order of a metric's mergeable values; None where it has none."""
         if not any((name, "count") in chunk.keys for chunk in self._chunks):
             return None
-        return {part: self.column((name, part)) for part in MOMENTS}
+        return {part: self.column((name, part)) for part in MOMENT_PARTS}
 
     def texts(self, name: str) -> dict[int, str]:
         """A text metric: row number -> text."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvitals.store.chunks import ATTEMPT, MOMENTS, STEP, FieldArray, is_present, missing_cells
+from rlvitals.store.chunks import ATTEMPT, MOMENT_PARTS, STEP, FieldArray, is_present, missing_cells
 from rlvitals.store.index import Columns
 
 
@@ -60,7 +60,7 @@ def _rows_with(log: Columns, name: str) -> dict[str, FieldArray]:
     """The rows of one rank that have the metric. A plain number among mergeable ones has no moments; they are NaN."""
     plain, moments = log.column(name), log.moments(name)
     if moments is None:
-        moments = {part: missing_cells(len(log)) for part in MOMENTS}
+        moments = {part: missing_cells(len(log)) for part in MOMENT_PARTS}
     keep = is_present(plain) | is_present(moments["count"])
     columns = {part: np.where(is_present(column[keep]), column[keep], np.nan) for part, column in moments.items()}
     return {ATTEMPT: log.column(ATTEMPT)[keep], STEP: log.column(STEP)[keep], **columns}

@@ -136,7 +136,7 @@ class Redaction:
                 if key in _ROW or not self.loses(key):
                     kept[self.name(key)] = value
             elif not self.loses(key):
-                kept[self.name(key)] = self.masked_texts(value, (key,)) if self.texts else self.silenced(value)
+                kept[self.name(key)] = self.masked_texts(value, (key,)) if self.texts else self.silenced(value, (key,))
         return kept
 
     def name(self, name: str) -> str:
@@ -168,7 +168,7 @@ class Redaction:
         """Data with texts of models, users and tools: rollouts and evaluations."""
         if isinstance(tree, Mapping):
             return {
-                str(name): self.masked_texts(item, (*path, str(name)))
+                self.name(str(name)): self.masked_texts(item, (*path, str(name)))
                 for name, item in tree.items()
                 if name in _SHAPE or not self.leaves_out(str(name))
             }
@@ -176,13 +176,9 @@ class Redaction:
             return [self.masked_texts(item, path) for item in tree]
         return self.text(tree, is_own=False) if isinstance(tree, str) else tree
 
-    def silenced(self, tree: Any) -> Any:
-        """The same data with every text replaced."""
-        if isinstance(tree, Mapping):
-            return {str(name): self.silenced(item) for name, item in tree.items()}
-        if isinstance(tree, list):
-            return [self.silenced(item) for item in tree]
-        return LEFT_OUT if isinstance(tree, str) else tree
+    def silenced(self, tree: Any, path: tuple[str, ...] = ()) -> Any:
+        """`masked_texts` with every text replaced."""
+        return _without_texts(self.masked_texts(tree, path))
 
     def group(self, line: dict[str, Any]) -> dict[str, Any]:
         """A group of rollouts."""
@@ -292,6 +288,14 @@ def _named(tree: Any, patterns: tuple[str, ...], path: tuple[str, ...]) -> Itera
             yield from _named(item, patterns, (*path, *str(name).split(".")))
     elif patterns and path and matches(patterns, path):
         yield from (leaf for leaf in leaves(tree) if isinstance(leaf, str))
+
+
+def _without_texts(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _without_texts(item) for name, item in tree.items()}
+    if isinstance(tree, list):
+        return [_without_texts(item) for item in tree]
+    return LEFT_OUT if isinstance(tree, str) else tree
 
 
 def _without_words(tree: Any) -> Any:

@@ -369,8 +369,11 @@ class RemotePlace:
         with guarded(met.append, but=(RlvitalsError,)):  # each back end of fsspec raises its own errors
             yield
         if met:
-            message = str(met[0]) if isinstance(met[0], OSError) else words_of(met[0])
-            raise RunError(f"cannot {what} {self.shown}: {mask_text(message)}") from met[0]
+            error = met[0]
+            message = str(error) if isinstance(error, OSError) else words_of(error)
+            if mask_text(message) == self.shown:  # the message of some back ends is the URL
+                message = words_of(error.__cause__) if error.__cause__ else "there is nothing there"
+            raise RunError(f"cannot {what} {self.shown}: {mask_text(message)}") from error
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}"

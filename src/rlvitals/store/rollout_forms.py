@@ -7,7 +7,6 @@ that the rest of the group is kept.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
@@ -32,8 +31,6 @@ _ALIASES = {
     "question": "prompt",
 }
 """Alternative names for our fields, used if ours is missing."""
-
-_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def groups_of(given: Any, note: Note) -> list[Group]:
@@ -233,8 +230,6 @@ def _renamed(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, str):
-        return _WORDS[value] if value in _WORDS else float(value)
     return float(value.item() if hasattr(value, "item") else value)
 
 

@@ -85,7 +85,7 @@ def _sentence_bleu(prediction: str, references: Sequence[str]) -> Score:
     precisions = [
         (found or (SMOOTHING if matches[0] else 0)) / max(1, len(words) - size) for size, found in enumerate(matches)
     ]
-    penalty = _brevity_penalty(len(words), closest)
+    penalty = brevity_penalty(len(words), closest)
     score = penalty * math.exp(math.fsum(map(math.log, precisions)) / LONGEST) if matches[0] else 0.0
     parts = {f"precision_{size}": share for size, share in enumerate(precisions, start=1)}
     return Score(score, parts | {"brevity_penalty": penalty})
@@ -95,20 +95,22 @@ def _matches(words: list[str], others: list[list[str]]) -> list[int]:
     """How many sequences of one to four words are also in a reference, each counted at most as often as there."""
     found = []
     for size in range(1, LONGEST + 1):
-        allowed = _sequences(others[0], size)
+        allowed = sequences(others[0], size)
         for other in others[1:]:
-            allowed |= _sequences(other, size)
-        found.append((_sequences(words, size) & allowed).total())
+            allowed |= sequences(other, size)
+        found.append((sequences(words, size) & allowed).total())
         if not found[-1]:  # no match of this length, so no longer match
             return found + [0] * (LONGEST - size)
     return found
 
 
-def _sequences(words: list[str], size: int) -> Counter[tuple[str, ...]]:
+def sequences(words: list[str], size: int) -> Counter[tuple[str, ...]]:
+    """The sequences of this many words, counted."""
     return Counter(zip(*(words[start:] for start in range(size)), strict=False))
 
 
-def _brevity_penalty(length: int, reference_length: int) -> float:
+def brevity_penalty(length: int, reference_length: int) -> float:
+    """The factor for a text that is shorter than its reference."""
     if length >= reference_length:
         return 1.0 if length else 0.0
     return math.exp(1 - reference_length / length) if length else 0.0

@@ -40,14 +40,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlvitals.errors import BadText, ConfigError
+from rlvitals.textscore.bleu import LONGEST, SMOOTHING, brevity_penalty, sequences
 from rlvitals.textscore.dataflow import Item, flow_items
 from rlvitals.textscore.languages import Language, find_language
-from rlvitals.textscore.score import Corpus, Score, checked_pairs, text_of
+from rlvitals.textscore.score import Corpus, Score, checked_pairs, joined_notes, text_of
 from rlvitals.textscore.syntax import Program, Shape, parse, subtrees
 
 PARTS = ("ngram", "weighted_ngram", "syntax", "dataflow")
-LONGEST = 4
-SMOOTHING = 0.1
 OTHER_WORD = 0.2
 """The weight of a word that is not a keyword."""
 
@@ -137,7 +136,7 @@ def _count_words(words: list[str], others: list[str], language: Language) -> tup
     found: list[Share] = []
     recalled: list[Share] = []
     for size in range(1, LONGEST + 1):
-        ours, theirs = _ngrams(words, size), _ngrams(others, size)
+        ours, theirs = sequences(words, size), sequences(others, size)
         both = ours & theirs
         found.append((both.total(), max(1, ours.total())))
         if size == 1:
@@ -145,10 +144,6 @@ def _count_words(words: list[str], others: list[str], language: Language) -> tup
         else:
             recalled.append((both.total(), max(1, theirs.total())))
     return found, recalled
-
-
-def _ngrams(words: list[str], size: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(words[start:] for start in range(size)), strict=False))
 
 
 def _weigh(counts: Counter[tuple[str, ...]], language: Language) -> float:
@@ -188,7 +183,7 @@ def _scored(counts: list[Counts], weights: Weights) -> Score:
         "dataflow": _share([one.dataflow for one in counts]),
     }
     score = math.fsum(weight * parts[part] for part, weight in zip(PARTS, weights, strict=True))
-    return Score(score, parts, note=_joined(counts))
+    return Score(score, parts, note=joined_notes((note for one in counts for note in one.notes), len(counts)))
 
 
 def _share(shares: list[Share]) -> float:
@@ -200,12 +195,5 @@ def _bleu(shares: list[list[Share]], length: int, reference_length: int) -> floa
     pooled = [(sum(one[0] for one in sizes), sum(one[1] for one in sizes)) for sizes in zip(*shares, strict=True)]
     if not pooled[0][0]:
         return 0.0
-    penalty = 1.0 if length >= reference_length else math.exp(1 - reference_length / length)
+    penalty = brevity_penalty(length, reference_length)
     return penalty * math.exp(math.fsum(math.log((found or SMOOTHING) / of) for found, of in pooled) / LONGEST)
-
-
-def _joined(counts: list[Counts]) -> str:
-    tally = Counter(note for one in counts for note in one.notes)
-    return "; ".join(
-        note if times == len(counts) else f"{times} of {len(counts)} pairs: {note}" for note, times in tally.items()
-    )

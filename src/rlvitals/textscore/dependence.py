@@ -97,7 +97,7 @@ class _Dependence:
             labels.append(self._label(statement, numbers, parameters))
             if statement.under is not None:
                 edges[statement.under[0], number].append(statement.under[1])
-            for source, name in self._sources(number, statement, reaching[number]):
+            for source, name in self._sources(statement, reaching[number]):
                 edges[source, number].append(f"reads ${numbers[name]}")
         return Graph(tuple(labels), {pair: tuple(sorted(set(found))) for pair, found in edges.items()})
 
@@ -183,7 +183,7 @@ class _Dependence:
                     changed = True
         return entering
 
-    def _sources(self, number: int, statement: Statement, reaching: dict[bytes, list[int]]) -> list[tuple[int, Name]]:
+    def _sources(self, statement: Statement, reaching: dict[bytes, list[int]]) -> list[tuple[int, Name]]:
         found, fresh = [], set[bytes]()
         for mention in statement.mentions:
             if mention.role in SETTING:

@@ -7,7 +7,7 @@ their `score` is in 0..1. `score_pairs` applies the formula of one pair to both 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlvitals.errors import BadText
@@ -85,14 +85,14 @@ def mean_of(scores: Sequence[Score], name: str, note: str = "") -> Corpus:
         if all(part in score.parts for score in scores)
     }
     mean = sum(score.score for score in scores) / count
-    return Corpus(mean, tuple(scores), name, parts, note or _notes(scores))
+    note = note or joined_notes(filter(None, (score.note for score in scores)), count)
+    return Corpus(mean, tuple(scores), name, parts, note)
 
 
-def _notes(scores: Sequence[Score]) -> str:
-    counts = Counter(score.note for score in scores if score.note)
-    return "; ".join(
-        note if count == len(scores) else f"{count} of {len(scores)} pairs: {note}" for note, count in counts.items()
-    )
+def joined_notes(notes: Iterable[str], pairs: int) -> str:
+    """The notes on so many pairs, each once, with the number of pairs unless it is about all."""
+    counts = Counter(notes)
+    return "; ".join(note if times == pairs else f"{times} of {pairs} pairs: {note}" for note, times in counts.items())
 
 
 def checked_pairs(predictions: Sequence[str], references: Sequence[str]) -> list[tuple[str, str]]:

@@ -24,16 +24,18 @@ import numpy as np
 import torch
 from accelerate import PartialState
 
+from rlvitals.capture.start import refuse_existing
 from rlvitals.errors import ConfigError
-from rlvitals.store.files import bring_back, replace_folder
+from rlvitals.store.files import bring_back
 from rlvitals.store.layout import RunDir, kept_folder
-from rlvitals.train import sharded
+from rlvitals.train import models, sharded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 STATE_FILE = "trainer.pt"
-_UNFINISHED = ".unfinished"
+WAYS_OUT = "Pass --resume-from last to continue with it, or another --output-dir."
+"""Advice for a folder that already holds a run."""
 
 
 def save(
@@ -62,14 +64,13 @@ def save(
         "random": random_state(),
     }
     place = folder / f"checkpoint-{step}"
+
+    def add_state(draft: Path) -> None:
+        torch.save(state, draft / STATE_FILE)
+        (draft / "trainer_state.json").write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
+
     if is_main:
-        aside = folder / f"{_UNFINISHED}-checkpoint-{step}"
-        shutil.rmtree(aside, ignore_errors=True)
-        model.save_pretrained(aside, state_dict=weights)
-        tokenizer.save_pretrained(aside)
-        torch.save(state, aside / STATE_FILE)
-        (aside / "trainer_state.json").write_text(json.dumps({"global_step": step}) + "\n", encoding="utf-8")
-        replace_folder(aside, place)
+        models.write(place, models.Loaded(model, tokenizer), weights, add_state)
         if keep_last is not None:
             older = [path for number, path in checkpoints(folder).items() if number <= step]
             for path in older[: max(0, len(older) - keep_last)]:
@@ -83,8 +84,7 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     is_main = PartialState().is_main_process
     weights = sharded.weights_of(model, is_kept=is_main)
     if is_main:
-        model.save_pretrained(folder, state_dict=weights)
-        tokenizer.save_pretrained(folder)
+        models.write(folder, models.Loaded(model, tokenizer), weights)
 
 
 def load(path: Path, *, model: PreTrainedModel, optimizer: Any, scheduler: Any = None) -> dict[str, Any]:
@@ -143,11 +143,13 @@ def newest(folder: Path, marker: str = STATE_FILE) -> Path | None:
 
 def origin(output_dir: str, resume_from: str | None, marker: str = STATE_FILE) -> Path | None:
     """The checkpoint that the setting `resume_from` names: a path, a name in the run's folder, or `last` (the newest,
-    or None if there is none yet). None means to start from the beginning.
+    or None if there is none yet). None means to start from the beginning. Raises an error if the folder holds a run
+    that is not resumed.
     """
-    if resume_from is None:
-        return None
     folder = kept_folder(output_dir)
+    if resume_from is None:
+        refuse_existing(RunDir(folder), WAYS_OUT)
+        return None
     _bring_back(folder)
     if resume_from == "last":
         return newest(folder, marker)
@@ -165,7 +167,7 @@ def origin(output_dir: str, resume_from: str | None, marker: str = STATE_FILE) -
 def tidy(folder: Path, after: int | None = None) -> None:
     """Remove the remains of a killed save, and checkpoints later than the step from which the training continues."""
     _bring_back(folder)
-    for path in [*folder.glob(f"{_UNFINISHED}-*"), *folder.glob(".checkpoint-*.before")]:
+    for path in [*folder.glob(f"{models.UNFINISHED}*"), *folder.glob(".checkpoint-*.before")]:
         shutil.rmtree(path, ignore_errors=True)
     for step, path in checkpoints(folder).items():
         if after is not None and step > after:

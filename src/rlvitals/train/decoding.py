@@ -9,7 +9,6 @@ microseconds each, and launching them one by one takes far longer than running t
 from __future__ import annotations
 
 import inspect
-import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +20,7 @@ import torch
 from torch import Tensor
 
 from rlvitals.guard import value_or, words_of
-
-_LOG = logging.getLogger("rlvitals")
+from rlvitals.terminal import logger
 
 _ATTENTION = "rlvitals_sampling"
 FEWEST_ROWS = 8
@@ -215,7 +213,7 @@ class Fixed:
         # The failed capture still holds the default generator, which would refuse every later random number.
         generator = torch.cuda.default_generators[self.device.index]
         generator.graphsafe_set_state(generator.clone_state())
-        _LOG.warning("sampling without CUDA graphs, and slower: this model cannot be captured (%s)", words_of(error))
+        logger.warning("sampling without CUDA graphs, and slower: this model cannot be captured (%s)", words_of(error))
 
 
 _kept: weakref.WeakKeyDictionary[Any, Fixed] = weakref.WeakKeyDictionary()

@@ -134,21 +134,17 @@ def tracker_row(stats: Mapping[str, Any], beat: Beat | None = None) -> dict[str,
 def best_rewards(samples: Iterable[Sample]) -> dict[str, float]:
     """The best reward of each query."""
     best: dict[str, float] = {}
-    for sample in samples:
-        best[str(sample.query)] = max(sample.reward, best.get(str(sample.query), -math.inf))
+    for query, reward, _ in samples:
+        best[str(query)] = max(reward, best.get(str(query), -math.inf))
     return best
 
 
 def against(samples: Iterable[Sample], control: Control) -> Beat:
     """Compare each query's best reward with the control's."""
-    wins = ties = losses = unmatched = 0
-    for query, reward in best_rewards(samples).items():
-        before = control.rewards.get(query)
-        if before is None:
-            unmatched += 1
-        else:
-            wins, ties, losses = wins + (reward > before), ties + (reward == before), losses + (reward < before)
-    return Beat(wins, ties, losses, unmatched)
+    best = best_rewards(samples)
+    both = [(reward, control.rewards[query]) for query, reward in best.items() if query in control.rewards]
+    wins, ties = sum(now > before for now, before in both), sum(now == before for now, before in both)
+    return Beat(wins, ties, losses=len(both) - wins - ties, unmatched=len(best) - len(both))
 
 
 def pass_rates(samples: Iterable[Sample]) -> dict[str, float]:

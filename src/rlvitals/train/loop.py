@@ -6,23 +6,26 @@ A trainer inherits from `Loop`, calls `prepare` with its model, and defines its 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+import torch
+from torch import Tensor
+
 import rlvitals
 from rlvitals.capture.run import Run
-from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import merge
-from rlvitals.errors import RunExists
-from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import checkpoint, models, sharded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import adamw
-from rlvitals.train.settings import WAYS_OUT, LoopSettings
+from rlvitals.train.seeds import seeded
+from rlvitals.train.settings import LoopSettings
 from rlvitals.values import Derived, Value
 
 S = TypeVar("S", bound=LoopSettings)
@@ -40,18 +43,14 @@ def open_accelerator(settings: LoopSettings, *, is_bf16: bool | None = None) -> 
 
 def open_run(settings: LoopSettings, origin: Path | None, *, config: dict[str, Any] | None = None, **given: Any) -> Run:
     """Start recording, or continue from the checkpoint `origin`. `given` are further arguments of `rlvitals.start`."""
-    try:
-        return rlvitals.start(
-            settings.output_dir,
-            config={**asdict(settings), **(config or {})},
-            total_steps=settings.max_steps,
-            resume=(origin or True) if settings.resume_from else False,
-            **settings.recording,
-            **given,
-        )
-    except RunExists:
-        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)  # with advice for the command line
-        raise
+    return rlvitals.start(
+        settings.output_dir,
+        config={**asdict(settings), **(config or {})},
+        total_steps=settings.max_steps,
+        resume=(origin or True) if settings.resume_from else False,
+        **settings.recording,
+        **given,
+    )
 
 
 class MergedRow:
@@ -177,6 +176,22 @@ class Loop(Generic[S]):
     def is_asked_to_stop(self) -> bool:
         """Carry out the doctor's request; True means stop. Call it before a save, which removes old checkpoints."""
         return self._actions.carry_out()
+
+    # Updates; every rank makes the same number of them.
+
+    def minibatches(self, rows: int, size: int, epoch: int) -> tuple[Tensor, ...]:
+        """The rows of the step's batch in random order, `size` at a time."""
+        shuffled = seeded("cpu", self.settings.seed, self.step, self.rank, "minibatches", epoch)
+        return torch.split(torch.randperm(rows, generator=shuffled), size)
+
+    def update(self, parts: Sequence[T], loss_of: Callable[[T], Tensor]) -> list[Tensor]:
+        """Make one optimizer step on the sum of the parts' losses. Returns the norm of each group's gradient."""
+        for number, part in enumerate(parts, 1):
+            # Ranks exchange their gradients once, with the last part.
+            with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.model):
+                self.accelerator.backward(loss_of(part))
+        with self.run.phase("model_update"):
+            return sharded.update(self.optimizer, self.settings.max_grad_norm)
 
     # Helpers for steps.
 

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from rlvitals.compute import advantage, policy
+from rlvitals.compute import policy
 
 KL_STEP = 0.2
 """The largest relative change of the KL coefficient in one step, before it is scaled by answers / horizon."""
@@ -48,13 +48,6 @@ def policy_losses(
     if entropy_coef:
         assert entropy is not None
         losses = losses - entropy_coef * entropy
-    return losses
-
-
-def value_losses(values: Tensor, *, returns: Tensor, old_values: Tensor, value_clip: float | None) -> Tensor:
-    """The critic's loss of each token, clipped around the values from when the batch was collected."""
-    losses: Tensor
-    losses, _ = advantage.value_losses(values, returns, old_values, value_clip)
     return losses
 
 

@@ -33,6 +33,9 @@ SIZES = {
 }
 """The model of each size; from 360m on, a name on the model hub."""
 
+UNFINISHED = ".unfinished-"
+"""The beginning of the name of a folder that is still being written."""
+
 TINY_FOLDER = "tiny_model"
 """The folder for the tiny model before training, which a resumed run needs as its reference."""
 
@@ -127,13 +130,17 @@ def write_once(folder: Path, build: Callable[[], Loaded], *, rebuild: bool) -> N
     state.wait_for_everyone()
 
 
-def write(folder: Path, loaded: Loaded) -> None:
-    """Write a model and its tokenizer atomically."""
-    aside = folder.with_name(f".{folder.name}.part")
+def write(folder: Path, loaded: Loaded, weights: Any = None, complete: Callable[[Path], None] | None = None) -> None:
+    """Write a model and its tokenizer atomically. `weights` is its state dict if it is sharded. `complete` writes
+    further files to the new folder before it gets its name.
+    """
+    aside = folder.with_name(f"{UNFINISHED}{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with quietly():
-        loaded.model.save_pretrained(aside)
+        loaded.model.save_pretrained(aside, state_dict=weights)
         loaded.tokenizer.save_pretrained(aside)
+    if complete is not None:
+        complete(aside)
     replace_folder(aside, folder)
 
 

@@ -6,9 +6,10 @@ log-probs are those of the distribution that was sampled from, including the tem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +20,17 @@ from rlvitals.train.decoding import Fixed, Growing, accepted, positions_of, read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+class Sampling(NamedTuple):
+    """How texts are sampled."""
+
+    max_new_tokens: int
+    """Limit for one answer, or for one message of a conversation."""
+    eos_id: int
+    pad_id: int
+    temperature: float = 1.0
+    """0 takes the most likely token, with its log-prob at temperature 1."""
 
 
 class Sampled(NamedTuple):
@@ -49,25 +61,15 @@ def left_padded(prompts: list[list[int]], pad_id: int, device: torch.device | st
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel,
-    prompt_ids: Tensor,
-    prompt_mask: Tensor,
-    *,
-    max_new_tokens: int,
-    temperature: float = 1.0,
-    eos_id: int,
-    pad_id: int,
-    generator: torch.Generator | None = None,
+    model: PreTrainedModel, ids: Tensor, mask: Tensor, how: Sampling, generator: torch.Generator | None = None
 ) -> Sampled:
-    """Answer left-padded prompts. Temperature 0 takes the most likely token, with its log-prob at temperature 1.
+    """Answer left-padded prompts.
 
     `generator` is on the model's device. Sampling stops when every answer has ended, so ranks make different numbers of
     passes: a sharded model must be gathered first, see `sharded.whole`.
     """
-    columns = prompt_ids.shape[1] + max_new_tokens
-    with evaluating(model), reading(model, len(prompt_ids), columns) as cache:
-        sampler = BatchSampler(cache, temperature=temperature, eos_id=eos_id, pad_id=pad_id, generator=generator)
-        return sampler.write(prompt_ids, prompt_mask, max_new_tokens)
+    with evaluating(model), reading(model, len(ids), ids.shape[1] + how.max_new_tokens) as cache:
+        return BatchSampler(cache, how, generator).write(ids, mask)
 
 
 class BatchSampler:
@@ -75,32 +77,30 @@ class BatchSampler:
     what was read before.
     """
 
-    def __init__(
-        self, cache: Growing | Fixed, *, temperature: float, eos_id: int, pad_id: int, generator: torch.Generator | None
-    ) -> None:
-        self._cache, self._temperature, self._generator = cache, temperature, generator
-        self._eos_id, self._pad_id = eos_id, pad_id
+    def __init__(self, cache: Growing | Fixed, how: Sampling, generator: torch.Generator | None = None) -> None:
+        self._cache, self._how, self._generator = cache, how, generator
         self._mask: Tensor | None = None  # covers everything that was read or sampled
         self._unread: Tensor | None = None  # the last sampled column: in the mask, but not read yet
 
-    def write(self, ids: Tensor, mask: Tensor, max_new_tokens: int) -> Sampled:
+    def write(self, ids: Tensor, mask: Tensor) -> Sampled:
         """Read new left-padded tokens of each text, then sample until every row has ended."""
+        max_new_tokens, eos_id, pad_id, temperature = self._how
         is_first = self._mask is None
         if self._mask is not None and self._unread is not None:
             ids, mask = torch.cat([self._unread, ids], dim=1), torch.cat([self._mask, mask], dim=1)
         rows, before = mask.shape
-        taken = ids.new_full((rows, max_new_tokens), self._pad_id)
+        taken = ids.new_full((rows, max_new_tokens), pad_id)
         logprobs = torch.zeros((rows, max_new_tokens), device=ids.device)
         mask = torch.cat([mask, mask.new_zeros((rows, max_new_tokens))], dim=1)
         running = torch.ones(rows, dtype=torch.bool, device=ids.device)
         for column in range(max_new_tokens):
             seen = mask[:, : before + column]
             read = self._read_equal_rows_once if is_first and not column else self._cache.read
-            token, logprob = take_token(read(ids, seen), self._temperature, self._generator)
-            taken[:, column] = torch.where(running, token, self._pad_id)
+            token, logprob = take_token(read(ids, seen), temperature, self._generator)
+            taken[:, column] = torch.where(running, token, pad_id)
             logprobs[:, column] = torch.where(running, logprob, 0.0)
             mask[:, before + column] = running
-            running = running & (token != self._eos_id)
+            running = running & (token != eos_id)
             ids = taken[:, column : column + 1]
             if not running.any():
                 break
@@ -135,15 +135,60 @@ class Answered(NamedTuple):
     width: int
     """How many of the last columns are the answer."""
 
-    def take(self, rows: slice) -> Answered:
+    def take(self, rows: slice | Tensor) -> Answered:
         """Some of the rows."""
         return Answered(self.ids[rows], self.mask[rows], self.positions[rows], self.width)
+
+    def trimmed(self, prompt: int, answer: int) -> Answered:
+        """Only the last columns of the prompts and the first columns of the answers."""
+        begin = self.ids.shape[1] - self.width
+        kept = slice(begin - prompt, begin + answer)
+        return Answered(self.ids[:, kept], self.mask[:, kept], self.positions[:, kept], answer)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredBatch:
+    """Prompts with their answers, and what is known of the answers. The fields of a trainer's batch are tensors of
+    [rows, answer tokens] unless stated otherwise.
+    """
+
+    rows: Answered
+
+    def take(self, places: Tensor) -> Self:
+        """Some of the rows."""
+        return self._with(self.rows.take(places), lambda each: each[places])
+
+    def trimmed(self, prompt: int, answer: int) -> Self:
+        """The same with fewer columns; see `Answered.trimmed`."""
+        return self._with(self.rows.trimmed(prompt, answer), lambda each: each if each.dim() == 1 else each[:, :answer])
+
+    def without_padding(self) -> Self:
+        """The same without columns that no row needs."""
+        raise NotImplementedError
+
+    def parts(self, size: int) -> list[Self]:
+        """The batch in parts of at most this many rows, each without its padding."""
+        places = torch.arange(len(self.rows.ids), device=self.rows.ids.device)
+        return [self.take(part).without_padding() for part in torch.split(places, size)]
+
+    def _with(self, rows: Answered, part_of: Callable[[Tensor], Tensor]) -> Self:
+        parts = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return replace(self, rows=rows, **{name: part_of(each) for name, each in parts.items() if each is not None})
 
 
 def answered(prompt_ids: Tensor, prompt_mask: Tensor, answer_ids: Tensor, answer_mask: Tensor) -> Answered:
     """Join left-padded prompts with their right-padded answers."""
     mask = torch.cat([prompt_mask, answer_mask.to(prompt_mask.dtype)], dim=1)
     return Answered(torch.cat([prompt_ids, answer_ids], dim=1), mask, positions_of(mask), answer_ids.shape[1])
+
+
+def answers_to(
+    model: Any, prompts: list[list[int]], how: Sampling, generator: torch.Generator | None = None
+) -> tuple[Answered, Sampled]:
+    """Sample an answer to each prompt, as `sample` does."""
+    ids, mask = left_padded(prompts, how.pad_id, next(model.parameters()).device)
+    sampled = sample(model, ids, mask, how, generator)
+    return answered(ids, mask, sampled.tokens, sampled.mask), sampled
 
 
 def answer_stats(model: Any, rows: Answered, *, temperature: float = 1.0) -> TokenStats:

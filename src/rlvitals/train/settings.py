@@ -15,9 +15,6 @@ from rlvitals.config import ActionMode
 from rlvitals.errors import ConfigError
 from rlvitals.train import models
 
-WAYS_OUT = "Pass --resume-from last to continue with it, or another --output-dir."
-"""Advice for a folder that already holds a run."""
-
 
 class Limit(NamedTuple):
     """A condition for a number, in words and as a function."""

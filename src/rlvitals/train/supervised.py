@@ -6,17 +6,17 @@ pair is seen equally often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 from rlvitals.errors import ConfigError
 from rlvitals.train.sampling import answer_stats, answered, left_padded
 from rlvitals.train.schedule import adamw
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -26,7 +26,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Tokenized(Generic[S, T]):
+class Tokenized(Sequence[T], Generic[S, T]):
     """Texts as tokens, each tokenized when it is first read: a short training reads few of its texts.
 
     >>> seen = Tokenized(["a", "b"], lambda text: [ord(text)])
@@ -41,37 +41,48 @@ class Tokenized(Generic[S, T]):
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __getitem__(self, place: int) -> T:
+    def __getitem__(self, place: int) -> T:  # type: ignore[override]
         if place not in self._known:
             self._known[place] = self._encode(self._texts[place])
         return self._known[place]
 
 
-def warm_up(
-    model: PreTrainedModel,
-    pairs_ids: Sequence[Pair] | Tokenized[Any, Pair],
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    pad_id: int,
-    generator: torch.Generator,
-    on_step: Callable[[int, float], None] | None = None,
-) -> float:
-    """Train with AdamW; the learning rate rises shortly and falls to a tenth. Returns the last loss. `generator` (on
-    the CPU) determines the order.
-    """
-    rise = max(1, min(20, steps // 10))
-    optimizer, schedule = adamw(
-        [{"params": model.parameters(), "lr": learning_rate}],
-        lambda step: min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, steps - rise)),
-    )
-    batches = shuffled_batches(len(pairs_ids), batch_size, generator)
+class TrainingCourse(NamedTuple):
+    """How long, how fast and in which order a model is trained on examples."""
 
-    def loss_of(step: int) -> Tensor:
-        return answer_loss(model, [pairs_ids[place] for place in next(batches)], pad_id)
+    steps: int
+    batch_size: int
+    learning_rate: float
+    generator: torch.Generator
+    """On the CPU. It determines the order: all examples are used once before any is repeated."""
+    on_step: Callable[[int, float], None] | None = None
+    """Called with the number of each step, from 1, and its loss."""
 
-    return fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
+    def train(
+        self, model: Any, count: int, loss_of: Callable[[list[int]], Tensor], share: Callable[[int], float], *,
+        weights: Iterable[Tensor] | None = None,
+    ) -> float:  # fmt: skip
+        """Train all or some weights of a model with AdamW on batches of `count` examples. `loss_of` receives their
+        places, and `share` gives the share of the learning rate at each step (from 0). Returns the last loss.
+        """
+        trained = model.parameters() if weights is None else weights
+        optimizer, schedule = adamw([{"params": trained, "lr": self.learning_rate}], share)
+        batches = shuffled_batches(count, self.batch_size, self.generator)
+        steps, on_step = self.steps, self.on_step
+        return fit(model, lambda _: loss_of(next(batches)), optimizer, schedule, steps=steps, on_step=on_step)
+
+
+def warm_up(model: PreTrainedModel, pairs: Sequence[Pair], course: TrainingCourse, pad_id: int) -> float:
+    """Train on the pairs' answers. The learning rate rises shortly and falls to a tenth. Returns the last loss."""
+    rise = max(1, min(20, course.steps // 10))
+
+    def share(step: int) -> float:
+        return min((step + 1) / rise, 1.0 - 0.9 * max(0, step - rise) / max(1, course.steps - rise))
+
+    def loss_of(places: list[int]) -> Tensor:
+        return answer_loss(model, [pairs[place] for place in places], pad_id)
+
+    return course.train(model, len(pairs), loss_of, share)
 
 
 def fit(

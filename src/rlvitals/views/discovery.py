@@ -199,7 +199,9 @@ def near_metrics(name: str, logged: list[str]) -> list[str]:
 
 
 def near_directory(path: Path) -> str:
-    """A suggestion for a missing directory: the neighbour with the most similar name."""
+    """A suggestion for a missing directory: the neighbour with the most similar name. Empty if it is not missing."""
+    if os.path.lexists(path):
+        return ""
     try:
         return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()])
     except OSError:

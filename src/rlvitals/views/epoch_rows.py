@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rlvitals.config import by_last_name
 from rlvitals.errors import ConfigError
 from rlvitals.records import MAX_STEP
-from rlvitals.store.chunks import MOMENTS, FieldArray, is_present
+from rlvitals.store.chunks import MOMENT_PARTS, FieldArray, is_present
 from rlvitals.store.index import Columns
 from rlvitals.store.ranks import finish
 from rlvitals.values import is_whole
@@ -218,7 +218,7 @@ class EpochRows:
             places.append(self._places(self._labels_of(columns, alive))[has_moments])
         if not parts:
             return None
-        return {part: np.concatenate([found[part] for found in parts]) for part in MOMENTS}, np.concatenate(places)
+        return {part: np.concatenate([found[part] for found in parts]) for part in MOMENT_PARTS}, np.concatenate(places)
 
     def _labels_of(self, columns: Columns, alive: NDArray[np.intp]) -> NDArray[np.int64]:
         """The epochs of a rank's rows: the epoch of rank 0 at the same step."""

@@ -18,12 +18,12 @@ from rlvitals.contract import EpochFacts, EpochsFacts
 from rlvitals.store.chunks import FieldArray
 from rlvitals.views.epoch_rows import REWARD, EpochRows, Sums, Weight
 from rlvitals.views.epoch_trend import EpochTrend, TrendVerdict, judge
-from rlvitals.views.query import StoredRun
+from rlvitals.views.query import OUTCOMES, StoredRun
 
 WEIGHTS: tuple[Weight, ...] = get_args(Weight)
 
 LOSS = "train.loss"
-GOALS = (REWARD, "pref.reward.margin", LOSS)
+GOALS = (*OUTCOMES, LOSS)
 """The metric that the verdict is about: the first of these that the run logs."""
 
 

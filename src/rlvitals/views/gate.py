@@ -406,7 +406,7 @@ def _reason(
     failed = [one.title for one in _failed(tests, checks, rules)]
     beside = plural(baselines, "baseline")
     if failed:
-        named = ", ".join(failed)
+        named = "; ".join(failed)
         return f"worse than {beside}: {named}" if tests else f"limits not kept: {named}"
     if not tests:
         return f"all {len(rules)} limits are kept"

@@ -441,13 +441,12 @@ def _held_out(views: Sequence[RunView], found: Measured) -> None:
     )  # fmt: skip
 
 
-def _common(views: Sequence[RunView], concepts: Sequence[str], *, slices: bool = False) -> list[str] | None:
+def _common(views: Sequence[RunView], concepts: Sequence[str]) -> list[str] | None:
     """The names under which the runs log the first of these concepts that all of them log as the same quantity."""
     for concept in concepts:
         names = []
         for view in views:
-            fitting = [name for name in view.metrics if view.concept(name) == concept]
-            fitting = [name for name in fitting if not view.labels(name)] or (fitting if slices else [])
+            fitting = [name for name in view.metrics if view.concept(name) == concept and not view.labels(name)]
             if not fitting:
                 break
             names.append(fitting[0])

@@ -32,6 +32,7 @@ from rlvitals.views.run import RunView, open_run
 from rlvitals.views.run_clock import HeldGpus, RunClock, clock_of, gpus_of
 from rlvitals.views.series import Series, find_best
 from rlvitals.views.settings import is_seed
+from rlvitals.views.stopped_run import is_of_transformers
 
 LEVEL_POINTS = 8
 """Points up to a checkpoint whose mean is its outcome, because a single batch is too noisy."""
@@ -253,7 +254,7 @@ def _checkpoint(
     which = "the only checkpoint" if len(known) == 1 else "the newest checkpoint"
     if metric is not None and len(known) > 1:
         which = f"the best of {len(known)} checkpoints"
-    to_do = "Use" if onset is None and by_outcome else "Revert to"
+    to_do = "Revert to" if onset is not None else "Use" if by_outcome else "Resume from"
     sentences = [f"{to_do} {facts['name']} (step {number(step)}), {which}{before}"]
     if metric is not None:
         sentences[0] += f": {metric} is {_short(value)} there and {_short(facts['last_value'])} at the end"
@@ -294,7 +295,7 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
     named = by_last_name(view.config)
     given = [named.get(name) for name in CHECKPOINT_SETTINGS]
     others = [Path(value) for value in given if isinstance(value, str) and value and "\0" not in value]
-    if own.name == IN_TRAINERS_FOLDER or (view.info.framework or "").startswith("trl"):
+    if own.name == IN_TRAINERS_FOLDER or is_of_transformers(view.info):
         others.append(own.parent)  # the run is inside its trainer's folder
     started = 0.0 if view.foreign is not None else view.info.created
     seen: set[int] = set()

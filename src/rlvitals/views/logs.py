@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlvitals.config import planned_steps
+from rlvitals.errors import NotALog
 from rlvitals.health.rows import RowReader, rows_of_log
-from rlvitals.importers import ForeignLog, local_or_log, not_a_log, read_log, split_choice
+from rlvitals.importers import ForeignLog, local_or_log, read_log, split_choice
 from rlvitals.importers.into_run import stored_rows
 from rlvitals.masking import masked
 from rlvitals.records import Attempt, Fields, HealthEvent, Row, RunInfo, Status
@@ -64,10 +65,6 @@ class LogView(RunView):
             algorithm=log.algorithm,
             framework=log.framework,
         )
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.info.status == "running"
 
     @property
     def status(self) -> Status:
@@ -122,10 +119,6 @@ class EpochsView(LogView):
         known = replace(log, config=config, algorithm=run.info.algorithm, framework=run.info.framework)
         super().__init__(known, run.path)
         self.parts, self.info = [run], run.info
-
-    @cached_property
-    def _is_being_written(self) -> bool:
-        return self.parts[0].status == "running"
 
     @property
     def health_events(self) -> list[HealthEvent]:
@@ -208,7 +201,7 @@ def run_or_log(path: str | os.PathLike[str]) -> RunView | tuple[ForeignLog, Path
         epochs = None if view.rows else _epochs_in(place)
         return view if epochs is None else EpochsView(epochs, view)
     if not os.path.lexists(split_choice(place)[0]):
-        raise not_a_log(place, f"there is nothing there.{near_directory(place)}".rstrip("."))
+        raise NotALog(place, "there is nothing there", near_directory(place))
     return open_joined(place) or (log_at(place), place)
 
 

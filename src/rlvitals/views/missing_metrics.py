@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlvitals import catalog
 from rlvitals.errors import RlvitalsError
@@ -46,8 +46,7 @@ def unjudged(monitor: Monitor) -> list[Unjudged]:
         for metric in missing.metrics:
             rules.setdefault(metric, {})[missing.rule] = missing.kind
     sources = {source.name: source for source in monitor.rulebook.sources}
-    near: list[Unjudged] = []
-    far: list[Unjudged] = []
+    found: dict[tuple[str, tuple[str, ...]], Unjudged] = {}
     for metric, waiting in sorted(rules.items(), key=lambda item: -len(item[1])):
         source = sources.get(metric)
         concepts = source.concepts if source else ()
@@ -55,10 +54,11 @@ def unjudged(monitor: Monitor) -> list[Unjudged]:
         if concepts and not concerning:
             continue
         title, names, own = _what_to_log(metric, concerning, monitor.case.reader)
-        kinds = tuple(dict.fromkeys(waiting.values()))
-        found = Unjudged(metric, title, names or (own,), bool(names), kinds, tuple(waiting))
-        (near if names else far).append(found)
-    return near + far
+        key = (title, names or (own,))  # signals that read the same metric first are one line
+        before = found.get(key) or Unjudged(metric, *key, bool(names), (), ())
+        kinds = tuple(dict.fromkeys((*before.kinds, *waiting.values())))
+        found[key] = replace(before, kinds=kinds, rules=tuple(dict.fromkeys((*before.rules, *waiting))))
+    return sorted(found.values(), key=lambda missing: not missing.is_in_framework)
 
 
 def _concerns(concept: str, case: Case) -> bool:

@@ -21,7 +21,8 @@ from rlvitals.terminal import plural
 from rlvitals.views.chart_lines import AxisPlaces
 from rlvitals.views.compare import MetricRow, RunComparison
 from rlvitals.views.diagnosis import diagnose
-from rlvitals.views.query import AxisName
+from rlvitals.views.epochs import LOSS
+from rlvitals.views.query import OUTCOMES, AxisName
 from rlvitals.views.run import RunView
 from rlvitals.views.tree import band_of, described
 
@@ -281,7 +282,7 @@ def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:
 
 def _importance(row: MetricRow) -> int:
     """Reward first, as in the comparison of the RLAIF document; the others in their order."""
-    return {"reward.total.mean": 0, "pref.reward.margin": 0, "train.loss": 1}.get(row.concept or "", 2)
+    return 0 if row.concept in OUTCOMES else 1 if row.concept == LOSS else 2
 
 
 def _compared(views: Sequence[RunView], row: MetricRow) -> Panel:

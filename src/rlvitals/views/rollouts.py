@@ -17,8 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack, cast
 
-import numpy as np
-
 from rlvitals import values
 from rlvitals.contract import RolloutStep
 from rlvitals.errors import NotALog, RunNotFound
@@ -167,7 +165,9 @@ class RunRollouts(_InTable):
                 found += [group for group in read_groups(file.path, problems) if group.step == step]
                 for sentence in problems.sentences:
                     self._skipped[file.path.name] = f"{file.path.name}: {sentence}"
-        newest = max((group.attempt for group in found if not self._is_ghost(group.step, group.attempt)), default=0)
+        newest = max(
+            (group.attempt for group in found if not self._lineage.is_abandoned(group.attempt, step)), default=0
+        )
         return [with_moments(group) for group in found if group.attempt == newest]
 
     def steps_with_tokens(self, most_bytes: int) -> list[int]:
@@ -179,10 +179,7 @@ class RunRollouts(_InTable):
         return found[::-1]
 
     def _living(self, index: RolloutIndex) -> dict[int, int]:
-        return {step: attempt for step, attempt in index.attempts if not self._is_ghost(step, attempt)}
-
-    def _is_ghost(self, step: int, attempt: int) -> bool:
-        return bool(self._lineage.is_ghost(np.array([attempt]), np.array([step]))[0])
+        return {step: attempt for step, attempt in index.attempts if not self._lineage.is_abandoned(attempt, step)}
 
 
 class DumpedRollouts(_InTable):

@@ -13,6 +13,7 @@ from typing import Any
 from rlvitals.health.history import GONE
 from rlvitals.records import Finding, RunInfo
 from rlvitals.render.numbers import number
+from rlvitals.store.checkpoints import checkpoints_in
 
 _OWN_TRAINER = re.compile(r"(?:.*/)?rlvitals(?:/cli/main\.py)? train (?P<trainer>[a-z]+)(?P<rest>(?: [\w@%+=:,./-]+)*)")
 """An rlvitals command without shell metacharacters. Users paste the command, and a run's data is not trusted."""
@@ -55,17 +56,15 @@ def resume_words(info: RunInfo, config: Mapping[str, Any], path: Path) -> str:
     own = _OWN_TRAINER.fullmatch(info.command)
     if own is not None:
         return f"resume with: rlvitals train {own['trainer']}{_RESUME_FLAG.sub('', own['rest'])} --resume-from last"
-    if (info.framework or "").startswith("trl"):
+    if is_of_transformers(info):
         folder = config.get("output_dir")
-        places = [path, path.parent, *([Path(folder)] if isinstance(folder, str) and "\0" not in folder else [])]
-        if any(_has_checkpoint(place) for place in places):
+        places = [path, path.parent, *([Path(folder)] if isinstance(folder, str) else [])]
+        if any(map(checkpoints_in, places)):
             return "resume with: trainer.train(resume_from_checkpoint=True)"
         return "no checkpoint was saved, so nothing can be resumed: start the script again"
     return f"resume from your newest checkpoint, with rlvitals.start({str(path)!r}, resume=STEP)"
 
 
-def _has_checkpoint(folder: Path) -> bool:
-    try:
-        return any(child.name.startswith("checkpoint-") and child.is_dir() for child in folder.iterdir())
-    except OSError:
-        return False
+def is_of_transformers(info: RunInfo) -> bool:
+    """Whether a trainer of transformers or TRL trained the run, inside whose folder the run usually is."""
+    return (info.framework or "").startswith("trl")

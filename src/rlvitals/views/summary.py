@@ -19,37 +19,31 @@ LAST_FINDINGS = 5
 
 
 def headline(view: RunView) -> dict[str, Any]:
-    """One run as a line of a list. `note` describes problems with its files."""
+    """One run or log as a line of a list. `note` describes problems with its files."""
     return _headline(view, diagnose_quickly(view))
 
 
 def _headline(view: RunView, judged: Diagnosis) -> dict[str, Any]:
     info = view.info
     updated = last_sign(info, view.last_rows(1))
+    log_format = view.log.format if isinstance(view, LogView) and not view.parts else ""  # of a log of another tool
     facts = {
         "name": view.name,
         "path": str(view.path),
-        "status": view.status,
+        "status": f"{log_format} log" if log_format else view.status,
         "algorithm": view.algorithm,
         "step": view.last_step,
         "total_steps": info.total_steps,
         "rows": view.rows,
         "attempts": max(len(view.attempts), 1),
         "updated": updated,
-        "seconds": lasted(info, updated),
+        "seconds": None if log_format else lasted(info, updated),
         "verdict": judged.verdict,
         "reason": judged.reason,
         "is_stopped": view.stop is not None,
         "outcome": _outcome(view),
     }
     return facts | {"note": "; ".join(view.damage)}
-
-
-def log_headline(view: LogView) -> dict[str, Any]:
-    """A log of another tool as a line among runs. A training whose processes record a run each is listed as a run."""
-    if view.parts:
-        return headline(view)
-    return headline(view) | {"status": f"{view.log.format} log", "seconds": None}
 
 
 def _outcome(view: RunView) -> dict[str, Any] | None:

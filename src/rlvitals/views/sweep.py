@@ -11,9 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rlvitals.compute.association import rank_correlation, ranks
 from rlvitals.contract import Importance, Sweep, SweepRun, SweepSetting
 from rlvitals.values import is_number
 from rlvitals.views.settings import is_bookkeeping, varying
@@ -60,19 +58,19 @@ def importance_of(key: str, values: Sequence[Any], targets: Sequence[float | Non
     ]
     n = len(pairs)
     found: Importance = {"key": key, "n": n, "kind": "number", "strength": None, "is_clear": False, "note": ""}
-    own, aims = [value for value, _ in pairs], np.array([target for _, target in pairs], dtype=float)
+    own, aims = [value for value, _ in pairs], [target for _, target in pairs]
     is_number = all(isinstance(value, int | float) for value in own)
     if not is_number:
         found["kind"] = "category"
     if n < FEW_RUNS:
         found["note"] = f"only {n} runs have both; at least {FEW_RUNS} are needed"
-    elif len(set(map(str, own))) == 1:
+    elif len(set(own if is_number else map(str, own))) == 1:
         found["note"] = "the same in every run that has the target"
-    elif len(set(aims.tolist())) == 1:
+    elif len(set(aims)) == 1:
         found["note"] = "the target is the same in every run"
     elif is_number:
-        strength = spearman(np.array(own, dtype=float), aims)
-        found["strength"], found["is_clear"] = round(strength, 4), abs(strength) > 1.96 / math.sqrt(n - 1)
+        strength, z = rank_correlation(own, aims) or (0.0, 0.0)
+        found["strength"], found["is_clear"] = round(strength, 4), abs(z) > 1.96
     else:
         strength, is_clear = _of_categories([str(value) for value in own], aims)
         found["strength"], found["is_clear"] = round(strength, 4), is_clear
@@ -82,39 +80,18 @@ def importance_of(key: str, values: Sequence[Any], targets: Sequence[float | Non
     return found
 
 
-def spearman(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Spearman's rank correlation. Ties get their mean rank.
-
-    >>> round(spearman(np.array([1.0, 2.0, 2.0, 3.0]), np.array([4.0, 3.0, 2.0, 1.0])), 4)
-    -0.9487
-    """
-    left, right = ranks(one), ranks(other)
-    left, right = left - left.mean(), right - right.mean()
-    return float((left * right).sum() / math.sqrt(float((left**2).sum() * (right**2).sum())))
-
-
-def ranks(values: NDArray[Any]) -> NDArray[Any]:
-    """Ranks from 1. Equal values get the mean of their ranks.
-
-    >>> ranks(np.array([10.0, 30.0, 20.0, 20.0])).tolist()
-    [1.0, 4.0, 2.5, 2.5]
-    """
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return ((ends - counts + 1 + ends) / 2.0)[place]
-
-
-def _of_categories(values: Sequence[str], targets: NDArray[Any]) -> tuple[float, bool]:
+def _of_categories(values: Sequence[str], targets: Sequence[float]) -> tuple[float, bool]:
     """The correlation ratio of the ranks minus the share expected by chance, and whether it is significant
     (Kruskal-Wallis test at 5 %).
     """
-    ranked, n = ranks(targets), len(values)
-    groups = [ranked[[place for place, own in enumerate(values) if own == value]] for value in dict.fromkeys(values)]
+    n, middle = len(values), (len(values) + 1) / 2
+    apart = [rank - middle for rank in ranks(targets)]
+    groups = [[far for far, own in zip(apart, values, strict=True) if own == value] for value in dict.fromkeys(values)]
     freedom = len(groups) - 1
     if freedom >= n - 1:  # every run has a different value
         return 0.0, False
-    between = sum(len(group) * (group.mean() - ranked.mean()) ** 2 for group in groups)
-    share = float(between / ((ranked - ranked.mean()) ** 2).sum())
+    between = sum(sum(group) ** 2 / len(group) for group in groups)
+    share = between / sum(far**2 for far in apart)
     by_chance = freedom / (n - 1)
     limit = freedom * (1 - 2 / (9 * freedom) + 1.645 * math.sqrt(2 / (9 * freedom))) ** 3  # Wilson-Hilferty
     return math.sqrt(max(0.0, (share - by_chance) / (1 - by_chance))), share * (n - 1) > limit

@@ -163,7 +163,7 @@ class Delivery:
                 self._send_changes(known)
                 silent_since, pause = None, FIRST_PAUSE
                 if not (follow and is_live):
-                    if self._is_whole(known):
+                    if self._is_whole():
                         return
                     known = None
                     continue
@@ -271,7 +271,7 @@ class Delivery:
         self.bytes_sent += len(data)
         known.stamps[name] = now
 
-    def _is_whole(self, known: Sent) -> bool:
+    def _is_whole(self) -> bool:
         """Whether the server's copy equals this run byte by byte."""
         files = self._ask("state").get("files")
         there = files if isinstance(files, dict) else {}

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from rlvitals.web.answers import as_json
 from rlvitals.web.people import OneToken, People, check_token, ticket_of
+from rlvitals.webhook import LOOPBACK
 
 LONGEST_ADDRESS = 32 * 1024
 """Maximum number of characters of a path and its query together."""
@@ -188,7 +189,7 @@ def known_hosts(address: str, extra: Iterable[str] = ()) -> tuple[set[str], bool
 
     DNS rebinding needs a name, so a literal address is safe.
     """
-    names = {"localhost", "127.0.0.1", "::1", *extra}
+    names = {*LOOPBACK, *extra}
     if is_loopback(address):
         return names | ({address} if address else set()), False
     own = socket.gethostname()

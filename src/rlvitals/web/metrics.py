@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from functools import lru_cache
@@ -12,6 +11,7 @@ from rlvitals.errors import ConfigError, RlvitalsError
 from rlvitals.gauges import RunGauges
 from rlvitals.records import RunReading
 from rlvitals.render.prometheus import FolderReading, folder_text
+from rlvitals.store.files import changed_at
 from rlvitals.store.layout import RunDir
 from rlvitals.version import __version__
 from rlvitals.web.answers import Query
@@ -82,7 +82,7 @@ def _within(query: Query, key: str, default: int, most: int) -> int:
 def _last_sign(path: Path) -> float:
     """When a run was last written. While it is being recorded, the heartbeat is written every few seconds."""
     heartbeat, log, info = _signs_of_life(path)
-    return _modified(heartbeat) or max(_modified(log), _modified(info))
+    return changed_at(heartbeat) or max(changed_at(log), changed_at(info))
 
 
 @lru_cache(maxsize=MOST_RUNS)
@@ -90,10 +90,3 @@ def _signs_of_life(path: Path) -> tuple[str, str, str]:
     """Cached, because creating the paths takes longer than reading the modification times."""
     run_dir = RunDir(path)
     return str(run_dir.heartbeat), str(run_dir.train_log), str(run_dir.info)
-
-
-def _modified(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

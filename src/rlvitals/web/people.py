@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlvitals.errors import ConfigError
-from rlvitals.store.files import read_whole
+from rlvitals.store.files import read_whole, stamp
 from rlvitals.terminal import logger
 
 SHORTEST_TOKEN = 16
@@ -100,12 +100,11 @@ class TokenFile:
     def _read(self, *, is_first: bool = False) -> None:
         """Read the file if it has changed. While it cannot be read, nobody has access."""
         try:
-            facts = self._path.stat()
-            stamp = facts.st_ino, facts.st_size, facts.st_mtime_ns
-            if stamp == self._stamp:
+            state = stamp(self._path)
+            if state is not None and state == self._stamp:
                 return
             self._proofs = dict(parse_tokens(read_whole(self._path).decode()))
-            self._stamp = stamp
+            self._stamp = state
         except (OSError, ValueError, ConfigError) as error:
             if is_first:
                 raise ConfigError(f"cannot read the tokens in {self._path}: {error}") from error

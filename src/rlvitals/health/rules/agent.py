@@ -157,7 +157,6 @@ def early_exits(
 
 
 def groups_filtered(
-    case: Case,
     kept_share: Signal | None,
     groups_kept: Signal | None,
     groups_dropped: Signal | None,

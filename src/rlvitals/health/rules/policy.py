@@ -175,7 +175,6 @@ def importance_ratio_off(ratio: Signal, *, warn: float, grave: float) -> Alarm |
 
 
 def rollout_mismatch(
-    case: Case,
     mismatch_kl: Signal | None,
     mismatch_gap: Signal | None,
     mismatch_weight: Signal | None,

@@ -13,7 +13,6 @@ from rlvitals.health.statistics import FAST_SHARE, NEAR_ZERO, SLOW_SHARE, TINY, 
 
 def margin_inversion(
     margin: Signal,
-    lr: Signal | None,
     *,
     noises: float,
     noises_critical: float,

@@ -62,7 +62,6 @@ def length_collapse(
 def truncation(
     truncated: Signal,
     reward: Signal | None,
-    case: Case,
     *,
     share: float,
     share_critical: float,

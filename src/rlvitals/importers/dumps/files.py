@@ -85,7 +85,7 @@ class DumpFiles:
             if name not in files:
                 continue
             file_notes = Notes()
-            with self._errors_as_notes(files[name], notes, file_notes):
+            with self._errors_as_notes(notes, file_notes):
                 for piece in self._form(files[name]).pick(files[name].path, set(offsets), file_notes):
                     group = group_in(piece.contents, file_notes)
                     if group is not None and piece.contents.split == self._split:
@@ -96,7 +96,7 @@ class DumpFiles:
         self, file: Indexed, start: int, notes: list[str], needle: bytes = b""
     ) -> Iterator[tuple[int, int, Group]]:
         file_notes = Notes()
-        with self._errors_as_notes(file, notes, file_notes):
+        with self._errors_as_notes(notes, file_notes):
             for piece in self._form(file).read(file.path, start, file_notes, needle):
                 if piece.contents.split != self._split:
                     continue
@@ -105,7 +105,7 @@ class DumpFiles:
                     yield piece.offset, piece.end, group
 
     @contextlib.contextmanager
-    def _errors_as_notes(self, file: Indexed, notes: list[str], file_notes: Notes) -> Iterator[None]:
+    def _errors_as_notes(self, notes: list[str], file_notes: Notes) -> Iterator[None]:
         """Converts errors on reading a file to a note, so that the other files are still read."""
         try:
             yield

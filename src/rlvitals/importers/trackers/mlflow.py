@@ -58,7 +58,11 @@ class MlflowSource(Source):
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs every table it creates
         mlflow = client_module("mlflow", self.scheme)
         self._error = mlflow.exceptions.MlflowException
-        self._client = self.ask(lambda: mlflow.MlflowClient(tracking_uri=self.address.place or None), "the server")
+        uri = self.address.place or self.ask(mlflow.get_tracking_uri, "the address of the server")
+        database = uri.removeprefix("sqlite:///").partition("?")[0]
+        if uri.startswith("sqlite:///") and not os.path.exists(database):  # the client would create an empty one
+            raise SourceError(f"{self.address}: there is no database {database!r}. Write {self.grammar}")
+        self._client = self.ask(lambda: mlflow.MlflowClient(tracking_uri=uri), "the server")
         self._run: Any = None
         self._experiments = self._find()
 

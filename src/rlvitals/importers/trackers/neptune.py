@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rlvitals.errors import SourceError
-from rlvitals.importers.base import Notes, add_histograms, changed_at, open_foreign, open_parquet, text_of
-from rlvitals.importers.cells import number_in, time_of
+from rlvitals.importers.base import Notes, add_histograms, open_foreign, open_parquet, text_of
+from rlvitals.importers.cells import leaves, number_in, time_of
 from rlvitals.importers.jsonl import object_in
 from rlvitals.importers.points import PointTable
 from rlvitals.importers.trackers.address import Address
@@ -33,6 +33,7 @@ from rlvitals.importers.trackers.base import (
 )
 from rlvitals.records import MAX_STEP, Row
 from rlvitals.store.distributions import Logged, sketch_of_buckets
+from rlvitals.store.files import changed_at
 from rlvitals.store.lines import metric_key
 
 COLUMNS = (
@@ -177,7 +178,7 @@ class NeptuneSource(Source):
         folder = _root_of(export)
         for file in sorted(folder.glob("*.json")):
             found = object_in(text_of(file)) or {}
-            for name, value in _flat(found, ""):
+            for name, value in leaves(found):
                 export.attributes.setdefault(name, value)
         for name in ("sys/creation_time", "sys/modification_time"):
             if name in export.attributes:
@@ -355,11 +356,3 @@ def _root_of(export: _Export) -> Path:
         if folder.name == export.run:
             return folder
     return common
-
-
-def _flat(found: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in found.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value

@@ -26,7 +26,7 @@ from rlvitals.guard import value_or
 from rlvitals.records import Group
 from rlvitals.train.decoding import reading
 from rlvitals.train.mailbox.episode import Episode, Observation, group
-from rlvitals.train.sampling import BatchSampler, evaluating, left_padded
+from rlvitals.train.sampling import BatchSampler, Sampling, evaluating, left_padded
 
 _MARK = "the message ends here"
 
@@ -129,16 +129,6 @@ def as_message(text: str, tokenizer: Any = None) -> str | dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [{"function": function} for function in functions]}
 
 
-class Sampling(NamedTuple):
-    """How messages are sampled."""
-
-    max_new_tokens: int
-    """Limit for one message."""
-    temperature: float
-    max_context: int
-    """Token limit for a whole conversation. A conversation without room for another message is cut off."""
-
-
 class AssistantTurn(NamedTuple):
     """One message of the model, by its place in the trajectory's tokens."""
 
@@ -191,24 +181,25 @@ class Trajectory:
 
 
 def converse(
-    model: Any, dialogue: Dialogue, episodes: Sequence[Episode], how: Sampling, generator: torch.Generator | None = None
-) -> list[Trajectory]:
-    """Sample all these conversations to their end. `generator` must be on the model's device."""
+    model: Any, dialogue: Dialogue, episodes: Sequence[Episode], how: Sampling, *,
+    max_context: int, generator: torch.Generator | None = None,
+) -> list[Trajectory]:  # fmt: skip
+    """Sample all these conversations to their end. One without room for another message within `max_context` tokens is
+    cut off. `generator` must be on the model's device.
+    """
     trajectories = [Trajectory.begin(dialogue, episode) for episode in episodes]
     for row in trajectories:
-        if row.prompt + how.max_new_tokens > how.max_context:
-            row.episode.cut_off(f"the question alone leaves no room within {how.max_context} tokens")
+        if row.prompt + how.max_new_tokens > max_context:
+            row.episode.cut_off(f"the question alone leaves no room within {max_context} tokens")
     rows = [row for row in trajectories if not row.episode.is_over]
     news = {place: list(row.ids) for place, row in enumerate(rows)}  # the tokens to read next
     columns = max((len(new) for new in news.values()), default=0) + 2 * how.max_new_tokens
     device = next(model.parameters()).device
     with torch.no_grad(), evaluating(model), reading(model, len(rows), columns) as cache:
-        sampler = BatchSampler(
-            cache, temperature=how.temperature, eos_id=dialogue.eos_id, pad_id=dialogue.pad_id, generator=generator
-        )
+        sampler = BatchSampler(cache, how, generator)
         while rows:
             began = time.perf_counter()
-            sampled = sampler.write(*left_padded([*news.values()], dialogue.pad_id, device), how.max_new_tokens)
+            sampled = sampler.write(*left_padded([*news.values()], how.pad_id, device))
             lengths, ids, logprobs = (
                 each.tolist() for each in (sampled.mask.sum(dim=1), sampled.tokens, sampled.logprobs)
             )
@@ -216,7 +207,7 @@ def converse(
             news = {}
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
                 row.write(ids[place][:length], logprobs[place][:length], seconds)
-                if (new := _pass_on(row, dialogue, how)) is not None:
+                if (new := _pass_on(row, dialogue, how.max_new_tokens, max_context)) is not None:
                     news[place] = new
             if news and len(news) < len(rows):
                 sampler.keep(torch.tensor([*news], device=device))
@@ -224,7 +215,7 @@ def converse(
     return trajectories
 
 
-def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | None:
+def _pass_on(row: Trajectory, dialogue: Dialogue, max_new_tokens: int, max_context: int) -> list[int] | None:
     """Pass the last message to the episode. Returns the tokens to read next, or None if the conversation is over."""
     turn = row.turns[-1]
     ids = row.ids[turn.start :]
@@ -234,8 +225,8 @@ def _pass_on(row: Trajectory, dialogue: Dialogue, how: Sampling) -> list[int] | 
     if row.episode.is_over:
         return None
     new = dialogue.go_on(seen, has_ended=has_ended)
-    if len(row.ids) + len(new) + how.max_new_tokens > how.max_context:
-        row.episode.cut_off(f"no room for another message within {how.max_context} tokens")
+    if len(row.ids) + len(new) + max_new_tokens > max_context:
+        row.episode.cut_off(f"no room for another message within {max_context} tokens")
         return None
     row.read(new)
     return new

@@ -47,7 +47,6 @@ class MiniTasks:
                 f"families: the mini mailbox has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(FAMILIES))}"
             )
         self._seed, self._families = seed, families
-        self._open: list[Mailbox] = []
         self.held_out: list[QuestionTask] = []
         for number in range(held_out):
             if len(self.held_out) < held_out:
@@ -57,11 +56,8 @@ class MiniTasks:
 
     def batch(self, step: int, count: int, attempt: int) -> list[QuestionTask]:
         """The questions of a step (from 1). `attempt` counts the requests for more questions in the same step."""
-        while self._open and not attempt:  # close the mailboxes of the previous step
-            self._open.pop().close()
         rng = random.Random(f"tasks {self._seed} {step} {attempt}")  # noqa: S311
         worlds = [mini(rng.getrandbits(40), families=self._families) for _ in range(count)]
-        self._open += [world.mailbox for world in worlds]
         return [QuestionTask(world.questions[0], world.mailbox) for world in worlds]
 
 

@@ -13,7 +13,6 @@ been interrupted. The formulas are in `rlvitals.compute`.
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,14 @@ from rlvitals.render import step_summary
 from rlvitals.train import checkpoint, losses, models, sharded
 from rlvitals.train.evaluation import Evaluations, Sample
 from rlvitals.train.grpo import traces
-from rlvitals.train.grpo.conversation import Sampling, Trajectory, converse, group_record
+from rlvitals.train.grpo.conversation import Trajectory, converse, group_record
 from rlvitals.train.grpo.settings import GRPOSettings, check
 from rlvitals.train.grpo.tasks import QuestionTask, Tasks, grader_of, tasks_of
 from rlvitals.train.grpo.update import Played, UpdateBatch, batch_of, stacked, token_weights
 from rlvitals.train.grpo.warm_start import dialogue_of, start_of
 from rlvitals.train.loop import Loop, open_accelerator, open_run
 from rlvitals.train.recipe import TrainingOutcome
-from rlvitals.train.sampling import answer_stats
+from rlvitals.train.sampling import Sampling, answer_stats
 from rlvitals.train.schedule import rate_by_size, shares_of_rate
 from rlvitals.train.seeds import seeded
 
@@ -78,11 +77,9 @@ class GrpoTrainer(Loop[GRPOSettings]):
         rate = settings.learning_rate or rate_by_size(models.parameters(model), tiny=5e-4)
         self.prepare(model, [{"params": model.parameters(), "lr": rate}], shares_of_rate(settings))
         can_read = int(getattr(model.config, "max_position_embeddings", None) or 8192)
-        self.sampling = Sampling(
-            max_new_tokens=settings.max_new_tokens or (24 if settings.is_tiny else 256),
-            temperature=settings.temperature,
-            max_context=settings.max_context or min(can_read, 8192),
-        )
+        self.max_context = settings.max_context or min(can_read, 8192)
+        longest = settings.max_new_tokens or (24 if settings.is_tiny else 256)
+        self.sampling = Sampling(longest, self.dialogue.eos_id, self.dialogue.pad_id, settings.temperature)
         self.evaluations = Evaluations(
             run, target_accuracy=settings.target_accuracy, patience=settings.early_stopping or None,
             keep_last_evals=settings.keep_last_evals, say=self.say,
@@ -197,7 +194,10 @@ class GrpoTrainer(Loop[GRPOSettings]):
             sharded.whole(self.model, self.accelerator),
         ):
             for start in range(0, len(episodes), at_once):
-                rows += converse(self.inner, self.dialogue, episodes[start : start + at_once], how, generator)
+                some = episodes[start : start + at_once]
+                rows += converse(
+                    self.inner, self.dialogue, some, how, max_context=self.max_context, generator=generator
+                )
             phase.tokens(sum(sum(row.own) for row in rows))
         together = [rows[start : start + rollouts] for start in range(0, len(rows), rollouts)]
         weights = max(0, self.step - 1)  # the step whose update produced the current weights
@@ -249,7 +249,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
 
         Every rank must have the same number of rows.
         """
-        settings, rows = self.settings, len(batch.ids)
+        settings, rows = self.settings, len(batch.own)
         size, epochs = settings.minibatch_size or rows, settings.grpo_epochs
         with self.run.phase("compute_log_probs"):
             if self.reference is not None:
@@ -263,15 +263,13 @@ class GrpoTrainer(Loop[GRPOSettings]):
         trained = self.accelerator.reduce((batch.own.sum(dim=1) > 0).float().sum(), "sum")
         visits = max(float(trained), 1.0) * epochs
         with self.run.phase("train_step") as phase:
-            phase.tokens(int(batch.ids_mask.sum()) * epochs)
+            phase.tokens(int(batch.rows.mask.sum()) * epochs)
             for epoch in range(epochs):
-                shuffled = seeded("cpu", settings.seed, self.step, self.rank, "minibatches", epoch)
-                for places in torch.split(torch.randperm(rows, generator=shuffled), size):
+                for places in self.minibatches(rows, size, epoch):
                     norm, seen = self._update(batch.take(places), packs, visits)
                     norms.append(norm)
                     if epoch == 0:
-                        width = seen[0].shape[1]
-                        logprobs[places, :width], entropies[places, :width] = seen
+                        logprobs[places], entropies[places] = seen
         of_trace = {
             "logprobs": logprobs if batch.old_logprobs is None else batch.old_logprobs,
             "new_logprobs": logprobs if epochs == 1 else None,  # each epoch has a different policy
@@ -291,18 +289,16 @@ class GrpoTrainer(Loop[GRPOSettings]):
         counts = torch.stack([batch.own.sum(), (batch.own.sum(dim=1) > 0).float().sum()])
         # Gradients are averaged over ranks: dividing by the mean count per rank weighs all tokens and rows equally.
         tokens, rows = (accelerator.reduce(counts, "sum") / accelerator.num_processes).clamp(min=1e-9).tolist()
-        parts = torch.split(torch.arange(len(batch.ids)), settings.microbatch_size or len(batch.ids))
         seen = []
-        for number, places in enumerate(parts, 1):
-            part, horizon = batch.take(places), self.sampling.max_context
-            weights = token_weights(part.own, settings.aggregation, tokens=tokens, rows=rows, horizon=horizon)
-            with nullcontext() if number == len(parts) else accelerator.no_sync(self.model):
-                loss, pack, now = self._loss(part, weights, visits)
-                accelerator.backward(loss)
+
+        def loss_of(part: UpdateBatch) -> Tensor:
+            weights = token_weights(part.own, settings.aggregation, tokens=tokens, rows=rows, horizon=self.max_context)
+            loss, pack, now = self._loss(part, weights, visits)
             packs.append(pack)
             seen.append((now.logprobs.detach(), now.entropy.detach()))
-        with self.run.phase("model_update"):
-            (norm,) = sharded.update(self.optimizer, settings.max_grad_norm)
+            return loss
+
+        (norm,) = self.update(batch.parts(settings.microbatch_size or len(batch.own)), loss_of)
         logprobs, entropies = (stacked(each, batch.own.shape[1]) for each in zip(*seen, strict=True))
         return norm, (logprobs, entropies)
 
@@ -320,7 +316,7 @@ class GrpoTrainer(Loop[GRPOSettings]):
             logprobs=now.logprobs.detach(), old_logprobs=old, ref_logprobs=batch.ref_logprobs,
             rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.own,
             entropy=now.entropy.detach(), clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
-            aggregation=s.aggregation, horizon=self.sampling.max_context * visits,
+            aggregation=s.aggregation, horizon=self.max_context * visits,
             kl_coef=s.kl_coef or None, entropy_coef=s.entropy_coef, names=s.names,
         )  # fmt: skip
         return losses.summed(of_tokens, batch.own, weights), pack, now
@@ -328,12 +324,11 @@ class GrpoTrainer(Loop[GRPOSettings]):
     @torch.no_grad()
     def _logprobs(self, model: Any, batch: UpdateBatch) -> Tensor:
         """A model's log-probs of the tokens."""
-        size = self.settings.microbatch_size or self.settings.minibatch_size or len(batch.ids)
+        size = self.settings.microbatch_size or self.settings.minibatch_size or len(batch.own)
         parts = []
-        for places in torch.split(torch.arange(len(batch.ids)), size):
+        for part in batch.parts(size):
             with self.accelerator.autocast():
-                rows = batch.take(places).rows
-                parts.append(answer_stats(model, rows, temperature=self.settings.temperature).logprobs)
+                parts.append(answer_stats(model, part.rows, temperature=self.settings.temperature).logprobs)
         return stacked(parts, batch.own.shape[1])
 
     def _with_traces(self, played: Played) -> list[Group]:

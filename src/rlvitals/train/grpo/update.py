@@ -5,7 +5,7 @@ loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlvitals.records import Group, Rollout
 from rlvitals.train.grpo.conversation import Trajectory
-from rlvitals.train.sampling import Answered, answered, left_padded
+from rlvitals.train.sampling import AnsweredBatch, answered, left_padded
 from rlvitals.train.supervised import right_padded
 
 
@@ -35,13 +35,9 @@ class Played(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateBatch:
-    """Conversations as tensors, [rows, tokens after the prompt] unless stated otherwise."""
+class UpdateBatch(AnsweredBatch):
+    """Conversations as tensors. All tokens after the first prompt are the answer, including the results of tools."""
 
-    ids: Tensor
-    """[rows, prompt and the tokens after it]; so are `ids_mask` and `positions`."""
-    ids_mask: Tensor
-    positions: Tensor
     own: Tensor
     """1 on the tokens that the model wrote. Only these are trained on."""
     sampled_logprobs: Tensor
@@ -53,21 +49,10 @@ class UpdateBatch:
     ref_logprobs: Tensor | None = None
     """Of the initial model; None if the loss has no KL."""
 
-    @property
-    def rows(self) -> Answered:
-        return Answered(self.ids, self.ids_mask, self.positions, self.own.shape[1])
-
-    def take(self, places: Tensor) -> UpdateBatch:
-        """Some of the rows, without the columns that are padding in all of them."""
-        width = self.own.shape[1]
-        mask, prompts = self.ids_mask[places], self.ids.shape[1] - width
-        before, after = (int(part.sum(dim=1).max()) for part in (mask[:, :prompts], mask[:, prompts:]))
-        whole, rest = slice(prompts - before, prompts + after), slice(after)
-        parts: dict[str, Any] = {}
-        for field in fields(self):
-            each = getattr(self, field.name)
-            parts[field.name] = None if each is None else each[places][:, whole if each.shape[1] > width else rest]
-        return UpdateBatch(**parts)
+    def without_padding(self) -> UpdateBatch:
+        """The same without the columns that are padding in every row."""
+        width = self.rows.width
+        return self.trimmed(*(int(part.sum(dim=1).max()) for part in self.rows.mask.tensor_split((-width,), dim=1)))
 
 
 def batch_of(
@@ -90,7 +75,7 @@ def batch_of(
         pad_sequence([torch.tensor(line, dtype=torch.float32) for line in lines], batch_first=True).to(device)
         for lines in numbers
     )
-    return UpdateBatch(whole.ids, whole.mask, whole.positions, *of_tokens)
+    return UpdateBatch(whole, *of_tokens)
 
 
 def stacked(parts: Sequence[Tensor], width: int) -> Tensor:

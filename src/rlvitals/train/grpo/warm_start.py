@@ -242,9 +242,9 @@ def build(seed: int = SEED) -> models.Loaded:
     return models.Loaded(*tiny.build([*worlds.corpus(), "tool: "], seed=seed, **SHAPE))
 
 
-def main(start: str = "careless", folder: Path | None = None) -> None:
+def main(start: str = "careless") -> None:
     """Train one of the package's checkpoints and save it in half precision."""
-    folder, steps = folder or SHIPPED[start], STEPS[start]
+    folder, steps = SHIPPED[start], STEPS[start]
     model, tokenizer = build()
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     warn(f"{models.parameters(model):,} parameters, {len(tokenizer)} tokens")

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from rlvitals.capture.start import check_settings, refuse_existing
+from rlvitals.capture.start import check_settings
 from rlvitals.config import resolve
 from rlvitals.errors import needs
-from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.store.layout import kept_folder
 from rlvitals.terminal import put
 from rlvitals.train import functions, models, tiny
 from rlvitals.train.kto import data as preferences
@@ -26,7 +26,7 @@ from rlvitals.train.kto.data import ClassWeights, LabelledAnswer, Preferences
 from rlvitals.train.models import Loaded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import rate_by_size
-from rlvitals.train.settings import WAYS_OUT, Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
+from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
 from rlvitals.views.run import open_run
 
 DEFAULT_FOLDER = "out/kto"
@@ -78,8 +78,6 @@ def train(settings: KTOSettings) -> TrainingOutcome:
     check_settings(resolve(None, recording))  # before the model is built
     folder, resumed = folder_of(settings)
     data = read_data(settings)
-    if not settings.resume_from:
-        refuse_existing(RunDir(folder), WAYS_OUT)
     with needs("train kto", "train"):
         import datasets  # noqa: F401 - loaded before `quietly`, which disables its progress bars
         from transformers import PrinterCallback
@@ -217,21 +215,16 @@ def build_tiny(settings: KTOSettings, data: Preferences) -> Loaded:
     """A tiny model that writes answers like those of the data, both good and bad."""
     import torch
 
-    from rlvitals.train.supervised import warm_up
+    from rlvitals.train.supervised import TrainingCourse, warm_up
 
     texts = functions.corpus() if settings.dataset is None else preferences.texts(data.train + data.held_out)
     model, tokenizer = tiny.build(texts, context=settings.max_length, seed=settings.seed)
     if settings.warm_up_steps:
         _say(settings, f"warm-up: {settings.warm_up_steps} supervised steps")
-        loss = warm_up(
-            model,
-            [_tokens(tokenizer, example, settings.max_length) for example in data.train],
-            steps=settings.warm_up_steps,
-            batch_size=WARM_UP_BATCH,
-            learning_rate=WARM_UP_RATE,
-            pad_id=tokenizer.pad_token_id,
-            generator=torch.Generator().manual_seed(settings.seed),
-        )
+        pairs = [_tokens(tokenizer, example, settings.max_length) for example in data.train]
+        generator = torch.Generator().manual_seed(settings.seed)
+        course = TrainingCourse(settings.warm_up_steps, WARM_UP_BATCH, WARM_UP_RATE, generator)
+        loss = warm_up(model, pairs, course, tokenizer.pad_token_id)
         _say(settings, f"warm-up: done, loss {loss:.3f}")
     return Loaded(model, tokenizer)
 
@@ -293,7 +286,7 @@ def _count_tokens_on(trainer: Any, checkpoint: Path) -> None:
 
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     counted = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
-    if counted and hasattr(trainer, "_total_train_tokens"):
+    if counted:
         trainer._total_train_tokens = counted[-1]
 
 

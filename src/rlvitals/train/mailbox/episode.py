@@ -111,10 +111,6 @@ class Episode:
         """Whether its reward is known. It is not if the grader failed."""
         return self.outcome != "answered" or self.grade is not None
 
-    @property
-    def turn_outcomes(self) -> list[str]:
-        return [turn.outcome for turn in self.turns]
-
     def messages(self) -> list[dict[str, Any]]:
         """The first messages. In the style `chat` they name the owner of the mail; the chat template adds the tools."""
         asked = {"role": "user", "content": self.question.question}

@@ -83,8 +83,8 @@ class ModelGrader:
     unreachable judge does not make every answer wrong.
     """
 
-    def __init__(self, client: JudgeClient, fallback: Grader = token_recall) -> None:
-        self._client, self._fallback, self._warn_once = client, fallback, Once()
+    def __init__(self, client: JudgeClient) -> None:
+        self._client, self._warn_once = client, Once()
         self.failures = 0
         """Number of answers without a verdict."""
 
@@ -95,7 +95,7 @@ class ModelGrader:
         self.failures += 1
         message = f"the judge gave no verdict ({reply.failure}); such answers are graded by comparing their words"
         self._warn_once(message, key="no verdict")
-        grade = self._fallback(question, answer, sources)
+        grade = token_recall(question, answer, sources)
         return grade._replace(reason=f"no verdict of the judge ({reply.failure}); {grade.reason}")
 
 

@@ -10,7 +10,7 @@ import csv
 import hashlib
 import mailbox
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
@@ -22,7 +22,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from rlvitals.errors import ConfigError
-from rlvitals.train.jsonl import read_rows
+from rlvitals.train.jsonl import JsonLine, read_rows
 
 LARGEST_FIELD = 2**30
 """Limit for the characters of a CSV field. That of the standard library, 131,072, is too low for e-mails."""
@@ -62,44 +62,40 @@ class Question:
     searches: tuple[tuple[str, ...], ...] = ()
     """Keywords that find each of the messages, for examples of a solution."""
 
-    @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> Question:
-        """From a line of a JSONL file, also with ART-E's names (`inbox_address`, a numeric `id`).
-
-        >>> line = {"id": 7, "question": "When?", "answer": "Now", "message_ids": ["<a@b>"], "inbox_address": "X@y.z"}
-        >>> Question.from_dict(line).id, Question.from_dict(line).inbox
-        ('7', 'x@y.z')
-        """
-        try:
-            for name, kind in (("question", str), ("answer", str), ("message_ids", list | tuple)):
-                if not isinstance(given[name], kind):
-                    wanted = "a text" if kind is str else "a list"
-                    raise ConfigError(f"a question's {name} must be {wanted}, not {type(given[name]).__name__}")
-            return Question(
-                id=str(given["id"]),
-                question=given["question"],
-                answer=given["answer"],
-                message_ids=tuple(str(each) for each in given["message_ids"]),
-                inbox=str(given["inbox"] if "inbox" in given else given["inbox_address"]).strip().lower(),
-                query_date=str(given.get("query_date") or ""),
-                family=str(given.get("family") or ""),
-                searches=tuple(tuple(map(str, words)) for words in given.get("searches") or ()),
-            )
-        except KeyError as error:
-            raise ConfigError(f"a question needs the field {error.args[0]!r}") from None
-        except TypeError as error:
-            raise ConfigError(f"a question has a field of the wrong kind: {error}") from None
-
 
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
-    """The questions of a JSONL file, one per line; see `Question.from_dict`."""
-    found = []
-    for row in read_rows(os.fspath(path), ("id", "question", "answer", "message_ids")):
-        try:
-            found.append(Question.from_dict(row.values))
-        except ConfigError as error:
-            raise ConfigError(f"{row.where}: {error}") from None
-    return found
+    """The questions of a JSONL file, one per line; see `question_of`."""
+    return [question_of(row) for row in read_rows(os.fspath(path), ("id", "question", "answer", "message_ids"))]
+
+
+def question_of(row: JsonLine) -> Question:
+    """The question on a line, also with ART-E's names (`inbox_address`, a numeric `id`).
+
+    >>> line = {"id": 7, "question": "When?", "answer": "Now", "message_ids": ["<a@b>"], "inbox_address": "X@y.z"}
+    >>> found = question_of(JsonLine("mine.jsonl, line 1", line))
+    >>> found.id, found.inbox
+    ('7', 'x@y.z')
+    """
+    given = {"inbox": row.values.get("inbox_address"), **row.values}
+    for name, kind, wanted in (("question", str, "a text"), ("answer", str, "a text"), ("message_ids", list, "a list")):
+        if not isinstance(given[name], kind):
+            found = type(given[name]).__name__
+            raise ConfigError(f"{row.where}: a question's {name} must be {wanted}, not {found}")
+    if given["inbox"] is None:
+        raise ConfigError(f"{row.where}: a question needs the field 'inbox' or 'inbox_address'")
+    try:
+        return Question(
+            id=str(given["id"]),
+            question=given["question"],
+            answer=given["answer"],
+            message_ids=tuple(map(str, given["message_ids"])),
+            inbox=str(given["inbox"]).strip().lower(),
+            query_date=str(given.get("query_date") or ""),
+            family=str(given.get("family") or ""),
+            searches=tuple(tuple(map(str, words)) for words in given.get("searches") or ()),
+        )
+    except TypeError as error:
+        raise ConfigError(f"{row.where}: a question has a field of the wrong kind: {error}") from None
 
 
 def read_mbox(path: str | os.PathLike[str]) -> Iterator[Email]:

@@ -7,20 +7,20 @@ calls go through `forward`, including sampling, because a model that accelerate 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rlvitals.compute import advantage
-from rlvitals.train import losses, sharded
+from rlvitals.train import losses
 from rlvitals.train.ppo import reward_model
 from rlvitals.train.ppo.experience import token_rewards
 from rlvitals.train.ppo.settings import PPOSettings
-from rlvitals.train.sampling import Answered, Sampled, model_inputs, of_answers, sample
-from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import fit, shuffled_batches
+from rlvitals.train.sampling import Answered, Sampled, Sampling, answers_to, model_inputs, of_answers
+from rlvitals.train.schedule import rise_and_fall
+from rlvitals.train.supervised import TrainingCourse
 
 
 class Read(NamedTuple):
@@ -48,9 +48,11 @@ class ActorCritic(nn.Module):
         """Call one of the methods below by name."""
         return getattr(self, what)(*arguments, **further)
 
-    def sample(self, ids: Tensor, mask: Tensor, **how: Any) -> Sampled:
-        """Answers to left-padded prompts; see `sampling.sample`."""
-        return sample(self.policy, ids, mask, **how)
+    def answers_to(
+        self, prompts: list[list[int]], how: Sampling, generator: torch.Generator | None = None
+    ) -> tuple[Answered, Sampled]:
+        """As `sampling.answers_to`."""
+        return answers_to(self.policy, prompts, how, generator)
 
     def read(self, rows: Answered, temperature: float) -> Read:
         """Log-probs, entropies and values of the answers."""
@@ -96,10 +98,6 @@ class ActorCritic(nn.Module):
         """The weights that do not belong to the policy. For sharded weights, this rank's parts."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith("policy.")}
 
-    def load_critic_state(self, state: dict[str, Tensor]) -> None:
-        """Load these weights in full; each rank takes its part."""
-        sharded.put_weights(self, state)
-
 
 def parameter_groups(model: ActorCritic, learning_rate: float, value_learning_rate: float) -> list[dict[str, Any]]:
     """The policy's parameters, then those of the critic and its head, each with its own learning rate."""
@@ -127,21 +125,15 @@ def returns_of(rows: Answered, sampled: Sampled, scores: Tensor, settings: PPOSe
     return AnswerReturns(rows, mask, advantage.discounted_returns(rewards, mask, gamma=settings.gamma).float())
 
 
-def learn_values(
-    model: ActorCritic, batches: Sequence[AnswerReturns], *, steps: int, learning_rate: float,
-    generator: torch.Generator, on_step: Callable[[int, float], None] | None = None,
-) -> None:  # fmt: skip
-    """Train the separate critic and its head with AdamW, one batch per step. The learning rate rises for a short time
-    and then falls to a tenth. The policy does not change.
+def learn_values(model: ActorCritic, batches: Sequence[AnswerReturns], course: TrainingCourse) -> None:
+    """Train the separate critic and its head with AdamW, one of these batches per step. The learning rate rises for a
+    short time and then falls to a tenth. The policy does not change.
     """
-    _, own = parameter_groups(model, 0.0, learning_rate)
-    optimizer, schedule = adamw([own], rise_and_fall(steps, 20))
-    order = shuffled_batches(len(batches), 1, generator)
 
-    def loss_of(step: int) -> Tensor:
-        rows, mask, returns = batches[next(order)[0]]
-        values = model.read_values(rows, returns)
-        missed = losses.value_losses(values, returns=returns, old_values=returns, value_clip=None)
+    def loss_of(places: list[int]) -> Tensor:
+        rows, mask, returns = batches[places[0]]
+        missed, _ = advantage.value_losses(model.read_values(rows, returns), returns)
         return losses.summed(missed, mask) / mask.sum().clamp(min=1.0)
 
-    fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
+    of_critic = parameter_groups(model, 0.0, 0.0)[1]["params"]
+    course.train(model, len(batches), loss_of, rise_and_fall(course.steps, 20), weights=of_critic)

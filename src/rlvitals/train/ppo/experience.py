@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,20 +12,16 @@ from torch import Tensor
 from rlvitals import values
 from rlvitals.compute import advantage, policy, rollout
 from rlvitals.train.ppo.settings import PPOSettings
-from rlvitals.train.sampling import Answered
+from rlvitals.train.sampling import Answered, AnsweredBatch
 
 Reward = Callable[[Answered, list[int]], Tensor]
 """Returns the score of each row, or NaN if there is none. The second argument lists the prompts that they answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Experience:
-    """A batch of answers as tensors, [rows, answer tokens] unless stated otherwise."""
+class Experience(AnsweredBatch):
+    """A batch of answers as tensors."""
 
-    ids: Tensor
-    """[rows, prompt and answer]; so are `ids_mask` and `positions`."""
-    ids_mask: Tensor
-    positions: Tensor
     mask: Tensor
     """1 on the answer's tokens. 0 on all tokens of an answer without a score, which is not trained on."""
     sampled_logprobs: Tensor
@@ -50,23 +46,10 @@ class Experience:
         """[rows]: which answers have a score."""
         return ~self.scores.isnan()
 
-    @property
-    def width(self) -> int:
-        return self.mask.shape[1]
-
-    @property
-    def rows(self) -> Answered:
-        return Answered(self.ids, self.ids_mask, self.positions, self.width)
-
-    def take(self, places: Tensor) -> Experience:
-        """Some of the rows."""
-        return Experience(*(getattr(self, field.name)[places] for field in fields(self)))
-
     def without_padding(self) -> Experience:
-        """The same without the columns that are padding in every row."""
-        surplus = self.width - max(1, int(self.mask.sum(dim=1).max()))
-        tensors = (getattr(self, field.name) for field in fields(self))
-        return Experience(*(each if each.dim() == 1 else each[:, : each.shape[1] - surplus] for each in tensors))
+        """The same without the columns after the longest scored answer."""
+        prompt = self.rows.ids.shape[1] - self.rows.width
+        return self.trimmed(prompt, max(1, int(self.mask.sum(dim=1).max())))
 
 
 def token_rewards(settings: PPOSettings, scores: Tensor, finished: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
@@ -103,7 +86,7 @@ def stats(batch: Experience, settings: PPOSettings) -> dict[str, Any]:
     unscorable = {"reward.unscorable_fraction": values.mean((~kept).float().tolist())}
     return unscorable | rollout.stats(
         response_mask=batch.mask[kept],
-        prompt_lengths=(batch.ids_mask.sum(dim=1) - batch.mask.sum(dim=1))[kept],
+        prompt_lengths=(batch.rows.mask.sum(dim=1) - batch.mask.sum(dim=1))[kept],
         truncated=~batch.finished[kept],
         scores=batch.scores[kept],
         score_low=None if limit is None else -limit,

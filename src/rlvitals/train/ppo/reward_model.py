@@ -8,7 +8,7 @@ normalises with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,8 @@ import torch
 from rlvitals.compute.arrays import log_sigmoid
 from rlvitals.train import models
 from rlvitals.train.sampling import Answered, answered, left_padded, model_inputs
-from rlvitals.train.schedule import adamw, rise_and_fall
-from rlvitals.train.supervised import Tokenized, fit, right_padded, shuffled_batches
+from rlvitals.train.schedule import rise_and_fall
+from rlvitals.train.supervised import TrainingCourse, right_padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,39 +36,24 @@ def build(folder: str, pad_id: int) -> Any:
     return model
 
 
-def learn(
-    model: Any,
-    pairs: Sequence[Preferred] | Tokenized[Any, Preferred],
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    pad_id: int,
-    generator: torch.Generator,
-    noise: float = 0.0,
-    on_step: Callable[[int, float], None] | None = None,
-) -> None:
+def learn(model: Any, pairs: Sequence[Preferred], course: TrainingCourse, pad_id: int, noise: float = 0.0) -> None:
     """Train on pairs with AdamW. The learning rate rises for a short time and then falls to a tenth.
 
     `noise` is the share of pairs whose label is drawn at random: with 1 there is nothing to learn.
     """
     # Labels are drawn once, so that a wrong label is wrong in every epoch.
-    is_random = torch.rand(len(pairs), generator=generator) < noise
-    swapped = (is_random & (torch.rand(len(pairs), generator=generator) < 0.5)).tolist()
+    is_random = torch.rand(len(pairs), generator=course.generator) < noise
+    swapped = (is_random & (torch.rand(len(pairs), generator=course.generator) < 0.5)).tolist()
 
     def labelled(place: int) -> Preferred:
         prompt, chosen, rejected = pairs[place]
         return (prompt, rejected, chosen) if swapped[place] else (prompt, chosen, rejected)
 
+    def loss_of(places: list[int]) -> Tensor:
+        return pair_losses(*_both_scores(model, list(map(labelled, places)), pad_id)).mean()
+
     # A longer warm-up: the head is new, and its first gradients would disturb the trained body.
-    optimizer, schedule = adamw([{"params": model.parameters(), "lr": learning_rate}], rise_and_fall(steps, 40))
-    batches = shuffled_batches(len(pairs), batch_size, generator)
-
-    def loss_of(step: int) -> Tensor:
-        batch = [labelled(place) for place in next(batches)]
-        return pair_losses(*_both_scores(model, batch, pad_id)).mean()
-
-    fit(model, loss_of, optimizer, schedule, steps=steps, on_step=on_step)
+    course.train(model, len(pairs), loss_of, rise_and_fall(course.steps, 40))
 
 
 def pair_losses(chosen: Tensor, rejected: Tensor) -> Tensor:

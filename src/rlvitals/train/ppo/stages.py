@@ -8,7 +8,7 @@ a resume needs all of them unchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +26,9 @@ from rlvitals.train.ppo.actor_critic import ActorCritic, AnswerReturns, learn_va
 from rlvitals.train.ppo.data import Data, Grader, Preference, PromptExample, sampled_preferences
 from rlvitals.train.ppo.experience import Reward
 from rlvitals.train.ppo.settings import PPOSettings, reward_function
-from rlvitals.train.sampling import Answered, Sampled, answered, left_padded, sample
+from rlvitals.train.sampling import Answered, Sampling, answers_to
 from rlvitals.train.seeds import seeded
-from rlvitals.train.supervised import Tokenized, warm_up
+from rlvitals.train.supervised import Tokenized, TrainingCourse, warm_up
 from rlvitals.train.tiny import build as build_tiny
 
 if TYPE_CHECKING:
@@ -45,13 +45,15 @@ ANSWERS_A_PROMPT = 3
 class Texts:
     """Converts between texts and tokens."""
 
-    def __init__(self, tokenizer: Any, *, chat: bool) -> None:
-        self.tokenizer, self._chat = tokenizer, chat
+    def __init__(self, tokenizer: Any, settings: PPOSettings) -> None:
+        self.tokenizer = tokenizer
         self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        self.sampling = Sampling(settings.max_new_tokens, self.eos_id, self.pad_id, settings.temperature)
+        self._is_chat = models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny)
 
     def prompt(self, text: str) -> list[int]:
         """A prompt's tokens, in the model's chat template if chat is enabled."""
-        if self._chat:
+        if self._is_chat:
             return models.chat_ids(self.tokenizer, [{"role": "user", "content": text}])
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
@@ -63,15 +65,6 @@ class Texts:
     def decode(self, answers: Tensor) -> list[str]:
         texts: list[str] = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         return texts
-
-    def sampling(self, settings: PPOSettings) -> dict[str, Any]:
-        """How answers are sampled: arguments of `sampling.sample`."""
-        return {
-            "max_new_tokens": settings.max_new_tokens,
-            "temperature": settings.temperature,
-            "eos_id": self.eos_id,
-            "pad_id": self.pad_id,
-        }
 
 
 class Stages:
@@ -88,7 +81,7 @@ class Stages:
     def start(self) -> models.Loaded:
         """The model that PPO starts from, on the CPU."""
         loaded = models.keep(self.warm_start, self._warmed_up, rebuild=self._is_new_run)
-        self.texts = self._texts(loaded)
+        self.texts = Texts(loaded.tokenizer, self._settings)
         self._add_results(loaded.model, {"sft.loss": "warm_up_loss"})
         return loaded
 
@@ -129,27 +122,16 @@ class Stages:
 
         return of_texts
 
-    def _texts(self, loaded: models.Loaded) -> Texts:
-        settings, tokenizer = self._settings, loaded.tokenizer
-        return Texts(tokenizer, chat=models.is_chat(tokenizer, settings.chat, is_tiny=settings.is_tiny))
-
     def _warmed_up(self) -> models.Loaded:
         settings, data = self._settings, self._data
         loaded = self._tiny() if settings.is_tiny else models.load(settings.model, settings.model_size)
         if steps := self._steps(settings.warm_up_steps, TINY_WARM_UP):
-            texts = self._texts(loaded)
+            texts = Texts(loaded.tokenizer, settings)
             loaded.model.to(self._accelerator.device)
-            with self._progress(steps) as on_step:
-                loaded.model.config.warm_up_loss = warm_up(
-                    loaded.model,
-                    Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1]))),
-                    steps=steps,
-                    batch_size=settings.warm_up_batch,
-                    learning_rate=settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5),
-                    pad_id=texts.pad_id,
-                    generator=seeded("cpu", settings.seed, "warm-up"),
-                    on_step=on_step,
-                )
+            pairs = Tokenized(data.demonstrations, lambda pair: (texts.prompt(pair[0]), texts.answer(pair[1])))
+            rate = settings.warm_up_learning_rate or (3e-3 if settings.is_tiny else 1e-5)
+            with self._course("warm-up", steps, settings.warm_up_batch, rate) as course:
+                loaded.model.config.warm_up_loss = warm_up(loaded.model, pairs, course, texts.pad_id)
             loaded.model.to("cpu")
         return loaded
 
@@ -173,18 +155,10 @@ class Stages:
             prompts = min(SAMPLED_PROMPTS, steps * batch)  # more would not be used
             preferences += self._compared(self._data.examples[:prompts])
             unseen += self._compared(self._data.held_out)
-        with self._progress(steps) as on_step:
-            reward_model.learn(
-                model,
-                Tokenized(preferences, self._encode),
-                steps=steps,
-                batch_size=batch,
-                learning_rate=settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
-                pad_id=pad_id,
-                generator=seeded("cpu", settings.seed, "reward model"),
-                noise=settings.reward_model_noise,
-                on_step=on_step,
-            )
+        rate = settings.reward_model_learning_rate or (1e-3 if settings.is_tiny else 1e-5)
+        with self._course("reward model", steps, batch, rate) as course:
+            encoded = Tokenized(preferences, self._encode)
+            reward_model.learn(model, encoded, course, pad_id, settings.reward_model_noise)
         pairs = list(map(self._encode, unseen))
         chosen, rejected = reward_model.scores_of_pairs(model, pairs, batch_size=batch, pad_id=pad_id)
         model.config.held_out_accuracy = reward_model.accuracy(chosen, rejected)
@@ -207,12 +181,10 @@ class Stages:
                 reward = _reward_by(self._build(settings.reward_model or self._judge).to(device))
             else:
                 reward = self._reward_of_texts
-            with self._progress(steps) as on_step:
-                learn_values(
-                    inner, self._first_answers(policy, reward, steps), steps=steps,
-                    learning_rate=settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5),
-                    generator=seeded("cpu", settings.seed, "critic"), on_step=on_step,
-                )  # fmt: skip
+            answers = self._first_answers(policy, reward, steps)
+            rate = settings.value_learning_rate or (1e-3 if settings.is_tiny else 1e-5)
+            with self._course("critic", steps, 1, rate) as course:
+                learn_values(inner, answers, course)
             inner.put_values(model)
         return models.Loaded(model, self.texts.tokenizer)
 
@@ -223,8 +195,8 @@ class Stages:
         places = list(range(min(SAMPLED_PROMPTS, len(self._data.examples)))) * ANSWERS_A_PROMPT
         for start in range(0, min(len(places), most * settings.batch_size), settings.batch_size):
             chunk = places[start : start + settings.batch_size]
-            prompts, sampled = self._answer(policy, [self._data.examples[place] for place in chunk], generator)
-            rows = answered(*prompts, sampled.tokens, sampled.mask)
+            prompts = [self.texts.prompt(self._data.examples[place].prompt) for place in chunk]
+            rows, sampled = answers_to(policy, prompts, self.texts.sampling, generator)
             found.append(returns_of(rows, sampled, reward(rows, chunk).float(), settings))
         return found
 
@@ -234,20 +206,12 @@ class Stages:
         model = models.load(str(self.warm_start), None).model.to(device)
         generator = seeded(device, settings.seed, "compared", len(examples))
         for start in range(0, len(examples), settings.batch_size):
-            chunk = examples[start : start + settings.batch_size]
-            _, sampled = self._answer(model, [each for each in chunk for _ in range(ANSWERS_A_PROMPT)], generator)
+            prompts = [self.texts.prompt(example.prompt) for example in examples[start : start + settings.batch_size]]
+            each_several_times = [prompt for prompt in prompts for _ in range(ANSWERS_A_PROMPT)]
+            _, sampled = answers_to(model, each_several_times, self.texts.sampling, generator)
             answers += self.texts.decode(sampled.tokens)
         groups = [answers[place : place + ANSWERS_A_PROMPT] for place in range(0, len(answers), ANSWERS_A_PROMPT)]
         return sampled_preferences(examples, groups, self._grader)
-
-    def _answer(
-        self, model: Any, examples: Sequence[PromptExample], generator: torch.Generator
-    ) -> tuple[tuple[Tensor, Tensor], Sampled]:
-        """The padded prompts of these examples (ids, mask), and one sampled answer to each."""
-        prompts = [self.texts.prompt(example.prompt) for example in examples]
-        ids, mask = left_padded(prompts, self.texts.pad_id, self._accelerator.device)
-        sampled = sample(model, ids, mask, generator=generator, **self.texts.sampling(self._settings))
-        return (ids, mask), sampled
 
     def _steps(self, given: int | None, of_tiny: int) -> int:
         """The number of steps of a stage. By default only a tiny model makes any."""
@@ -266,8 +230,8 @@ class Stages:
         self.results |= {name: value for name, value in found.items() if value is not None}
 
     @contextmanager
-    def _progress(self, steps: int) -> Iterator[Callable[[int, float], None]]:
-        """A progress bar. Yields the function that advances it, for `supervised.fit`."""
+    def _course(self, what: str, steps: int, batch_size: int, learning_rate: float) -> Iterator[TrainingCourse]:
+        """The course of a stage, with a progress bar."""
         is_quiet = self._settings.is_quiet or not self._accelerator.is_main_process
         with self._run.progress(range(steps), unit="step", disable=is_quiet) as bar:
             waiting = iter(bar)
@@ -277,7 +241,7 @@ class Stages:
                 bar.set(loss=loss)
                 next(waiting, None)
 
-            yield advance
+            yield TrainingCourse(steps, batch_size, learning_rate, seeded("cpu", self._settings.seed, what), advance)
 
 
 def _reward_by(model: Any) -> Reward:

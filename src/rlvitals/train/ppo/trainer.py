@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ from rlvitals.train.ppo.experience import Experience
 from rlvitals.train.ppo.settings import PPOSettings, check
 from rlvitals.train.ppo.stages import Stages
 from rlvitals.train.recipe import TrainingOutcome
-from rlvitals.train.sampling import answer_stats, answered, left_padded
+from rlvitals.train.sampling import answer_stats
 from rlvitals.train.schedule import rate_by_size, shares_of_rate
 from rlvitals.train.seeds import batch_places, seeded
 
@@ -68,8 +69,7 @@ class PpoTrainer(Loop[PPOSettings]):
         self.scored_texts = computable(settings.text_scores) if self.is_main else []
         stages = Stages(settings, data, grader, run, accelerator)
         start = stages.start()
-        self.tokenizer, self.pad_id = start.tokenizer, stages.texts.pad_id
-        self.sampling = stages.texts.sampling(settings)
+        self.tokenizer, self.sampling = start.tokenizer, stages.texts.sampling
         self.prompts = [stages.texts.prompt(example.prompt) for example in data.examples]
         self.held_out_prompts = [stages.texts.prompt(example.prompt) for example in data.held_out]
         self.reward = stages.reward()
@@ -143,12 +143,12 @@ class PpoTrainer(Loop[PPOSettings]):
         places = batch_places(self.step, settings.batch_size * self.ranks, len(self.prompts), settings.seed)
         batch = self.collect(places[self.rank :: self.ranks])
         with self.run.phase("train_step") as phase:
-            phase.tokens(int(batch.ids_mask.sum()) * settings.ppo_epochs)
+            phase.tokens(int(batch.rows.mask.sum()) * settings.ppo_epochs)
             row = self._learn_from(batch)
         row |= experience.stats(batch, settings)
         row |= goodput.stats(trained_tokens=float(batch.mask.sum()), seconds=time.perf_counter() - began)
         row["critic/kl_coef"] = self.kl_coef
-        row["tokens"] = values.total([float(batch.ids_mask.sum())])
+        row["tokens"] = values.total([float(batch.rows.mask.sum())])
         reduced: dict[str, Any] = reduce(row)
         self.run.count(tokens=reduced.pop("tokens").number, samples=settings.batch_size * self.ranks)
         if settings.kl_target is not None and "objective/kl" in reduced:
@@ -165,14 +165,13 @@ class PpoTrainer(Loop[PPOSettings]):
         """Sample an answer to each of these prompts and compute its score and advantages."""
         run, settings, model, accelerator = self.run, self.settings, self.model, self.accelerator
         device, temperature = accelerator.device, settings.temperature
-        ids, ids_mask = left_padded([self.prompts[place] for place in places], self.pad_id, device)
+        prompts = [self.prompts[place] for place in places]
         with torch.no_grad():
             with run.timer("rollout"), run.phase("generate") as phase:
                 generator = seeded(device, settings.seed, self.step, accelerator.process_index, "sample")
                 with sharded.whole(model, accelerator):
-                    sampled = model("sample", ids, ids_mask, generator=generator, **self.sampling)
+                    rows, sampled = model("answers_to", prompts, self.sampling, generator)
                 phase.tokens(int(sampled.mask.sum()))
-            rows = answered(ids, ids_mask, sampled.tokens, sampled.mask)
             with run.timer("ref_log_probs_values_reward"):
                 with run.phase("compute_log_probs"), accelerator.autocast():
                     reference = answer_stats(self.reference, rows, temperature=temperature).logprobs
@@ -192,9 +191,7 @@ class PpoTrainer(Loop[PPOSettings]):
                 if settings.whiten:
                     advantages = experience.whitened(accelerator, advantages, mask)
         return Experience(
-            ids=rows.ids,
-            ids_mask=rows.mask,
-            positions=rows.positions,
+            rows=rows,
             mask=mask,
             sampled_logprobs=sampled.logprobs,
             old_logprobs=old.float(),
@@ -227,18 +224,12 @@ class PpoTrainer(Loop[PPOSettings]):
         packs: list[Any] = []
         norms: list[list[Tensor]] = []
         for epoch in range(settings.ppo_epochs):
-            shuffled = seeded("cpu", settings.seed, self.step, accelerator.process_index, "minibatches", epoch)
-            for minibatch in torch.split(torch.randperm(len(batch.ids), generator=shuffled), settings.minibatch_size):
+            for places in self.minibatches(len(batch.mask), settings.minibatch_size, epoch):
+                minibatch = batch.take(places)
                 # Gradients are averaged over ranks: dividing by the mean count per rank weighs all tokens equally.
-                tokens = accelerator.reduce(batch.mask[minibatch].sum(), "sum") / accelerator.num_processes
-                parts = torch.split(minibatch, settings.microbatch_size or settings.minibatch_size)
-                for number, places in enumerate(parts, 1):
-                    with nullcontext() if number == len(parts) else accelerator.no_sync(self.model):
-                        loss, seen = self.loss(batch.take(places).without_padding(), tokens)
-                        accelerator.backward(loss)
-                    packs += seen
-                with self.run.phase("model_update"):
-                    norms.append(sharded.update(self.optimizer, settings.max_grad_norm))
+                tokens = accelerator.reduce(minibatch.mask.sum(), "sum") / accelerator.num_processes
+                parts = minibatch.parts(settings.microbatch_size or settings.minibatch_size)
+                norms.append(self.update(parts, partial(self.loss, tokens=tokens, packs=packs)))
         of_policy, of_values = torch.stack([torch.stack(pair) for pair in norms]).unbind(dim=1)
         rates = optim.stats(
             optimizer=self.optimizer, grad_norm=of_policy, names="roll", critic_grad_norm=of_values,
@@ -246,8 +237,8 @@ class PpoTrainer(Loop[PPOSettings]):
         )  # fmt: skip
         return {**merge(pack.values() for pack in packs), **rates}
 
-    def loss(self, batch: Experience, tokens: Tensor) -> tuple[Tensor, list[Any]]:
-        """The clipped policy loss plus the weighted value loss over some rows, and the statistics of the update."""
+    def loss(self, batch: Experience, *, tokens: Tensor, packs: list[Any]) -> Tensor:
+        """The clipped policy loss plus the weighted value loss over some rows. Adds their statistics to `packs`."""
         s = self.settings
         low, high, value_clip = s.clip_range, s.clip_range_high or s.clip_range, s.value_clip or None
         read = self.model("read", batch.rows, s.temperature)
@@ -256,11 +247,8 @@ class PpoTrainer(Loop[PPOSettings]):
             dual_clip=s.dual_clip, row_weights=batch.weights, ref_logprobs=batch.ref_logprobs, kl_coef=s.kl_loss_coef,
             entropy=read.entropy, entropy_coef=s.entropy_coef,
         )  # fmt: skip
-        of_values = losses.value_losses(
-            read.values, returns=batch.returns, old_values=batch.values, value_clip=value_clip
-        )
-        total = losses.summed(of_policy + s.value_coef * of_values, batch.mask) / tokens
-        seen = [
+        of_values, _ = advantage.value_losses(read.values, batch.returns, batch.values, value_clip)
+        packs += [
             policy.pack(
                 logprobs=read.logprobs, old_logprobs=batch.old_logprobs, ref_logprobs=batch.ref_logprobs,
                 rollout_logprobs=batch.sampled_logprobs, advantages=batch.advantages, mask=batch.mask,
@@ -272,7 +260,7 @@ class PpoTrainer(Loop[PPOSettings]):
                 token_rewards=batch.token_rewards, mask=batch.mask, value_clip=value_clip, names="roll",
             ),
         ]  # fmt: skip
-        return total, seen
+        return losses.summed(of_policy + s.value_coef * of_values, batch.mask) / tokens
 
     @torch.no_grad()
     def evaluate(self, *, with_texts: bool) -> dict[str, float]:
@@ -290,8 +278,7 @@ class PpoTrainer(Loop[PPOSettings]):
             for chunk in bar:
                 examples = [self.data.held_out[place] for place in chunk]
                 prompts = [self.held_out_prompts[place] for place in chunk]
-                ids, mask = left_padded(prompts, self.pad_id, accelerator.device)
-                sampled = self.model("sample", ids, mask, generator=generator, **self.sampling)
+                _, sampled = self.model("answers_to", prompts, self.sampling, generator)
                 texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
                 new = list(map(self.grader.grade, examples, texts))
                 bar.score([grade for grade in new if grade is not None])
@@ -334,7 +321,7 @@ class PpoTrainer(Loop[PPOSettings]):
         self.first_score, self.last_score = state["first_score"], state["last_score"]
 
     def restore_weights(self, state: dict[str, Any]) -> None:
-        self.inner.load_critic_state(state["critic"])
+        sharded.put_weights(self.inner, state["critic"])
 
     def _everywhere(self, wish: bool) -> bool:
         """The main process's decision on all ranks, because they must stop at the same step."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvitals import values
-from rlvitals.compute import judging, merge, rollout
+from rlvitals.compute import judging, rollout
+from rlvitals.train.loop import MergedRow
 from rlvitals.train.teachers.base import WEIGHTS, Judgement
-from rlvitals.values import Value
 
 TAGS = {
     "correctness": "Correctness",
@@ -112,19 +112,21 @@ def _is_right(judgement: Judgement) -> bool | None:
 class EpochTags:
     """Sums since the start of the epoch, and the reward and loss of the previous epoch."""
 
-    def __init__(self) -> None:
-        self._epoch: dict[str, Any] = {}
-        self._before: dict[str, float] = {}
-        self.rewards: list[float] = []
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        """Continue from `state()`, or start empty."""
+        state = state or {}
+        self._sums = MergedRow({"row": state.get("epoch", {})})
+        self._before: dict[str, float] = dict(state.get("before", {}))
+        self.rewards: list[float] = list(state.get("epoch_rewards", ()))
         """Epoch/AvgReward of each epoch so far, for the verdict at the end."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add the row of a step, merged over all ranks."""
-        self._epoch = merge([self._epoch, {name: row[name] for name in SUMMED & row.keys()}])
+        self._sums.add({name: row[name] for name in SUMMED & row.keys()})
 
     def close(self) -> Stats:
         """Return the epoch's tags, and reset its sums. An epoch without a judgement has no reward."""
-        seen, self._epoch = self._epoch, {}
+        seen = self._sums.take()
         found: Stats = {f"Scoring/{tag}": WEIGHTS[name] for name, tag in TAGS.items()}
         if tokens := seen.get("Teacher/Tokens"):
             found["Epoch/APITokens"] = tokens.number
@@ -144,13 +146,4 @@ class EpochTags:
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""
-        return {
-            "epoch": {name: value.to_list() for name, value in self._epoch.items()},
-            "before": dict(self._before),
-            "epoch_rewards": list(self.rewards),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
-        self._epoch = {name: Value.from_list(stored) for name, stored in state["epoch"].items()}
-        self._before, self.rewards = dict(state["before"]), list(state["epoch_rewards"])
+        return {"epoch": self._sums.state()["row"], "before": dict(self._before), "epoch_rewards": list(self.rewards)}

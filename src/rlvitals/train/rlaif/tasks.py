@@ -91,10 +91,8 @@ def warmed_up(
 
     model.to(device)
     if steps:
-        supervised.warm_up(
-            model, supervised.Tokenized(texts, encode), steps=steps, batch_size=batch_size, learning_rate=learning_rate,
-            pad_id=tokenizer.pad_token_id, generator=torch.Generator().manual_seed(seed),
-        )  # fmt: skip
+        course = supervised.TrainingCourse(steps, batch_size, learning_rate, torch.Generator().manual_seed(seed))
+        supervised.warm_up(model, supervised.Tokenized(texts, encode), course, tokenizer.pad_token_id)
     return models.Loaded(model.cpu(), tokenizer)
 
 

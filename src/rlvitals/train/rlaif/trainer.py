@@ -24,10 +24,9 @@ from torch import Tensor
 
 from rlvitals.adapters.torch_distributed import reduce
 from rlvitals.capture.run import Run
-from rlvitals.capture.start import refuse_existing
 from rlvitals.compute import advantage, merge, optim, policy
 from rlvitals.errors import ConfigError
-from rlvitals.store.layout import RunDir, kept_folder
+from rlvitals.store.layout import kept_folder
 from rlvitals.train import checkpoint, losses, models, sampling, sharded
 from rlvitals.train.functions import FunctionTask
 from rlvitals.train.loop import Loop, open_accelerator, open_run
@@ -36,7 +35,6 @@ from rlvitals.train.rlaif import metrics
 from rlvitals.train.rlaif.settings import RLAIFSettings, check, open_gold, open_teacher
 from rlvitals.train.rlaif.tasks import Split, code_of, prompt_ids, split_tasks, warmed_up
 from rlvitals.train.schedule import rate_by_size
-from rlvitals.train.settings import WAYS_OUT
 from rlvitals.train.teachers.base import AnswerToJudge, Judgement, Teacher
 from rlvitals.train.teachers.cache import CachedTeacher
 
@@ -46,8 +44,6 @@ def train(settings: RLAIFSettings) -> TrainingOutcome:
     check(settings)
     tasks = split_tasks(settings)
     origin = checkpoint.origin(settings.output_dir, settings.resume_from)
-    if not settings.resume_from:
-        refuse_existing(RunDir(Path(settings.output_dir)), WAYS_OUT)
     teacher, gold = open_teacher(settings), open_gold(settings)
     with closing(teacher), nullcontext() if gold is None else closing(gold), models.quietly():
         teacher.check()
@@ -113,7 +109,10 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         self.epochs = metrics.EpochTags()
         self.baseline: float | None = None
         self.last_eval: tuple[int, float | None] = (-1, None)
-        self.tokenizer = student.tokenizer
+        self.tokenizer = tokenizer = student.tokenizer
+        self.sampling = sampling.Sampling(
+            settings.max_new_tokens, tokenizer.eos_token_id, tokenizer.pad_token_id, settings.temperature
+        )
         self.is_chat = models.is_chat(student.tokenizer, settings.chat, is_tiny=settings.is_tiny)
         self.reference = sharded.to_read(copy.deepcopy(student.model), accelerator)
         if settings.gradient_checkpointing:
@@ -192,19 +191,13 @@ class RlaifTrainer(Loop[RLAIFSettings]):
 
     def answer(self, tasks: Sequence[FunctionTask], count: int, generator: torch.Generator) -> AnswerBatch:
         """`count` answers to each task, sampled by the current student. Its weights must not be sharded."""
-        device, pad = self.accelerator.device, self.tokenizer.pad_token_id
         asked = [task for task in tasks for _ in range(count)]
         prompts = [prompt_ids(task, self.tokenizer, is_chat=self.is_chat) for task in asked]
-        ids, mask = sampling.left_padded(prompts, pad, device)
         with self.accelerator.autocast():
-            sampled = sampling.sample(
-                self.inner, ids, mask, max_new_tokens=self.settings.max_new_tokens, generator=generator,
-                temperature=self.settings.temperature, eos_id=self.tokenizer.eos_token_id, pad_id=pad,
-            )  # fmt: skip
+            rows, sampled = sampling.answers_to(self.inner, prompts, self.sampling, generator)
         texts = self.tokenizer.batch_decode(sampled.tokens, skip_special_tokens=True)
         questions = [AnswerToJudge(task, code_of(text)) for task, text in zip(asked, texts, strict=True)]
         groups = [place for place in range(len(tasks)) for _ in range(count)]
-        rows = sampling.answered(ids, mask, sampled.tokens, sampled.mask)
         return AnswerBatch(rows, sampled.mask, sampled.finished, questions, groups)
 
     def improve(self, batch: AnswerBatch, judgements: Sequence[Judgement]) -> dict[str, Any]:
@@ -284,7 +277,7 @@ class RlaifTrainer(Loop[RLAIFSettings]):
         return {"book": self.epochs.state(), "baseline": self.baseline}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.epochs.restore(state["book"])
+        self.epochs = metrics.EpochTags(state["book"])
         self.baseline = state["baseline"]
         self.teacher.forget_after(state["step"])
 

@@ -42,13 +42,12 @@ from rlvitals.train.teachers.base import (
     read_object,
     read_scores,
 )
-from rlvitals.webhook import may_pass, retry_after
+from rlvitals.webhook import LOOPBACK, may_pass, retry_after
 
 T = TypeVar("T")
 
 MAX_ANSWER_BYTES = 2**20
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_QUOTED = 2000
 """Characters of an unreadable reply that are quoted in the next try."""
 

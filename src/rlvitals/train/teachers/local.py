@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rlvitals.train.models import chat_ids
-from rlvitals.train.sampling import left_padded, sample
+from rlvitals.train.sampling import Sampling, answers_to
 from rlvitals.train.teachers.base import (
     RUBRIC,
     AnswerToJudge,
@@ -45,10 +45,7 @@ class LocalTeacher:
         prompts = [self._prompt(question) for question in questions]
         end = self._tokenizer.eos_token_id
         pad = end if self._tokenizer.pad_token_id is None else self._tokenizer.pad_token_id
-        ids, mask = left_padded(prompts, pad, next(self._model.parameters()).device)
-        sampled = sample(
-            self._model, ids, mask, max_new_tokens=self._max_tokens, temperature=0.0, eos_id=end, pad_id=pad
-        )  # fmt: skip
+        _, sampled = answers_to(self._model, prompts, Sampling(self._max_tokens, end, pad, temperature=0.0))
         found = []
         for prompt, tokens, counted in zip(prompts, sampled.tokens, sampled.mask, strict=True):
             kept = tokens[counted.to(torch.bool)]

@@ -26,6 +26,7 @@ const LINE = 16; // height of a line of text in pixels
  */
 export async function saveCsv(title, runs, names) {
   const x = state.get("x") || "step";
+  /** @type {(string | number | null)[][]} */
   const rows = [["run", "metric", "stream", ...(x === "step" ? [] : [x]), "step", "value"]];
   /** @type {string[]} */
   const failed = [];
@@ -38,9 +39,7 @@ export async function saveCsv(title, runs, names) {
       });
       for (const line of lines.sort((one, other) => (one.stream < other.stream ? 1 : one.stream > other.stream ? -1 : 0))) {
         line.x.forEach((at, place) => {
-          const value = line.y[place];
-          const where = x === "step" ? [] : [String(at)];
-          rows.push([run, line.name, line.stream, ...where, String(line.steps[place]), value === null ? "" : String(value)]);
+          rows.push([run, line.name, line.stream, ...(x === "step" ? [] : [at]), line.steps[place], line.y[place]]);
         });
       }
     }
@@ -74,9 +73,14 @@ function below(value) {
   return new Float64Array(bits.buffer)[0];
 }
 
-/** Quotes a cell if necessary. A text that a spreadsheet would run as a formula is escaped. @param {string} text */
-function cell(text) {
-  const safe = /^[=+@\t\r]|^-(?![\d.])/.test(text) ? `'${text}` : text;
+/**
+ * Quotes a cell if necessary. A text that a spreadsheet would run as a formula gets an apostrophe, as in
+ * `store/spreadsheet.py`.
+ * @param {string | number | null} value
+ */
+function cell(value) {
+  if (typeof value !== "string") return String(value ?? "");
+  const safe = /^'*[=+\-@\t\r\n]/.test(value) ? `'${value}` : value;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 

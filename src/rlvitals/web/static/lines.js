@@ -1,5 +1,6 @@
 /** Prepares lines for drawing: converts the server's curves, smooths them, and aligns them on one x. */
 
+import {counted, number} from "./numbers.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 /** @import {Curve, Ghost} from "../contract.d.ts" */
@@ -86,6 +87,5 @@ export function byX(tables) {
 export function howMany(lines) {
   const shown = lines.reduce((sum, line) => sum + (line.shown ?? line.x.length), 0);
   const total = lines.reduce((sum, line) => sum + (line.total ?? line.x.length), 0);
-  const word = (/** @type {number} */ count) => count.toLocaleString("en");
-  return shown < total ? `${word(shown)} of ${word(total)} points` : `${word(total)} point${total === 1 ? "" : "s"}`;
+  return `${shown < total ? `${number(shown)} of ` : ""}${counted(total, "point")}`;
 }
