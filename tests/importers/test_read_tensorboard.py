@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import sys
 
@@ -24,6 +25,7 @@ from rlvitals.cli.main import main
 from rlvitals.importers import LogTail, NotALog, importer_for, is_one_log, read_log
 from rlvitals.views.distributions import distributions
 from rlvitals.views.logs import open_any
+from rlvitals.views.raw_logs import open_raw
 
 
 def write(folder, rows, *, suffix="", start=1_764_000_000.0):
@@ -247,6 +249,8 @@ def test_a_growing_folder_is_followed_and_the_newest_step_waits_for_its_tags(tmp
     assert [(row["step"], row.get("accuracy")) for row in late.before] == [(1, 1.0), (2, None)]
     assert late.rows == []
     assert [row["step"] for row in tail.poll().rows] == [3]
+    os.utime(tmp_path, (0, 0))  # a file that grows leaves the time of its folder
+    assert open_raw(tmp_path).status == "running"
     writer.close()
 
 

@@ -323,6 +323,21 @@ def test_what_was_found_in_epochs_before_a_resume_stays_on_the_screen(tmp_path):
     assert [one.rule for one in watched.findings] == ["epoch_worse"]
 
 
+def test_only_a_log_that_is_being_written_can_stall(tmp_path):
+    log = tmp_path / "log.jsonl"
+    rows = [row | {"timestamp": 1.6e9 + 60 * row["step"]} for row in healthy_rows(40)]  # a minute a step, in 2020
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    os.utime(log, (1.6e9, 1.6e9))
+    watched = Watched(log)
+    assert watched.poll()
+    assert not watched.poll()
+    assert (watched.findings, watched.diagnosis.verdict) == ([], rlvitals.check(log).verdict)
+    with log.open("a") as file:
+        file.write(json.dumps(rows[-1]) + "\n")
+    assert watched.poll()
+    assert [found.rule for found in watched.findings] == ["stall"]
+
+
 @pytest.mark.slow
 def test_a_hostile_log_is_text_on_the_screen(tmp_path):
     evil = "\x1b[2J[red]x[/red]{0}\n\t"

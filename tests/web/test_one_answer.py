@@ -402,3 +402,17 @@ def test_the_rows_of_a_log_that_starts_over_are_counted_the_same_everywhere(tmp_
     main(["check", str(log), "--follow", "--json", "--until-idle", "0.01", "--interval", "0.01"])
     followed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (followed["rows"], followed["reason"]) == (report.rows, report.reason)
+
+
+def test_steps_that_only_the_trainers_settings_plan_are_known_everywhere(tmp_path):
+    with rlvitals.start(tmp_path / "run", config={"trainer": {"max_steps": 400}}, algorithm="kto", display="none",
+                        hardware=False) as run:  # fmt: skip
+        log(run, preference, range(1, 21))
+    view, watched = rlvitals.open_run(tmp_path / "run"), Watched(tmp_path / "run")
+    while watched.poll():
+        pass
+    page = gather(tmp_path / "run")
+    assert {view.info.total_steps, watched.total_steps, page.about["total_steps"]} == {400}
+    bands = {tile.name: tile.band for tile in watched.tiles()}
+    assert bands == {tile["name"]: tile["band"] for tile in page.tiles}
+    assert bands["rewards/chosen"] is not None  # those of the stage

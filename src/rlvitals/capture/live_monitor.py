@@ -25,7 +25,7 @@ from rlvitals.capture.notices import Notices
 from rlvitals.capture.text_scans import TextScans
 from rlvitals.capture.token_checks import TokenChecks
 from rlvitals.codec import NONFINITE, read_nonfinite
-from rlvitals.config import Settings, by_last_name, planned_steps, with_secrets
+from rlvitals.config import Settings, by_last_name, with_secrets
 from rlvitals.guard import guarded, value_or, words_of
 from rlvitals.health.history import (
     NOT_MONITORED,
@@ -388,7 +388,7 @@ class LiveMonitor:
         monitor = Monitor(
             algorithm=self._info.algorithm,
             framework=self._info.framework,
-            total_steps=self._info.total_steps or planned_steps(self._settings.config),
+            total_steps=self._info.total_steps,
             config=by_last_name(self._settings.config),
             rules=self._settings.rules,
             mapping=self._settings.mapping,

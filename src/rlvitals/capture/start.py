@@ -20,7 +20,7 @@ from rlvitals.capture.forwarding import kept_kwargs, stop_followers, trackers_of
 from rlvitals.capture.live_monitor import check_rules, check_scanners, kept_rules
 from rlvitals.capture.run import Run
 from rlvitals.codec import to_json
-from rlvitals.config import Settings, flatten, resolve, resolved, with_secrets
+from rlvitals.config import Settings, flatten, planned_steps, resolve, resolved, with_secrets
 from rlvitals.errors import ConfigError, RunError, RunExists
 from rlvitals.records import Attempt, Count, RunInfo
 from rlvitals.store.archive import expand_logs
@@ -225,7 +225,7 @@ def _open(run_dir: LiveRunDir, settings: Settings, lock: RunLock, resume: Resume
         attempt=attempt.number,
         algorithm=settings.algorithm or (old.algorithm if old else None),
         framework=settings.framework or (old.framework if old else None),
-        total_steps=settings.total_steps or (old.total_steps if old else None),
+        total_steps=settings.total_steps or planned_steps(settings.config) or (old.total_steps if old else None),
         host=own.host,
         pid=own.pid,
         processes=identity.launched().processes,

@@ -218,7 +218,7 @@ class _Watch(Following):
         while True:
             news, ending = self.poll_feed()
             self._take(news, aloud=True)
-            if not ending and not self.feed.is_watched:  # the run's own clock reports missing rows
+            if not ending and self.feed.misses_rows:
                 self._announce(self.judge.tick(time.time()))
             self._reactions.tend()
             idle = time.monotonic() - self.last_row_at

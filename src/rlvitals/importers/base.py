@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -52,8 +53,9 @@ class ForeignLog:
 
     @property
     def changed(self) -> float:
-        """The time of the last write; the current time for a log that is not on this machine."""
-        return changed_at(self.path) or time.time()
+        """The time of the last write to one of its files; the current time for a log that is not on this machine."""
+        files = self.path.rglob("*") if os.path.isdir(self.path) else (self.path,)
+        return max(map(changed_at, files), default=0.0) or time.time()
 
 
 class Importer(ABC):

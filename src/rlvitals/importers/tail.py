@@ -86,6 +86,11 @@ class LogTail:
     def notes(self) -> list[str]:
         return [*self._found, *self._remarks, *(self._importer.notes.texts() if self._importer else [])]
 
+    @property
+    def changed(self) -> float:
+        """The time of the last write that a poll has seen; 0 before the log is recognised."""
+        return max((changed for _, _, changed, _ in self._judged), default=0) / 1e9
+
     def poll(self) -> Growth:
         """The rows since the last poll, in the order of the file."""
         try:

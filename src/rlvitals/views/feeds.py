@@ -31,7 +31,7 @@ from rlvitals.views.dumps import DumpView, Split, reward_rows, splits_of
 from rlvitals.views.headlines import run_state
 from rlvitals.views.joined_runs import joined_status, open_parts
 from rlvitals.views.judge import RowCount
-from rlvitals.views.logs import JoinedView
+from rlvitals.views.logs import JoinedView, status_since
 from rlvitals.views.rollouts import DumpedRollouts
 from rlvitals.views.run import RunView, open_run
 from rlvitals.views.sources import RowSource, source_of, source_of_log, source_of_run
@@ -63,8 +63,10 @@ class Feed(ABC):
 
     reader: RowReader
     """Reads its rows."""
-    is_watched = False
-    """Whether the run has a monitor and a separate clock, so that missing rows need not be judged here."""
+    misses_rows = True
+    """Whether missing rows are judged here. They are not if a separate clock of the run does it, or if the log was not
+    being written when its newest rows came.
+    """
 
     @abstractmethod
     def poll(self) -> News:
@@ -167,7 +169,10 @@ class LogFeed(Feed):
         return self._counted
 
     def poll(self) -> News:
-        return self._news(self._tail.poll())
+        growth = self._tail.poll()
+        if growth.rows:
+            self.misses_rows = status_since(self._tail.changed) == "running"
+        return self._news(growth)
 
     def flush(self) -> News:
         news = self._news(self._tail.finish())
@@ -232,6 +237,7 @@ class DumpFeed(WholeFeed):
         if rollouts.state == self._state:
             return News()
         self._state = rollouts.state
+        self.misses_rows = status_since(rollouts.changed) == "running"
         return self._new_rows(reward_rows(rollouts))
 
     def source(self) -> RowSource:
@@ -248,7 +254,7 @@ class JoinedFeed(WholeFeed):
     this step or a later one.
     """
 
-    is_watched = True
+    misses_rows = False
     """The run of each process has a separate clock. Its findings come with the events."""
 
     def __init__(self, path: Path) -> None:
@@ -318,7 +324,7 @@ class RunFeed(Feed):
         self._health = RowTail(self._dir.findings)
         self._attempt = 0
         self._lineage: Lineage | None = None
-        self.is_watched = False
+        self.misses_rows = True
         self._has_sent_stop = False
 
     @property
@@ -394,7 +400,7 @@ class RunFeed(Feed):
     def _new_events(self) -> list[HealthEvent]:
         """New events of the run's own clock and epochs, which cannot be derived from the rows."""
         found = [event for line in self._health.lines() if (event := event_of(line)) is not None]
-        self.is_watched = self.is_watched or any(event.type == "monitor" for event in found)
+        self.misses_rows = self.misses_rows and all(event.type != "monitor" for event in found)
         is_ghost = self._lineage.is_abandoned if self._lineage is not None else lambda attempt, step: False
         outside = (event for event in found if event.seen_in != "rows" and event.rule != GONE)  # see `_stop`
         return [event for event in outside if not is_ghost(event.attempt, event.step)]
