@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs
+
 import pytest
 from browsing import SCREENS
 from page_runs import LONG, SPIKE
 
 import rlvitals
+from rlvitals.render.numbers import number
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -16,7 +19,12 @@ def test_the_list_of_runs_tells_verdicts_and_opens_a_run(screen):
     page = screen.open()
     rows = {text.split("\n")[0]: text for text in screen.texts(".runs tbody td.col-run")}
     assert set(rows) == {"healthy", "failing", "agent", "long", "resumed", "imported"}
-    assert "Act" in page.locator("tr", has_text="failing").inner_text()
+    failing = page.locator("tr", has_text="failing")
+    assert "Act" in failing.inner_text()
+    listed = page.evaluate("() => fetch('/api/runs').then(answer => answer.json())")["runs"]
+    seconds, unit = failing.locator(".col-duration").inner_text().split()
+    assert float(seconds) == pytest.approx(next(run["seconds"] for run in listed if run["run"] == "failing"), rel=0.1)
+    assert unit == "s"
     page.get_by_role("searchbox").fill("act finished")
     screen.until("() => document.querySelectorAll('.runs tbody tr.entry').length === 1")
     assert "filter=act" in page.url
@@ -190,16 +198,34 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Requested actions"):
         assert text in first
     page.wait_for_selector(".finding .traces canvas")
+    for place in ("0", "root.scrollHeight", "0"):
+        page.evaluate(f"() => {{ const root = document.querySelector('#content'); root.scrollTop = {place}; }}")
+        screen.settled()
+    drawn = cards.nth(0).locator(".traces figcaption .mono").all_inner_texts()
+    assert len(drawn) == len(set(drawn))  # a curve that comes into view again is not drawn again
     page.locator("details.taken summary").click()
     read = page.locator("details.taken").inner_text()
     assert all(name in read for name in ("reward", "kl", "the catalogue knows it"))
     page.get_by_role("button", name="✖ critical").click()
     screen.until("() => document.querySelectorAll('.finding').length && !document.querySelector('.finding.watch')")
+    window = asked_by(page.locator(".finding .jump").first)
+    assert float(window["from"][0]) <= worst.onset_step < worst.step < float(window["to"][0])
     page.locator(".finding .jump").first.click()
     page.wait_for_selector(".panel canvas")
     shown = {panel.get_attribute("data-metric") for panel in page.locator(".panel").all()}
     assert shown == set(worst.metrics)
     assert "from=" in page.url
+    answer = page.evaluate("() => fetch('/api/findings?run=failing').then(answer => answer.json())")
+    for finding in answer["findings"]:
+        finding["metrics"] = ["loss", "acc (x|y)"]
+    page.route("**/api/findings*", lambda route: route.fulfill(json=answer))
+    page = screen.open("health", run="failing")
+    assert asked_by(page.locator(".finding .jump").first)["filter"] == [r"^loss$|^acc \(x\|y\)$"]
+
+
+def asked_by(link) -> dict[str, list[str]]:
+    """The parameters of the address that a link leads to."""
+    return parse_qs(link.get_attribute("href").split("?", 1)[1])
 
 
 def test_health_shows_what_continuing_has_cost_and_links_to_the_nearest_healthy_run(screen, runs):
@@ -270,7 +296,7 @@ def test_a_run_without_rollouts_says_how_they_are_recorded(screen):
     screen.forgive("status of 404")
 
 
-def test_compare_shows_what_differs_and_curves_over_each_other(screen):
+def test_compare_shows_what_differs_and_curves_over_each_other(screen, runs):
     page = screen.open("compare", run="healthy", **{"with": ["failing"]})
     settings = page.get_by_role("region", name="Settings that differ").inner_text()
     assert "learning_rate" in settings
@@ -281,7 +307,14 @@ def test_compare_shows_what_differs_and_curves_over_each_other(screen):
     assert "healthy" in label
     assert "failing" in label
     assert "The values differ from step 1 on." in page.locator("#content").inner_text()
-    assert page.locator(".compared tbody tr").count() >= 8
+    rows = {row.locator("th").inner_text(): row for row in page.locator(".compared tbody tr").all()}
+    assert len(rows) >= 8
+    best_and_final = rows["reward"].locator("td.num").all_inner_texts()
+    for place, name in enumerate(("healthy", "failing")):
+        rewards = rlvitals.open_run(runs / name).series("reward")
+        best = int(rewards.values.argmax())
+        assert best_and_final[2 * place] == f"{number(rewards.values[best])} @{rewards.steps[best]}"
+        assert best_and_final[2 * place + 1] == number(rewards.values[-1])
     page.get_by_role("button", name="Remove failing").click()
     page.wait_for_selector(".notice")
     page.get_by_label("Add a run").fill("long")
@@ -296,7 +329,14 @@ def test_performance_shows_phases_shares_speeds_and_memory(screen):
     shares = page.locator("table.shares").first.inner_text()
     for phase in ("generate", "train_step", "model_update"):
         assert phase in shares
-    assert "p99" in page.get_by_role("region", name="Speeds").inner_text()
+    lanes = page.locator(".waterfall .bar:first-child").evaluate_all("bars => bars.map(bar => bar.style.left)")
+    assert lanes == ["0%"] * 3  # each step begins at the left
+    table = page.get_by_role("region", name="Speeds")
+    assert "p99" in table.inner_text()
+    speeds = page.evaluate("() => fetch('/api/performance?run=agent').then(answer => answer.json())")["throughput"]
+    for row, speed in zip(table.locator("tbody tr").all(), speeds.values(), strict=True):
+        columns = [speed[column] for column in ("last", "p1", "p50", "p99", "points")]
+        assert [cell.split()[0] for cell in row.locator("td").all_inner_texts()] == [number(value) for value in columns]
     memory = page.locator("figure", has_text="device cuda:0").inner_text()
     for text in ("before", "1 of 2 GiB", "loaded", "5 of 6 GiB", "executed", "6 of 8 GiB", "unloaded", "peak", "7.5"):
         assert text in memory
@@ -330,6 +370,13 @@ def test_back_and_forward_walk_through_views(screen):
     page.wait_for_selector(".tile")
     page.go_forward()
     page.wait_for_selector(".notice")
+    screen.go("vitals", run="healthy")
+    screen.go("vitals", run="failing")  # another run on the same screen
+    page.wait_for_selector(".verdict.act")
+    page.go_back()
+    page.wait_for_selector(".verdict.healthy")
+    page.go_forward()
+    page.wait_for_selector(".verdict.act")
 
 
 def test_a_folder_with_one_run_opens_with_it(browser, runs):
