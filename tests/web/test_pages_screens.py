@@ -121,6 +121,18 @@ def test_one_zoom_is_all_panels_zoom(screen):
     screen.until("() => document.querySelectorAll('.panel .plot[data-from]').length === 3")
     assert {plot.get_attribute("data-from") for plot in page.locator(".panel .plot").all()} == {"100"}
     assert screen.texts(".panel .count") == ["101 points"] * 3
+    held = []  # the answer for one range comes after that for the next one
+    page.route(
+        "**/api/series*", lambda route: held.append(route) if "from=300" in route.request.url else route.continue_()
+    )
+    with page.expect_request("**/api/series*from=300*"):
+        screen.go("metrics", run="long", constant="1", **{"from": 300, "to": 350})
+    screen.go("metrics", run="long", constant="1", **{"from": 400, "to": 499})
+    screen.until("() => [...document.querySelectorAll('.panel .count')].every(one => one.innerText === '100 points')")
+    with page.expect_response("**/api/series*from=300*"):
+        held[0].continue_()
+    screen.settled()
+    assert screen.texts(".panel .count") == ["100 points"] * 3
 
 
 def test_other_axes_smoothing_and_the_log_scale_are_in_the_address(screen):
