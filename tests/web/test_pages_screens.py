@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qs
 
 import pytest
@@ -44,7 +45,12 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert float(reward.locator("[data-value]").inner_text()) == pytest.approx(
         view.series("reward").values[-1], rel=1e-3
     )
-    assert reward.locator("svg path").count() == 1
+    curve = reward.locator("svg path.curve").get_attribute("d")
+    drawn = [float(point.split()[1]) for point in re.split("[ML]", curve)[1:]]
+    facts = page.evaluate("() => fetch('/api/run?run=failing').then(answer => answer.json())")
+    values = [value for _, value in next(tile["spark"] for tile in facts["tiles"] if tile["name"] == "reward")]
+    assert drawn[values.index(max(values))] == min(drawn)  # y grows downwards
+    assert drawn[values.index(min(values))] == max(drawn)
     worrying = page.locator(".tile.act")
     assert worrying.count() >= 1
     assert page.locator(".tile.act .why").count() == worrying.count()
@@ -52,8 +58,8 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert "typical" in page.locator(".tiles").inner_text()
     assert page.locator(".tile .spark .band").count() >= 1
     assert page.locator("[data-now=step]").inner_text() == f"{view.last_step} of 500"
-    page.locator(".stepbar button").last.click()
-    page.wait_for_selector(".finding.chosen")
+    page.locator(".stepbar button.act").last.click()
+    page.wait_for_selector(".finding.act.chosen")
     assert "#health" in page.url
 
 
@@ -278,6 +284,7 @@ def test_rollouts_show_groups_turns_and_the_transcript(screen):
     cells = table.locator("tbody tr").first.locator("td").all_inner_texts()
     assert cells[0] == "1"
     assert cells[2].startswith("\N{MINUS SIGN}")  # the lowest reward of its group
+    assert cells[3] == cells[2]  # each turn has its rollout's advantage
     transcript = page.locator(".transcript").inner_text()
     for text in ("The capital is number 1 at step 3.", '{"query":"capital 1"}', "found capital page 1", "format"):
         assert text in transcript
@@ -361,6 +368,16 @@ def test_evaluations_show_a_table_and_curves(screen):
     assert "★ best" in page.locator(".evals tr.best").inner_text()
     page.wait_for_selector(".figure canvas")
     assert "accuracy: 3 points from 0.25 to 0.75" in page.locator(".figure .plot").first.get_attribute("aria-label")
+    page = screen.open("evaluations", run="imported")
+    table = page.get_by_role("region", name="Epochs")
+    row = dict(
+        zip(
+            table.locator("thead th").all_inner_texts(),
+            table.locator("tbody th, tbody td").all_inner_texts(),
+            strict=True,
+        )
+    )
+    assert (row["Epoch"], row["Steps"], row["Rows"], row["Epoch/AvgLoss"]) == ("1", "1 to 2", "2", "0.65")
 
 
 def test_an_imported_log_opens_on_every_screen(screen):
