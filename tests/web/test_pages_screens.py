@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from urllib.parse import parse_qs
 
 import pytest
@@ -60,7 +61,10 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert page.locator("[data-now=step]").inner_text() == f"{view.last_step} of 500"
     page.locator(".stepbar button.act").last.click()
     page.wait_for_selector(".finding.act.chosen")
+    stretches = [list(cells) for _, cells in groupby(facts["step_bar"], lambda cell: cell["severity"])]
+    critical = [cells for cells in stretches if cells[0]["severity"] == "critical"]
     assert "#health" in page.url
+    assert page.url.endswith(f"finding={critical[-1][0]['findings'][0]}")
 
 
 def test_a_tile_opens_its_chart(screen):
@@ -216,11 +220,13 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Requested actions"):
         assert text in first
     page.wait_for_selector(".finding .traces canvas")
-    for place in ("0", "root.scrollHeight", "0"):
+    page.set_viewport_size({"width": 1280, "height": 300})
+    for place in ("0", "root.scrollHeight / 2", "0", "root.scrollHeight / 2"):
         page.evaluate(f"() => {{ const root = document.querySelector('#content'); root.scrollTop = {place}; }}")
         screen.settled()
     drawn = cards.nth(0).locator(".traces figcaption .mono").all_inner_texts()
     assert len(drawn) == len(set(drawn))  # a curve that comes into view again is not drawn again
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.locator("details.taken summary").click()
     read = page.locator("details.taken").inner_text()
     assert all(name in read for name in ("reward", "kl", "the catalogue knows it"))
