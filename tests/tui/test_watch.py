@@ -393,6 +393,7 @@ def test_the_tiles_have_the_dashboards_numbers(tmp_path):
         live = Watched(tmp_path / "run")
         live.poll()
         assert live.seconds_left == pytest.approx(now(rlvitals.open_run(tmp_path / "run"))["eta_s"])
+        run.log_eval({"accuracy": 0.5}, step=70)
     view = rlvitals.open_run(tmp_path / "run")
     watched = Watched(tmp_path / "run")
     watched.poll()
@@ -402,6 +403,7 @@ def test_the_tiles_have_the_dashboards_numbers(tmp_path):
         assert (tile.title, tile.value, tile.status) == (there["title"], there["value"], there["status"])
         assert tile.change == there["change"]
     assert [tile.name for tile in watched.tiles()] == list(shown)
+    assert "accuracy" in shown
     assert watched.tokens_per_second == now(view)["tokens_per_s"]
 
 
