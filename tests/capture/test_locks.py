@@ -118,6 +118,15 @@ def test_the_lock_says_who_holds_it_and_goes_with_finish(tmp_path):
     assert is_taken_over(tmp_path)
 
 
+def test_a_deleted_lock_is_restored_without_leftovers(tmp_path):
+    lock = RunLock(RunDir(tmp_path))
+    lock.acquire()
+    (tmp_path / "run.lock").unlink()
+    assert lock.restore()
+    assert lock.is_ours()
+    assert [path.name for path in tmp_path.glob("run.lock*")] == ["run.lock"]
+
+
 def test_the_lock_goes_when_the_block_fails(tmp_path):
     with pytest.raises(ZeroDivisionError), rlvitals.start(tmp_path):
         raise ZeroDivisionError
@@ -221,6 +230,19 @@ def test_a_lock_that_says_nothing_is_taken_over(tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.lock").write_text(text)
     assert is_taken_over(tmp_path / "run")
+
+
+def test_a_token_that_is_no_part_of_a_file_name_says_nothing(tmp_path):
+    write_lock(tmp_path, token="../theirs")
+    assert is_taken_over(tmp_path)
+
+
+def test_a_claim_that_is_still_being_written_is_not_passed_over(tmp_path):
+    write_lock(tmp_path, pid=dead_pid())
+    (tmp_path / "run.lock.after.theirs").write_text("")
+    with pytest.raises(RunLocked, match="keeps changing"):
+        rlvitals.start(tmp_path, resume=True)
+    assert json.loads((tmp_path / "run.lock").read_text())["token"] == "theirs"
 
 
 def test_a_lock_removed_by_hand_and_taken_by_another_is_reported(tmp_path, caplog):

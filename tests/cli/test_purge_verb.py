@@ -42,7 +42,10 @@ def test_it_asks_first_and_yes_removes_what_rlvitals_wrote(folder, capsys, monke
     assert "cannot be undone" in capsys.readouterr().out
     assert listed(folder, capsys) == ["gone", "kept", "sweep/gone"]
     monkeypatch.setattr("sys.stdin", Terminal("yes\n"))
-    assert main(["purge", str(folder)]) == 0
+    assert main(["purge", str(folder), "--json"]) == 0
+    output, questions = capsys.readouterr()
+    assert json.loads(output)["removed"] is True
+    assert "cannot be undone" in questions
     assert listed(folder, capsys) == ["kept"]
     assert [path.name for path in (folder / "gone").iterdir()] == ["checkpoint-1"]
     assert (folder / "gone" / "checkpoint-1" / "weights").read_text() == "mine"
@@ -63,7 +66,9 @@ def test_without_a_terminal_it_needs_yes(folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     assert main(["purge", str(folder)]) == 64
     assert "--yes" in capsys.readouterr().err
-    assert main(["purge", str(folder), "--dry-run", "--yes", "--json"]) == 0
+    assert main(["purge", str(folder / "nowhere"), "--yes"]) == 64
+    assert "nowhere is not a directory" in capsys.readouterr().err
+    assert main(["purge", str(folder), "--dry-run", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["runs"], facts["removed"], facts["bytes"] > 500) == (["gone", "sweep/gone"], False, True)
     assert listed(folder, capsys) == ["gone", "kept", "sweep/gone"]

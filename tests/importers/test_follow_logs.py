@@ -21,6 +21,7 @@ from followed import with_growth
 from rlvitals.importers import LineImporter, LogTail, NotALog, read_log
 from rlvitals.importers.registry import shipped
 from rlvitals.views.feeds import LogFeed
+from rlvitals.views.logs import open_any
 
 WRITER = """
 import json, os, random, sys, time
@@ -233,6 +234,17 @@ def test_rows_that_no_longer_count_are_judged_again(tmp_path):
     assert feed.source().format == "verl"
     assert [row["step"] for row in [*news.before, *news.rows]][:2] == [1, 2]
     assert not any("loss" in row for row in [*news.before, *news.rows])
+
+
+def test_rows_that_are_logged_again_after_a_restart_count_once(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps({"step": step, "loss": 0.5}) + "\n" for step in [3, 4, 5, 6, 4, 5]))
+    feed = LogFeed(path)
+    feed.poll()
+    feed.flush()
+    view = open_any(path)
+    assert (feed.counted.rows, feed.counted.first_step, feed.counted.last_step) == (view.rows, 3, view.last_step)
+    assert (view.rows, view.last_step) == (3, 5)
 
 
 def test_a_longer_copy_of_each_log_goes_on_where_it_ended(tmp_path):

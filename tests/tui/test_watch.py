@@ -385,11 +385,15 @@ def test_a_series_keeps_its_extremes_however_long_it_is(tmp_path):
 
 def test_the_tiles_have_the_dashboards_numbers(tmp_path):
     from rlvitals.views.diagnosis import diagnose
-    from rlvitals.views.vitals import tiles
+    from rlvitals.views.vitals import now, tiles
 
-    with rlvitals.start(tmp_path / "run", algorithm="grpo", display="none") as run:
+    with rlvitals.start(tmp_path / "run", algorithm="grpo", total_steps=100, display="none") as run:
         for row in dying_rows():
-            log_row(run, row)
+            log_row(run, row | {"perf.tokens_per_s": 900.0 + row["step"]})
+        live = Watched(tmp_path / "run")
+        live.poll()
+        assert live.seconds_left == pytest.approx(now(rlvitals.open_run(tmp_path / "run"))["eta_s"])
+        run.log_eval({"accuracy": 0.5}, step=70)
     view = rlvitals.open_run(tmp_path / "run")
     watched = Watched(tmp_path / "run")
     watched.poll()
@@ -399,6 +403,8 @@ def test_the_tiles_have_the_dashboards_numbers(tmp_path):
         assert (tile.title, tile.value, tile.status) == (there["title"], there["value"], there["status"])
         assert tile.change == there["change"]
     assert [tile.name for tile in watched.tiles()] == list(shown)
+    assert "accuracy" in shown
+    assert watched.tokens_per_second == now(view)["tokens_per_s"]
 
 
 def test_the_last_row_of_a_run_that_has_ended_waits_for_no_other_of_its_step(tmp_path):

@@ -82,6 +82,7 @@ def test_a_log_that_grows_is_read_again_and_its_page_gets_it(folder):
     served.logs.wait()
     tail = served.tail("deep/er/metrics.jsonl", "")
     assert tail.look().rows == 0
+    assert served.view("deep/er/metrics.jsonl").rows == 40
     before = state_of(log)
     write_log(log, 60)
     assert state_of(log) != before

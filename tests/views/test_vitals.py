@@ -130,7 +130,7 @@ def test_the_step_bar_covers_every_step_once_and_marks_what_was_reported(tmp_pat
     assert [step for cell in bar for step in range(cell["from"], cell["to"] + 1)] == list(range(1, 601))
     marked = {step: cell["severity"] for cell in bar for step in range(cell["from"], cell["to"] + 1)}
     assert (marked[50], marked[101], marked[118], marked[500]) == (None, "warning", "critical", "info")
-    assert next(cell for cell in bar if cell["from"] <= 118 <= cell["to"])["findings"] == [0, 1]
+    assert next(cell for cell in bar if cell["from"] <= 118 <= cell["to"])["findings"] == [1, 0]
 
 
 def test_a_finding_covers_the_steps_until_it_recovered(tmp_path):

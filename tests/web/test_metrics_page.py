@@ -105,7 +105,7 @@ def test_what_is_not_shown_is_counted(tmp_path):
         record(tmp_path / "out" / f"run-{number}")
     old = RunDir(tmp_path / "out" / "run-0")
     for path in (old.heartbeat, old.train_log, old.info):
-        os.utime(path, (time.time() - 3 * 86400,) * 2)
+        os.utime(path, (time.time() - 25 * 3600,) * 2)
     (tmp_path / "out" / "run-1" / "run.json").write_text("{damaged")
     with serving(tmp_path / "out") as client:
         samples = samples_of(client.get("/metrics").body.decode())
@@ -115,6 +115,7 @@ def test_what_is_not_shown_is_counted(tmp_path):
             reason: value(samples, "rlvitals_runs_left_out", project="out", reason=reason) for reason in page.LEFT_OUT
         }
         assert left_out == {"limit": 0, "age": 1, "unreadable": 1}
+        assert 0 < value(samples, "rlvitals_exposition_duration_seconds", project="out") < 60
         samples = samples_of(client.get("/metrics?runs=2&hours=100").body.decode())
         assert value(samples, "rlvitals_runs_left_out", project="out", reason="limit") == 3
         assert value(samples, "rlvitals_runs", project="out") == 5

@@ -56,6 +56,8 @@ def test_a_finding_leads_to_the_words_that_show_it(opened):
     assert places.count() >= 3
     assert "os._exit(0)" in places.first.inner_text()
     assert axe_violations(page, WCAG) == []
+    rollouts = card.get_by_role("link", name="Rollouts at step")
+    assert rollouts.get_attribute("href").endswith(f"&step={rollouts.inner_text().split()[-1]}")
     where = places.first.locator("a").inner_text()
     places.first.locator("a").click()
     page.wait_for_selector("mark.spot")

@@ -46,6 +46,7 @@ def test_charts_grow_and_new_findings_appear(training, tmp_path, browser):
         for step in range(11, 21):
             training.log({"reward": 0.1, "loss": 1.0}, step=step)
         screen.until("() => document.querySelector('[data-metric=loss] .count').textContent === '20 points'")
+        assert page.locator("[data-metric=reward] .readout").inner_text() == "0.1"
         page.keyboard.press("3")
         page.wait_for_selector(".screen-health[aria-busy=false]")
         before = page.locator(".finding").count()

@@ -9,6 +9,7 @@ from browsing import COLOURS, WCAG, axe_violations, browsing
 from page_runs import group, start
 from serving import Client, serving
 
+import rlvitals
 from conftest import until
 from rlvitals.compute import groups
 from rlvitals.errors import ConfigError
@@ -79,6 +80,8 @@ def test_columns_sorting_filters_and_groups(browser, sweep):
         assert "live: no run is running" in page.locator("#live").inner_text()
         assert page.locator(".pencil").count() == 0  # nothing can be changed without --edit
         assert page.evaluate(MISALIGNED) == []
+        ended = {path.name: rlvitals.open_run(path).info.ended for path in sweep.iterdir() if path.is_dir()}
+        assert named(screen) == sorted(ended, key=ended.get, reverse=True)  # the newest run is first
         page.keyboard.press("c")
         search_columns(screen, "rew")
         page.locator("dialog li", has_text="reward").get_by_role("button", name="last").click()

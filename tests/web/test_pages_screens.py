@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
+from urllib.parse import parse_qs
+
 import pytest
 from browsing import SCREENS
 from page_runs import LONG, SPIKE
 
 import rlvitals
+from rlvitals.render.numbers import number
 
 pytest_plugins = ["page_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
@@ -16,7 +21,12 @@ def test_the_list_of_runs_tells_verdicts_and_opens_a_run(screen):
     page = screen.open()
     rows = {text.split("\n")[0]: text for text in screen.texts(".runs tbody td.col-run")}
     assert set(rows) == {"healthy", "failing", "agent", "long", "resumed", "imported"}
-    assert "Act" in page.locator("tr", has_text="failing").inner_text()
+    failing = page.locator("tr", has_text="failing")
+    assert "Act" in failing.inner_text()
+    listed = page.evaluate("() => fetch('/api/runs').then(answer => answer.json())")["runs"]
+    seconds, unit = failing.locator(".col-duration").inner_text().split()
+    assert float(seconds) == pytest.approx(next(run["seconds"] for run in listed if run["run"] == "failing"), rel=0.1)
+    assert unit == "s"
     page.get_by_role("searchbox").fill("act finished")
     screen.until("() => document.querySelectorAll('.runs tbody tr.entry').length === 1")
     assert "filter=act" in page.url
@@ -36,7 +46,12 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert float(reward.locator("[data-value]").inner_text()) == pytest.approx(
         view.series("reward").values[-1], rel=1e-3
     )
-    assert reward.locator("svg path").count() == 1
+    curve = reward.locator("svg path.curve").get_attribute("d")
+    drawn = [float(point.split()[1]) for point in re.split("[ML]", curve)[1:]]
+    facts = page.evaluate("() => fetch('/api/run?run=failing').then(answer => answer.json())")
+    values = [value for _, value in next(tile["spark"] for tile in facts["tiles"] if tile["name"] == "reward")]
+    assert drawn[values.index(max(values))] == min(drawn)  # y grows downwards
+    assert drawn[values.index(min(values))] == max(drawn)
     worrying = page.locator(".tile.act")
     assert worrying.count() >= 1
     assert page.locator(".tile.act .why").count() == worrying.count()
@@ -44,9 +59,12 @@ def test_vitals_tell_the_verdict_its_reason_the_signs_and_where_the_run_is(scree
     assert "typical" in page.locator(".tiles").inner_text()
     assert page.locator(".tile .spark .band").count() >= 1
     assert page.locator("[data-now=step]").inner_text() == f"{view.last_step} of 500"
-    page.locator(".stepbar button").last.click()
-    page.wait_for_selector(".finding.chosen")
+    page.locator(".stepbar button.act").last.click()
+    page.wait_for_selector(".finding.act.chosen")
+    stretches = [list(cells) for _, cells in groupby(facts["step_bar"], lambda cell: cell["severity"])]
+    critical = [cells for cells in stretches if cells[0]["severity"] == "critical"]
     assert "#health" in page.url
+    assert page.url.endswith(f"finding={critical[-1][0]['findings'][0]}")
 
 
 def test_a_tile_opens_its_chart(screen):
@@ -113,6 +131,18 @@ def test_one_zoom_is_all_panels_zoom(screen):
     screen.until("() => document.querySelectorAll('.panel .plot[data-from]').length === 3")
     assert {plot.get_attribute("data-from") for plot in page.locator(".panel .plot").all()} == {"100"}
     assert screen.texts(".panel .count") == ["101 points"] * 3
+    held = []  # the answer for one range comes after that for the next one
+    page.route(
+        "**/api/series*", lambda route: held.append(route) if "from=300" in route.request.url else route.continue_()
+    )
+    with page.expect_request("**/api/series*from=300*"):
+        screen.go("metrics", run="long", constant="1", **{"from": 300, "to": 350})
+    screen.go("metrics", run="long", constant="1", **{"from": 400, "to": 499})
+    screen.until("() => [...document.querySelectorAll('.panel .count')].every(one => one.innerText === '100 points')")
+    with page.expect_response("**/api/series*from=300*"):
+        held[0].continue_()
+    screen.settled()
+    assert screen.texts(".panel .count") == ["100 points"] * 3
 
 
 def test_other_axes_smoothing_and_the_log_scale_are_in_the_address(screen):
@@ -190,16 +220,36 @@ def test_health_shows_each_finding_with_evidence_advice_and_what_was_done(screen
     for text in (worst.title, *worst.causes, *worst.advice, worst.rule, "Evidence", "Requested actions"):
         assert text in first
     page.wait_for_selector(".finding .traces canvas")
+    page.set_viewport_size({"width": 1280, "height": 300})
+    for place in ("0", "root.scrollHeight / 2", "0", "root.scrollHeight / 2"):
+        page.evaluate(f"() => {{ const root = document.querySelector('#content'); root.scrollTop = {place}; }}")
+        screen.settled()
+    drawn = cards.nth(0).locator(".traces figcaption .mono").all_inner_texts()
+    assert len(drawn) == len(set(drawn))  # a curve that comes into view again is not drawn again
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.locator("details.taken summary").click()
     read = page.locator("details.taken").inner_text()
     assert all(name in read for name in ("reward", "kl", "the catalogue knows it"))
     page.get_by_role("button", name="✖ critical").click()
     screen.until("() => document.querySelectorAll('.finding').length && !document.querySelector('.finding.watch')")
+    window = asked_by(page.locator(".finding .jump").first)
+    assert float(window["from"][0]) <= worst.onset_step < worst.step < float(window["to"][0])
     page.locator(".finding .jump").first.click()
     page.wait_for_selector(".panel canvas")
     shown = {panel.get_attribute("data-metric") for panel in page.locator(".panel").all()}
     assert shown == set(worst.metrics)
     assert "from=" in page.url
+    answer = page.evaluate("() => fetch('/api/findings?run=failing').then(answer => answer.json())")
+    for finding in answer["findings"]:
+        finding["metrics"] = ["loss", "acc (x|y)"]
+    page.route("**/api/findings*", lambda route: route.fulfill(json=answer))
+    page = screen.open("health", run="failing")
+    assert asked_by(page.locator(".finding .jump").first)["filter"] == [r"^loss$|^acc \(x\|y\)$"]
+
+
+def asked_by(link) -> dict[str, list[str]]:
+    """The parameters of the address that a link leads to."""
+    return parse_qs(link.get_attribute("href").split("?", 1)[1])
 
 
 def test_health_shows_what_continuing_has_cost_and_links_to_the_nearest_healthy_run(screen, runs):
@@ -240,6 +290,7 @@ def test_rollouts_show_groups_turns_and_the_transcript(screen):
     cells = table.locator("tbody tr").first.locator("td").all_inner_texts()
     assert cells[0] == "1"
     assert cells[2].startswith("\N{MINUS SIGN}")  # the lowest reward of its group
+    assert cells[3] == cells[2]  # each turn has its rollout's advantage
     transcript = page.locator(".transcript").inner_text()
     for text in ("The capital is number 1 at step 3.", '{"query":"capital 1"}', "found capital page 1", "format"):
         assert text in transcript
@@ -270,7 +321,7 @@ def test_a_run_without_rollouts_says_how_they_are_recorded(screen):
     screen.forgive("status of 404")
 
 
-def test_compare_shows_what_differs_and_curves_over_each_other(screen):
+def test_compare_shows_what_differs_and_curves_over_each_other(screen, runs):
     page = screen.open("compare", run="healthy", **{"with": ["failing"]})
     settings = page.get_by_role("region", name="Settings that differ").inner_text()
     assert "learning_rate" in settings
@@ -281,7 +332,14 @@ def test_compare_shows_what_differs_and_curves_over_each_other(screen):
     assert "healthy" in label
     assert "failing" in label
     assert "The values differ from step 1 on." in page.locator("#content").inner_text()
-    assert page.locator(".compared tbody tr").count() >= 8
+    rows = {row.locator("th").inner_text(): row for row in page.locator(".compared tbody tr").all()}
+    assert len(rows) >= 8
+    best_and_final = rows["reward"].locator("td.num").all_inner_texts()
+    for place, name in enumerate(("healthy", "failing")):
+        rewards = rlvitals.open_run(runs / name).series("reward")
+        best = int(rewards.values.argmax())
+        assert best_and_final[2 * place] == f"{number(rewards.values[best])} @{rewards.steps[best]}"
+        assert best_and_final[2 * place + 1] == number(rewards.values[-1])
     page.get_by_role("button", name="Remove failing").click()
     page.wait_for_selector(".notice")
     page.get_by_label("Add a run").fill("long")
@@ -296,7 +354,14 @@ def test_performance_shows_phases_shares_speeds_and_memory(screen):
     shares = page.locator("table.shares").first.inner_text()
     for phase in ("generate", "train_step", "model_update"):
         assert phase in shares
-    assert "p99" in page.get_by_role("region", name="Speeds").inner_text()
+    lanes = page.locator(".waterfall .bar:first-child").evaluate_all("bars => bars.map(bar => bar.style.left)")
+    assert lanes == ["0%"] * 3  # each step begins at the left
+    table = page.get_by_role("region", name="Speeds")
+    assert "p99" in table.inner_text()
+    speeds = page.evaluate("() => fetch('/api/performance?run=agent').then(answer => answer.json())")["throughput"]
+    for row, speed in zip(table.locator("tbody tr").all(), speeds.values(), strict=True):
+        columns = [speed[column] for column in ("last", "p1", "p50", "p99", "points")]
+        assert [cell.split()[0] for cell in row.locator("td").all_inner_texts()] == [number(value) for value in columns]
     memory = page.locator("figure", has_text="device cuda:0").inner_text()
     for text in ("before", "1 of 2 GiB", "loaded", "5 of 6 GiB", "executed", "6 of 8 GiB", "unloaded", "peak", "7.5"):
         assert text in memory
@@ -309,6 +374,16 @@ def test_evaluations_show_a_table_and_curves(screen):
     assert "★ best" in page.locator(".evals tr.best").inner_text()
     page.wait_for_selector(".figure canvas")
     assert "accuracy: 3 points from 0.25 to 0.75" in page.locator(".figure .plot").first.get_attribute("aria-label")
+    page = screen.open("evaluations", run="imported")
+    table = page.get_by_role("region", name="Epochs")
+    row = dict(
+        zip(
+            table.locator("thead th").all_inner_texts(),
+            table.locator("tbody th, tbody td").all_inner_texts(),
+            strict=True,
+        )
+    )
+    assert (row["Epoch"], row["Steps"], row["Rows"], row["Epoch/AvgLoss"]) == ("1", "1 to 2", "2", "0.65")
 
 
 def test_an_imported_log_opens_on_every_screen(screen):
@@ -330,6 +405,13 @@ def test_back_and_forward_walk_through_views(screen):
     page.wait_for_selector(".tile")
     page.go_forward()
     page.wait_for_selector(".notice")
+    screen.go("vitals", run="healthy")
+    screen.go("vitals", run="failing")  # another run on the same screen
+    page.wait_for_selector(".verdict.act")
+    page.go_back()
+    page.wait_for_selector(".verdict.healthy")
+    page.go_forward()
+    page.wait_for_selector(".verdict.act")
 
 
 def test_a_folder_with_one_run_opens_with_it(browser, runs):

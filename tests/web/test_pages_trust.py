@@ -72,6 +72,11 @@ def test_a_stopped_run_its_changes_counts_and_the_log_beside_it(browser, folder)
             assert len(screen.texts(".cards > .finding")) == len(rules)
             # The timeline spans the run and explains its symbols; remarks are one line that unfolds.
             assert screen.texts(".timeline .ends span") == ["step 1", "120"]
+            over = next(finding for finding in report.findings if finding.recovered_step is not None)
+            lane = page.locator(".timeline .lane", has=page.get_by_title(over.rule, exact=True))
+            bar, track = (lane.locator(part).first.bounding_box() for part in (".span", ".track"))
+            end = (bar["x"] + bar["width"] - track["x"]) / track["width"]
+            assert end == pytest.approx((over.recovered_step - 1) / (STEPS - 1), abs=0.01)
             assert "critical, at the step it was reported" in page.locator(".timeline .legend").inner_text()
             assert axe_violations(page) == []  # before scrolling: axe-core reports links out of view as skip links
             remarks = page.locator("details.remarks")

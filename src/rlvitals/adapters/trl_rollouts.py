@@ -39,9 +39,9 @@ trains on them, so the row numbers identify the completions in each part."""
 class RolloutSettings(NamedTuple):
     """Which completions of a training are recorded."""
 
-    every: int | None = 1
+    every: int | None
     """Record at most one in this many steps; None records nothing."""
-    tokens: int = 4
+    tokens: int
     """How many completions of a step are recorded with their tokens, on each process."""
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from rlvitals.cli.compact import run_at_rest
 from rlvitals.cli.output import add_json_flag, print_json
@@ -32,10 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
     found = {name: run_dir for name in wanted if (run_dir := _run_dir(root, name)) is not None}
     sizes = {name: _size(run_dir) for name, run_dir in found.items()}
     is_dry = arguments.dry_run
-    if not arguments.json or not arguments.yes:
+    is_asking = bool(found) and not is_dry and not arguments.yes
+    stream = sys.stderr if arguments.json else sys.stdout  # with --json, stdout holds the answer alone
+    if is_asking or not arguments.json:
         for name, size in sizes.items():
-            say(f"{root / name}: {size:,} bytes")
-    if found and not is_dry and not arguments.yes and not _is_confirmed(len(found)):
+            say(f"{root / name}: {size:,} bytes", stream)
+    if is_asking and not _is_confirmed(len(found), stream):
         warn("Nothing was removed.")
         return 1
     if not is_dry:
@@ -64,10 +67,10 @@ def _run_dir(root: Path, name: str) -> RunDir | None:
         return None
 
 
-def _is_confirmed(runs: int) -> bool:
+def _is_confirmed(runs: int, stream: TextIO) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError("removing runs needs a confirmation, and there is no terminal for it: add --yes")
-    say(f"Remove the records of {runs} runs from the disk? This cannot be undone. Type yes:")
+    say(f"Remove the records of {runs} runs from the disk? This cannot be undone. Type yes:", stream)
     return sys.stdin.readline().strip().casefold() == "yes"
 
 

@@ -249,7 +249,7 @@ class LogWriter:
             began = time.monotonic()
             is_there = self._is_there()
             with self.lock:
-                if self.fd < 0 or not self._is_slow:
+                if self.fd < 0:
                     return
                 if not is_there and not self._find():
                     continue

@@ -13,7 +13,7 @@ from rlvitals import catalog
 from rlvitals.catalog.slices import Round
 from rlvitals.contract import Division, Now, SliceFacts, SliceValue, StepCell, TileFacts, TileStatus, Vitals
 from rlvitals.health.history import is_standing
-from rlvitals.records import SEVERITIES, Finding, Severity
+from rlvitals.records import SEVERITIES, Finding
 from rlvitals.splits import held_out_name
 from rlvitals.store.layout import RunDir
 from rlvitals.store.reader import last_row
@@ -176,8 +176,8 @@ def status_of(
 
 
 def step_bar(view: RunView, findings: Sequence[Finding]) -> list[StepCell]:
-    """The steps so far in equal cells, each with its highest severity and the positions of its findings in the list. A
-    finding covers the steps from its onset until it recovered.
+    """The steps so far in equal cells, each with its highest severity and the positions of its findings in the list,
+    the most severe first. A finding covers the steps from its onset until it recovered.
     """
     columns, lives = view.columns("train")[0]
     steps = columns.steps[lives]
@@ -189,17 +189,14 @@ def step_bar(view: RunView, findings: Sequence[Finding]) -> list[StepCell]:
     cells: list[StepCell] = [
         {"from": low, "to": high - 1, "severity": None, "findings": []} for low, high in pairwise(edges)
     ]
-    for place, found in enumerate(findings):
+    by_severity = sorted(enumerate(findings), key=lambda item: -SEVERITIES.index(item[1].severity))
+    for place, found in by_severity:
         end = last if found.recovered_step is None else found.recovered_step
         for cell in cells:
             if cell["from"] <= end and found.onset_step <= cell["to"]:
                 cell["findings"].append(place)
-                cell["severity"] = _worse(cell["severity"], found.severity)
+                cell["severity"] = cell["severity"] or found.severity
     return cells
-
-
-def _worse(severity: Severity | None, other: Severity) -> Severity:
-    return other if severity is None else max(severity, other, key=SEVERITIES.index)
 
 
 def now(view: RunView) -> Now:
