@@ -492,3 +492,73 @@ def test_an_engine_that_disagrees_with_the_trainer_is_reported_by_every_measure_
         values = noisy([calm] * 20 + climb(calm, level, 15) + [level] * 25, 0.01 * abs(calm))
         found = judged(({name: value} for value in values), scales=Scales({}, act=0.6, watch=0.5))
         assert severities("rollout_mismatch", found) - ({"warning"} if level == grave else set()) == expected, level
+
+
+def stepping(name, before, after, reward=(0.4, 0.4), **more):
+    """A metric that changes its level at row 31, and a reward that moves from there on."""
+    levels = noisy([before] * 30 + [after] * 30, 0.03 * max(before, 0.1))
+    rewards = noisy([reward[0]] * 30 + climb(*reward, 30), 0.01, 1)
+    return [{name: level, "reward": won, **more} for level, won in zip(levels, rewards, strict=True)]
+
+
+FALLS, IS_FLAT, RISES = (0.5, 0.1), (0.4, 0.4), (0.3, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "change", "expected"),
+    [
+        ("tool_abandonment", "agent.tool_calls.mean", (4, 3.3), [set(), set(), set()]),
+        ("tool_abandonment", "agent.tool_calls.mean", (4, 2.5), [{"warning", "critical"}, {"warning"}, {"info"}]),
+        ("tool_abandonment", "agent.turns.mean", (4, 1.6), [{"warning", "critical"}] * 2 + [{"warning"}]),
+        ("turn_runaway", "agent.turns.mean", (3, 4), [set(), set(), set()]),
+        ("turn_runaway", "agent.turns.mean", (3, 7), [{"warning", "critical"}, {"warning"}, {"info"}]),
+        ("early_exits", "agent.abstained.count", (0.05, 0.2), [set(), set(), set()]),
+        ("early_exits", "agent.abstained.count", (0.05, 0.4), [{"warning", "critical"}, {"warning"}, {"info"}]),
+        ("early_exits", "agent.abstained.count", (0.05, 0.7), [{"warning", "critical"}, {"warning"}, {"warning"}]),
+        ("early_exits", "agent.abstained.count", (10, 14), [set(), set(), set()]),
+        ("early_exits", "agent.abstained.count", (10, 30), [{"warning", "critical"}, {"warning"}, {"warning"}]),
+    ],
+)
+def test_what_agents_do_is_as_severe_as_what_became_of_the_reward(rule, name, change, expected):
+    found = [severities(rule, judged(stepping(name, *change, reward))) for reward in (FALLS, IS_FLAT, RISES)]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected", "cause"),
+    [
+        (0.05, 0.1, set(), ""),
+        (0.05, 0.3, {"warning"}, "tool"),
+        (0.05, 0.5, {"warning", "critical"}, "tool"),
+        (0.3, 0.3, set(), ""),
+        (0.5, 0.5, {"warning"}, ""),
+        (0.7, 0.7, {"critical"}, ""),
+    ],
+)
+def test_failing_tools_are_reported_once_they_fail_more_often_or_most_of_the_time(before, after, expected, cause):
+    found = [one for one in judged(stepping("agent.tool_failure_fraction", before, after)) if one.rule == "tool_errors"]
+    assert {one.severity for one in found} == expected
+    assert {one.cause for one in found} == ({cause} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "searches", "expected"),
+    [
+        (0.05, 0.1, None, set()),
+        (0.05, 0.3, None, {"warning"}),
+        (0.05, 0.5, None, {"critical"}),
+        (0.3, 0.3, None, set()),
+        (3, 5, None, set()),
+        (0.5, 2.4, None, set()),
+        (1, 3.5, None, {"warning"}),
+        (1, 10, None, {"critical"}),
+        (1, 3.5, 20, set()),
+        (3, 5, 20, {"warning"}),
+        (1, 10, 20, {"critical"}),
+        (2, 40, 20, {"critical"}),  # it cannot be a part of the searches
+    ],
+)
+def test_an_agent_that_repeats_itself_is_reported_by_a_share_or_a_count(before, after, searches, expected):
+    known = {} if searches is None else {"agent.searches.total": float(searches)}
+    found = judged(stepping("agent.repeated_actions", before, after, **known))
+    assert severities("repeated_actions", found) == expected

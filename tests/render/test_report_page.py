@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -114,8 +115,35 @@ def sick(tmp_path):
 def test_the_page_holds_every_part_and_nothing_else_is_needed(sick):
     seen = Seen(page(sick))
     assert_stands_alone(seen)
-    for words in ("✖ Act", "Findings", "Curves", "Settings", "Environment", "dead_gradient", "since step 41", "5e-07"):
+    for words in (
+        "✖ Act",
+        "Findings",
+        "Curves",
+        "Settings",
+        "Environment",
+        "dead_gradient",
+        "since step 41",
+        "5e-07",
+        "Last and best values",
+        ": critical",
+    ):  # the title of a part of the bar of steps
         assert words in seen.text
+    assert ("rect", "class", "act") in seen.attributes
+
+
+def test_the_page_names_what_it_leaves_out_and_what_could_not_be_read(sick, tmp_path):
+    path = record(tmp_path / "run", healthy_rows())
+    with rlvitals.start(path, resume=True, display="none") as run:
+        for step in range(1, 33):
+            run.log_eval({"accuracy": step / 100}, step=step)
+    (path / "eval_logs" / "eval_step_0032.json").write_text("{")
+    report = gather(path)
+    picture = replace(report.curves, remarks=[("watch", "compare with care")])
+    seen = Seen(page(replace(report, curves=picture)))
+    assert "the last 30 of 32 evaluations" in seen.text
+    assert "eval_step_0032.json" in seen.text
+    assert ("li", "class", "watch") in seen.attributes
+    assert "compare with care" in seen.text
 
 
 def test_the_pages_numbers_are_the_runs(tmp_path):
