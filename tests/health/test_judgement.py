@@ -562,3 +562,83 @@ def test_an_agent_that_repeats_itself_is_reported_by_a_share_or_a_count(before, 
     known = {} if searches is None else {"agent.searches.total": float(searches)}
     found = judged(stepping("agent.repeated_actions", before, after, **known))
     assert severities("repeated_actions", found) == expected
+
+
+def moving(before, after, first=30, last=50, spread=0.01, *, rows=60):
+    """A series that moves from one level to another between two rows."""
+    return noisy([before] * first + climb(before, after, last - first) + [after] * (rows - last), spread)
+
+
+def missing(*places, rows=60):
+    return [math.nan if place in places else 0.4 + 0.01 * (place % 3) for place in range(rows)]
+
+
+HOPELESS = [0.4] * 60
+LEARNS = moving(0.2, 0.8, 10, 60)
+WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "algorithm", "columns", "expected"),
+    [
+        ("nonfinite_core", "grpo", {"loss": missing(30)}, CRITICAL),
+        ("nonfinite_core", "grpo", {"reward": missing(30)}, WARNING),
+        ("nonfinite_core", "grpo", {"reward": missing(30, 31)}, BOTH),
+        ("nonfinite_other", "grpo", {"zq": missing(30, 31)}, set()),
+        ("nonfinite_other", "grpo", {"zq": missing(30, 31, 35)}, WARNING),
+        ("nonfinite_other", "grpo", {"zq": missing(*range(30, 60))}, BOTH),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.5, spread=0)}, CRITICAL),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.5, 10, 15, 0), "grad_norm": moving(0.5, 0.5)}, WARNING),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.5, 10, 15, 0), "grad_norm": [0.5] * 60}, CRITICAL),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.0, 10, 15, 0), "grad_norm": moving(0.5, 0.5)}, set()),
+        ("frozen_loss", "dpo", {"loss": moving(0.6, 0.0, 10, 15, 0), "grad_norm": moving(0.5, 0.5)}, WARNING),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 2)}, set()),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.5)}, WARNING),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.9)}, BOTH),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 20)}, BOTH),
+        ("gradient_explosion", "dpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.5)}, set()),
+        ("gradient_explosion", "dpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.9)}, BOTH),
+        ("gradient_explosion", "dpo", {"grad_norm": moving(0.5, 20)}, BOTH),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 0.55)}, set()),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 0.7)}, WARNING),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 3)}, BOTH),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 3), "reward": LEARNS}, {"info"}),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 1)}, set()),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 3), "reward": LEARNS}, {"info"}),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 3), "grad_norm": moving(0.5, 2.5), "reward": HOPELESS}, BOTH),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 1e5), "reward": LEARNS}, BOTH),
+        ("early_blow_up", "dpo", {"loss": moving(0.5, 3, 3, 8)}, WARNING),
+        ("early_blow_up", "grpo", {"loss": moving(0.5, 3, 3, 8)}, set()),
+        ("early_blow_up", "grpo", {"grad_norm": moving(0.5, 30, 3, 8)}, WARNING),
+        ("early_blow_up", "grpo", {"grad_norm": moving(0.5, 30, 3, 8), "kl": moving(0.01, 9, 3, 8, 0.001)}, CRITICAL),
+        ("early_blow_up", "grpo", {"entropy": [2.0] * 4 + [0.1] * 56}, WARNING),
+        ("early_blow_up", "grpo", {"entropy": moving(0.5, 9, 3, 8)}, WARNING),
+        ("early_blow_up", "grpo", {"entropy": moving(0.5, 9, 30, 35)}, set()),
+        ("learning_rate_too_low", "grpo", {"lr": [1e-6] * 60, "reward": HOPELESS}, set()),
+        ("learning_rate_too_low", "grpo", {"lr": [1e-9] * 60, "reward": HOPELESS}, BOTH),
+        ("learning_rate_too_low", "grpo", {"lr": climb(1e-10, 1e-9, 60), "reward": HOPELESS}, WARNING),
+        ("learning_rate_too_low", "grpo", {"lr": [0.0] * 60, "reward": LEARNS}, set()),
+        ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 60)}, set()),
+        ("memory_full", "grpo", {"System/Memory_Percent": moving(0.5, 0.85)}, set()),
+        ("memory_full", "grpo", {"System/Memory_Percent": [0.94] * 60}, WARNING),
+        ("memory_full", "grpo", {"System/Memory_Percent": climb(0.8, 0.995, 60)}, BOTH),
+        ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 200)}, {"info"}),
+    ],
+)  # fmt: skip
+def test_each_rule_of_an_optimizer_or_a_machine_is_raised_by_its_course_and_by_no_milder_one(
+    rule, algorithm, columns, expected
+):
+    monitor = Monitor(algorithm)
+    for step, values in enumerate(zip(*columns.values(), strict=True), 1):
+        monitor.update({"step": step, **dict(zip(columns, values, strict=True))})
+    assert monitor.problems == {}
+    assert severities(rule, monitor.findings) == expected
+
+
+@pytest.mark.parametrize(("level", "title"), [(1.0, "keeps its level but jumps"), (4.0, "its level went from")])
+def test_jumps_that_grow_are_reported_with_what_became_of_the_level(level, title):
+    calm, wild = moving(1.0, 1.0, spread=0.02, rows=90), moving(level, level, spread=0.3, rows=90)
+    rows = [{"grad_norm": one, "reward": 0.4 + 0.1 * (one - 1)} for one in calm + wild]
+    found = [one.title for one in judged(rows) if one.rule == "instability"]
+    assert found
+    assert all(title in one for one in found)

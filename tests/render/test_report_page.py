@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from rlvitals.render.report import ReportTable, compared_table, evaluations_tabl
 from rlvitals.render.report_html import page
 from rlvitals.render.report_markdown import code, markdown, plain, spark
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
-from rlvitals.render.svg_panels import BUCKETS, HEIGHT, WIDTH, panel_figure
+from rlvitals.render.svg_panels import BUCKETS, HEIGHT, WIDTH, panel_figure, sparkline
 from rlvitals.views.report import gather
 
 EVIL = (
@@ -253,6 +254,21 @@ def test_a_curve_is_where_its_numbers_are():
     assert line[1][1] < line[2][1] < line[0][1]  # in SVG, y grows downwards
     assert line[2][1] == pytest.approx((line[0][1] + line[1][1]) / 2, abs=0.1)
     assert line[1][0] == pytest.approx((line[0][0] + line[2][0]) / 2, abs=0.1)
+
+
+def test_numbers_of_many_sizes_are_on_an_axis_that_shows_them_and_is_named():
+    powers = figure([10.0**power for power in range(-3, 6)])
+    assert "log axis" in powers.text
+    ((*places,),) = points_of(powers)
+    steps = [later - earlier for (_, earlier), (_, later) in pairwise(places)]
+    assert steps == pytest.approx([steps[0]] * 8, abs=0.11)
+    assert steps[0] < 0
+    both = figure([-1e5, -1.0, 0.0, 1.0, 1e5, *[0.5, -0.5] * 20])
+    assert "symlog axis" in both.text
+    (((_, low), _, (_, zero), _, (_, high), *_),) = points_of(both)
+    assert low - zero == pytest.approx(zero - high, abs=0.11)
+    assert [seen.attributes.count(("line", "class", "axis")) for seen in (powers, figure([1.0]))] == [3, 2]
+    assert sparkline([], "reward") == sparkline([[1, None]], "reward") == ""
 
 
 def test_a_gap_is_not_drawn_over_and_what_is_not_finite_is_counted():
