@@ -574,6 +574,7 @@ def missing(*places, rows=60):
 
 
 HOPELESS = [0.4] * 60
+LENGTH, CUT_OFF = "completions/mean_length", "completions/clipped_ratio"
 LEARNS = moving(0.2, 0.8, 10, 60)
 WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
 
@@ -619,13 +620,37 @@ WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
         ("learning_rate_too_low", "grpo", {"lr": climb(1e-10, 1e-9, 60), "reward": HOPELESS}, WARNING),
         ("learning_rate_too_low", "grpo", {"lr": [0.0] * 60, "reward": LEARNS}, set()),
         ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 60)}, set()),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 260, spread=4), "reward": HOPELESS}, set()),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": HOPELESS}, WARNING),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": moving(0.5, 0.1)}, CRITICAL),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": LEARNS}, set()),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 600, spread=4), "reward": LEARNS}, WARNING),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 1200, spread=4), "reward": HOPELESS}, BOTH),
+        ("length_explosion", "grpo",
+         {LENGTH: moving(200, 600, spread=4), CUT_OFF: moving(0.01, 0.4), "reward": HOPELESS}, BOTH),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 80, spread=4), "reward": HOPELESS}, set()),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 20, spread=4), "reward": HOPELESS}, WARNING),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 20, spread=4), "reward": moving(0.5, 0.1)}, CRITICAL),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 20, spread=4), "reward": LEARNS}, {"info"}),
+        ("truncation", "grpo", {CUT_OFF: moving(0.6, 0.6), "reward": HOPELESS}, set()),
+        ("truncation", "grpo", {CUT_OFF: moving(0.9, 0.9), "reward": HOPELESS}, CRITICAL),
+        ("truncation", "grpo", {CUT_OFF: moving(0.9, 0.9), "reward": LEARNS}, {"info"}),
+        ("truncation", "grpo", {CUT_OFF: [1.0] * 60, "reward": LEARNS}, {"critical", "info"}),
+        ("truncation", "grpo", {CUT_OFF: moving(0.9, 0.1), "reward": HOPELESS}, CRITICAL),
+        ("truncation_rising", "grpo", {CUT_OFF: moving(0.05, 0.1), "reward": HOPELESS}, set()),
+        ("truncation_rising", "grpo", {CUT_OFF: moving(0.05, 0.3), "reward": HOPELESS}, WARNING),
+        ("truncation_rising", "grpo", {CUT_OFF: moving(0.05, 0.3), "reward": LEARNS}, {"info"}),
+        ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.1)}, set()),
+        ("looping_text", "grpo", {"response.repetition": moving(0.35, 0.35)}, set()),
+        ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.35)}, WARNING),
+        ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.6)}, BOTH),
         ("memory_full", "grpo", {"System/Memory_Percent": moving(0.5, 0.85)}, set()),
         ("memory_full", "grpo", {"System/Memory_Percent": [0.94] * 60}, WARNING),
         ("memory_full", "grpo", {"System/Memory_Percent": climb(0.8, 0.995, 60)}, BOTH),
         ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 200)}, {"info"}),
     ],
 )  # fmt: skip
-def test_each_rule_of_an_optimizer_or_a_machine_is_raised_by_its_course_and_by_no_milder_one(
+def test_each_rule_about_steps_answers_and_machines_is_raised_by_its_course_and_by_no_milder_one(
     rule, algorithm, columns, expected
 ):
     monitor = Monitor(algorithm)
