@@ -308,7 +308,8 @@ def test_nothing_finite_is_reported_and_not_drawn():
 )
 def test_whatever_the_numbers_the_picture_stays_in_its_frame(values):
     band, marks = (0.0, 1e300), [Mark(1.0, "critical", 1), Mark(99.0, "warning", 2, is_about=False)]
-    seen = figure(values, band=band, marks=marks, ghosts=[PlotLine("old", np.ones(1), np.array(values[:1]))])
+    ghosts = [PlotLine("old", np.ones(1), np.array(values[:1])), PlotLine("none", np.zeros(0), np.zeros(0))]
+    seen = figure(values, band=band, marks=marks, ghosts=ghosts)
     for line in points_of(seen):
         assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in line)
     numbers = [value for _, name, value in seen.attributes if name in ("x1", "y1", "x", "y", "width", "height")]

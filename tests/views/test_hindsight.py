@@ -448,3 +448,4 @@ def test_the_page_of_check_has_it_too(family, tmp_path):
     html = (tmp_path / "page.html").read_text()
     assert "<h2>If it had been stopped</h2>" in html
     assert "The nearest healthy run is near: 2 settings differ." in html
+    assert html.count("<table") == html.count("</table>") > 1
