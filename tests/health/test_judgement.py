@@ -620,6 +620,7 @@ WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
         ("learning_rate_too_low", "grpo", {"lr": climb(1e-10, 1e-9, 60), "reward": HOPELESS}, WARNING),
         ("learning_rate_too_low", "grpo", {"lr": [0.0] * 60, "reward": LEARNS}, set()),
         ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 60)}, set()),
+        ("warm_up_without_end", "grpo", {"lr": climb(1e-6, 1e-8, 200)}, set()),
         ("length_explosion", "grpo", {LENGTH: moving(200, 260, spread=4), "reward": HOPELESS}, set()),
         ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": HOPELESS}, WARNING),
         ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": moving(0.5, 0.1)}, CRITICAL),
@@ -644,8 +645,13 @@ WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
         ("looping_text", "grpo", {"response.repetition": moving(0.35, 0.35)}, set()),
         ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.35)}, WARNING),
         ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.6)}, BOTH),
+        ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.06, 0.1, spread=0.001)}, set()),
+        ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.02, 0.1, spread=0.001)}, WARNING),
+        ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.05, 0.6)}, BOTH),
+        ("experts_unbalanced", "grpo", {"moe.max_violation": moving(1, 1.2)}, set()),
+        ("experts_unbalanced", "grpo", {"moe.max_violation": moving(1, 6), "reward": HOPELESS}, WARNING),
         ("memory_full", "grpo", {"System/Memory_Percent": moving(0.5, 0.85)}, set()),
-        ("memory_full", "grpo", {"System/Memory_Percent": [0.94] * 60}, WARNING),
+        ("memory_full", "grpo", {"System/Memory_Percent": [0.97] * 60}, WARNING),  # reserved once and for all
         ("memory_full", "grpo", {"System/Memory_Percent": climb(0.8, 0.995, 60)}, BOTH),
         ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 200)}, {"info"}),
     ],
@@ -658,6 +664,8 @@ def test_each_rule_about_steps_answers_and_machines_is_raised_by_its_course_and_
         monitor.update({"step": step, **dict(zip(columns, values, strict=True))})
     assert monitor.problems == {}
     assert severities(rule, monitor.findings) == expected
+    assert all(set(found.metrics) <= columns.keys() for found in monitor.findings)
+    assert all(found.metrics for found in monitor.findings if found.rule == rule != "nonfinite_other")
 
 
 @pytest.mark.parametrize(("level", "title"), [(1.0, "keeps its level but jumps"), (4.0, "its level went from")])
