@@ -645,6 +645,7 @@ WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
         ("looping_text", "grpo", {"response.repetition": moving(0.35, 0.35)}, set()),
         ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.35)}, WARNING),
         ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.6)}, BOTH),
+        ("teacher_not_approached", "opd", {"train/opd_reverse_kl": [0.0] * 40 + climb(0, 0.5, 20)}, set()),
         ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.06, 0.1, spread=0.001)}, set()),
         ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.02, 0.1, spread=0.001)}, WARNING),
         ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.05, 0.6)}, BOTH),
