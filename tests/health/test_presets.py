@@ -124,7 +124,8 @@ SIGNS = {
         {"margin": lambda step: -0.3}, "kto_margin_negative", ("critical", 21, "revert"),
     ),
     "margin very negative in the first steps alone": (
-        {"margin": lambda step: -0.3 if step < 10 else 0.1 + 0.01 * step}, "kto_margin_negative", ("warning", 2, "warn"),
+        {"margin": lambda step: -0.3 if step < 10 else 0.1 + 0.01 * step},
+        "kto_margin_negative", ("warning", 2, "warn"),
     ),
     "margin negative and decreasing": (
         {"margin": lambda step: 0.05 - 0.02 * step}, "kto_margin_backwards", ("critical", 8, "stop"),
