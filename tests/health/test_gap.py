@@ -92,6 +92,12 @@ def test_syncs_that_change_nothing_are_reported_two_steps_later_and_dated_to_the
     assert "engine" in first.causes[0]
 
 
+def test_a_sync_that_changes_much_less_than_at_first_is_reported() -> None:
+    (found,) = judged(syncing(dict.fromkeys(range(6, 13), 0.05)))
+    assert (found.rule, found.severity, found.cause) == ("sync_without_effect", "warning", "weight_sync")
+    assert found.title == "a weight sync changes 0.05 of the weights, 0.138 at the start"
+
+
 def test_a_sync_may_change_nothing_once_the_learning_rate_has_decayed() -> None:
     decayed = {step: 1e-6 if step < 6 else 1e-9 for step in range(1, 13)}
     assert judged(syncing(dict.fromkeys(range(6, 13), 0.0), lr=decayed)) == []

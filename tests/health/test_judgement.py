@@ -667,6 +667,10 @@ def test_each_rule_about_steps_answers_and_machines_is_raised_by_its_course_and_
     assert severities(rule, monitor.findings) == expected
     assert all(set(found.metrics) <= columns.keys() for found in monitor.findings)
     assert all(found.metrics for found in monitor.findings if found.rule == rule != "nonfinite_other")
+    for found in monitor.findings:
+        if found.metrics and "level" in found.evidence:
+            shown = [value for value in columns[found.metrics[0]] if not math.isnan(value)]
+            assert min(shown) - 1e-9 <= found.evidence["level"] <= max(shown) + 1e-9
 
 
 @pytest.mark.parametrize(("level", "title"), [(1.0, "keeps its level but jumps"), (4.0, "its level went from")])
