@@ -241,7 +241,8 @@ def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(
         else {"train/dynamic_filtering_pass_rate": 1.0 - 0.875 * (step > 20)}
         for step in range(60)
     ]  # fmt: skip
-    rows = [row | {name: solved * (step > 20)} for step, row in enumerate(rows)]
+    right = {"reward.accuracy": 0.95}  # counts only where the share of solved groups is not logged
+    rows = [row | right | {name: solved * (step > 20)} for step, row in enumerate(rows)]
     assert {finding.severity for finding in judged(rows) if finding.rule == "groups_filtered"} <= expected
     assert bool(severities("groups_filtered", judged(rows))) == bool(expected)
 
@@ -515,13 +516,20 @@ FALLS, IS_FLAT, RISES = (0.5, 0.1), (0.4, 0.4), (0.3, 0.8)
         ("early_exits", "agent.abstained.count", (0.05, 0.2), [set(), set(), set()]),
         ("early_exits", "agent.abstained.count", (0.05, 0.4), [{"warning", "critical"}, {"warning"}, {"info"}]),
         ("early_exits", "agent.abstained.count", (0.05, 0.7), [{"warning", "critical"}, {"warning"}, {"warning"}]),
-        ("early_exits", "agent.abstained.count", (10, 14), [set(), set(), set()]),
+        ("early_exits", "agent.abstained.count", (10, 16), [set(), set(), set()]),
         ("early_exits", "agent.abstained.count", (10, 30), [{"warning", "critical"}, {"warning"}, {"warning"}]),
     ],
 )
 def test_what_agents_do_is_as_severe_as_what_became_of_the_reward(rule, name, change, expected):
     found = [severities(rule, judged(stepping(name, *change, reward))) for reward in (FALLS, IS_FLAT, RISES)]
     assert found == expected
+
+
+def test_a_count_of_early_exits_is_compared_with_the_most_that_there_were():
+    rows = stepping("agent.abstained.count", 1, 3)
+    assert severities("early_exits", judged(rows)) == WARNING
+    rows[5]["agent.abstained.count"] = 12.0
+    assert severities("early_exits", judged(rows)) == set()
 
 
 @pytest.mark.parametrize(
