@@ -406,6 +406,9 @@ def test_tokens_without_both_log_probs_or_too_few_show_nothing() -> None:
     assert token_gap(grouped([TokenTrace(trained=(True,) * 300, logprobs=(-1.0,) * 300)])) is None
     few = TokenTrace(trained=(True,) * 50, logprobs=(-1.0,) * 50, engine_logprobs=(-2.0,) * 50)
     assert token_gap(grouped([few])) is None
+    engine = (-2.0,) * 150 + (math.nan,) * 150
+    lost = TokenTrace(trained=(True,) * 300, logprobs=(-1.0,) * 300, engine_logprobs=engine)
+    assert token_gap(grouped([lost])) is None
 
 
 def test_a_temperature_and_torn_tokens_are_recognised_in_recorded_tokens() -> None:
