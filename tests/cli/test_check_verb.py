@@ -167,17 +167,28 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
 
 
 class Page(HTMLParser):
-    """The tags, attributes and text of a page, as a browser reads them."""
+    """The tags, attributes and text of a page, as a browser reads them. Each element must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[str] = []
         self.text = ""
+        self.open: list[str] = []
         self.feed(text)
+        assert self.open == []
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
         self.attributes += [name for name, _ in attrs]
 
     def handle_data(self, data):
@@ -185,16 +196,17 @@ class Page(HTMLParser):
 
 
 def test_the_page_holds_verdict_findings_and_charts_and_asks_for_nothing(dying, tmp_path):
-    main(["check", dying, "--html", str(tmp_path / "page.html")])
+    main(["check", dying, "--rules", "reward > 0.1 for 5: info", "--html", str(tmp_path / "page.html")])
     text = (tmp_path / "page.html").read_text()
     page = Page(text)
+    assert '<line class="onset"' in text
     assert {"svg", "polyline", "article", "dl"} <= set(page.tags)
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert not {"src", "onload", "onclick"} & set(page.attributes)
     assert "url(" not in text
     assert "http" not in text.replace("http-equiv", "")
     assert "prefers-color-scheme: dark" in text
-    for part in ("Act", "dead gradient", "since 41", "grad_norm", "Could not be judged"):
+    for part in ("Act", "dead gradient", "since 41", "grad_norm", "Could not be judged", "no reason to worry"):
         assert part in page.text
 
 

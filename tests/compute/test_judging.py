@@ -26,6 +26,7 @@ def test_verdicts_against_gold_leave_out_what_could_not_be_read():
             "judge.false_negative_fraction": 1 / 2,
         }
     )
+    assert numbers(verdicts=verdicts, scores=[0.5] * 6, gold=gold)["judge.gold_agreement"] == 2 / 5
 
 
 def test_right_answers_are_ranked_above_wrong_ones_as_the_area_under_the_curve_counts():
@@ -51,7 +52,7 @@ def test_a_judge_that_always_takes_the_first_answer_flips_every_time():
 
 
 def test_ties_flip_against_a_preference_and_have_no_position():
-    found = numbers(preferred=["a", "tie", "b", None, "b"], preferred_swapped=["a", "a", "tie", "a", "b"])
+    found = numbers(preferred=["a", "tie", "b", None, "b", "a"], preferred_swapped=["a", "a", "tie", "a", "b", None])
     assert found["judge.order_flip_fraction"] == 2 / 4
     # Of the read pairs: a first and taken; a second and taken twice; b second and taken; b second and first.
     assert found["judge.first_position_share"] == 2 / 6

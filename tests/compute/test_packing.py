@@ -7,6 +7,7 @@ import pytest
 
 from rlvitals import values
 from rlvitals.catalog.entries import Alias, Caveat
+from rlvitals.compute import merge
 from rlvitals.compute.names import FamilyNames, Name, _converting
 from rlvitals.compute.packing import StatisticSheet
 
@@ -39,8 +40,25 @@ def test_a_converted_value_is_the_value_of_converted_numbers(caveat, logged, kin
 
 def test_nothing_stays_nothing_under_any_name():
     sheet = StatisticSheet(FamilyNames({"ours": Name("theirs", -1.0, 1.0)}))
-    sheet.moments([1.0], [0.0], mean="ours")
-    assert sheet.pack().values()["theirs"] == values.mean([])
+    for nothing in (([1.0], [0.0]), ([],)):
+        sheet.moments(*nothing, mean="ours")
+        assert sheet.pack().values()["theirs"] == values.mean([])
+    assert StatisticSheet(FamilyNames({})).pack().values() == {}
+
+
+def ratio(one, other):
+    return one.mean / other.mean
+
+
+def test_a_derived_number_is_computed_again_after_a_merge():
+    found = []
+    for numbers in ([1.0, 3.0], [10.0, 14.0]):
+        sheet = StatisticSheet(FamilyNames({}))
+        rows = sheet.moments(numbers), sheet.moments([2.0])
+        sheet.derive("ratio", ratio, *rows)
+        found.append(sheet.pack().values())
+    assert [each["ratio"].number for each in found] == [1.0, 6.0]
+    assert merge(found)["ratio"].number == 3.5
 
 
 def test_moments_are_those_of_the_mergeable_values():

@@ -22,6 +22,7 @@ def test_changed_weights_are_counted_one_by_one_over_tensors_of_any_size():
 def test_a_sync_that_delivers_nothing_is_exactly_zero_and_ranks_add_up():
     torch = pytest.importorskip("torch")
     held = {"w": torch.arange(6, dtype=torch.bfloat16)}
+    assert weights.stats(before=held) == weights.stats(after=held) == {}
     dead = weights.stats(before=held, after={"w": held["w"].clone()})
     assert dead["sync.changed_fraction"].number == 0.0
     moved = weights.stats(before=held, after={"w": held["w"] + 1})

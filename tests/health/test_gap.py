@@ -92,6 +92,12 @@ def test_syncs_that_change_nothing_are_reported_two_steps_later_and_dated_to_the
     assert "engine" in first.causes[0]
 
 
+def test_a_sync_that_changes_much_less_than_at_first_is_reported() -> None:
+    (found,) = judged(syncing(dict.fromkeys(range(6, 13), 0.05)))
+    assert (found.rule, found.severity, found.cause) == ("sync_without_effect", "warning", "weight_sync")
+    assert found.title == "a weight sync changes 0.05 of the weights, 0.138 at the start"
+
+
 def test_a_sync_may_change_nothing_once_the_learning_rate_has_decayed() -> None:
     decayed = {step: 1e-6 if step < 6 else 1e-9 for step in range(1, 13)}
     assert judged(syncing(dict.fromkeys(range(6, 13), 0.0), lr=decayed)) == []
@@ -258,6 +264,44 @@ def test_the_answer_is_bayes_rule_over_the_readings_that_were_seen() -> None:
     assert "temperature" in answer.about().advice[0]
 
 
+def seen(**logged: float) -> dict[str, Any]:
+    """The value of each reading of a run that logs the same numbers at every step."""
+    names = {name.replace("__", "."): value for name, value in logged.items()}
+    monitor = Monitor("grpo", config={"temperature": 0.9, "rollout_dtype": "fp8_e4m3"})
+    for step in range(1, 13):
+        monitor.update({"step": step, "reward": 0.4, **names})
+    return {feature: reading.value for feature, (_, reading) in gap.readings(monitor.case).items()}
+
+
+def test_each_reading_is_the_ratio_that_its_docstring_names() -> None:
+    known = seen(
+        mismatch__logp_abs_diff__mean=0.02, mismatch__kl__k1=-0.001, mismatch__kl__k3=0.0008, sync__gap__mean=0.015,
+        sync__changed_fraction=0.1, sync__mismatch=0.002, mismatch__chi2__token=0.003, mismatch__is_weight__mean=1.01,
+        mismatch__token_mult_prob_error=1.02, mismatch__is_weight__max=3.0, moe__routing_mismatch=0.02,
+        agent__turns__mean=3.0,
+    )  # fmt: skip
+    assert known == {
+        "went": "level", "age": "not_logged", "experts": "yes", "temperature": "other", "precision": "low",
+        "turns": "several", "fresh": pytest.approx(0.75), "changed": pytest.approx(1), "verified": pytest.approx(0.002),
+        "routes": pytest.approx(0.02), "worst": pytest.approx(math.log(3)), "spread": pytest.approx(0.0008 / 0.02**2),
+        "peak": pytest.approx(math.log(3) / 0.02), "burst": pytest.approx(1), "side": pytest.approx(-0.05),
+        "weight": pytest.approx(0.5), "skew": pytest.approx(3.75),
+    }  # fmt: skip
+    by_kl = seen(mismatch__kl__k1=-0.001, mismatch__kl__k3=0.0008)
+    assert by_kl["side"] == pytest.approx(-0.001 / math.sqrt(2 * 0.0008))
+
+
+def test_each_reading_of_recorded_tokens_is_their_statistic_and_none_where_that_is_unknown() -> None:
+    full = TokenGap(1000, 0.02, 1.0, 0.001, 0.001, 0.1, 0.3, 0.2, 0.5, 1.5, 0.0, 0.8, 2.0)
+    found = {feature: each.value for feature, (_, each) in gap.token_readings(full, Trail()).items()}
+    assert found == {
+        "experts": "none_seen", "tokens_scaled": 0.1, "tokens_worst": 1.0, "tokens_few": 0.2, "tokens_at_edges": 0.5,
+        "tokens_side": pytest.approx(0.05), "tokens_fresh": 0.8, "tokens_age": 2.0, "tokens_later": 1.5,
+    }  # fmt: skip
+    few = TokenGap(1000, 0.02, 1.0, 0.001, 0.001, None, None, 0.2, None, None, None, None, None)
+    assert gap.token_readings(few, Trail()).keys() == {"experts", "tokens_worst", "tokens_few", "tokens_side"}
+
+
 def aging(fresh_gap: float) -> Trail:
     trail = Trail()
     for step in range(1, 25):
@@ -362,6 +406,9 @@ def test_tokens_without_both_log_probs_or_too_few_show_nothing() -> None:
     assert token_gap(grouped([TokenTrace(trained=(True,) * 300, logprobs=(-1.0,) * 300)])) is None
     few = TokenTrace(trained=(True,) * 50, logprobs=(-1.0,) * 50, engine_logprobs=(-2.0,) * 50)
     assert token_gap(grouped([few])) is None
+    engine = (-2.0,) * 150 + (math.nan,) * 150
+    lost = TokenTrace(trained=(True,) * 300, logprobs=(-1.0,) * 300, engine_logprobs=engine)
+    assert token_gap(grouped([lost])) is None
 
 
 def test_a_temperature_and_torn_tokens_are_recognised_in_recorded_tokens() -> None:

@@ -11,16 +11,16 @@ from rlvitals.health.monitor import Monitor
 GOOD = {"separation": 0.9, "agreement": 0.98, "unread": 0.02}
 
 
-def found(seed, **changes):
-    """The judge rules raised in a run of 96 steps with an evaluation every 16."""
+def found(seed, steps=97, spread=0.2, **changes):
+    """The judge rules raised in a run with an evaluation every 16 steps."""
     judge, rng, monitor = GOOD | changes, random.Random(seed), Monitor("rlaif")
     findings = []
-    for step in range(97):
+    for step in range(steps):
         if step % 16 == 0:
             findings += monitor.update(
                 {"step": step, "eval/judge.gold_separation": rng.gauss(judge["separation"], 0.05)}
             )
-        row = {"step": step, "Train/AvgReward": rng.gauss(0.5 + step / 400, 0.02), "Train/RewardStd": 0.2,
+        row = {"step": step, "Train/AvgReward": rng.gauss(0.5 + step / 400, 0.02), "Train/RewardStd": spread,
                "judge.parse_failure_fraction": max(0.0, rng.gauss(judge["unread"], 0.02))}  # fmt: skip
         if step % 16 == 0:
             row["Teacher/SelfAgreement"] = min(1.0, rng.gauss(judge["agreement"], 0.01))
@@ -38,6 +38,13 @@ def test_of_a_good_judge_and_of_a_fair_one_nothing_is_reported(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_judge_that_ranks_like_a_coin_is_to_be_acted_on(seed):
     assert ("judge_at_chance", "critical") in found(seed, separation=0.5)
+    assert found(seed, steps=32, separation=0.5) == set()  # two evaluations are too few
+
+
+def test_a_judge_that_gives_everybody_the_same_reward_has_no_share_of_noise():
+    assert found(0, spread=0.0, agreement=0.9) == set()
+    assert found(0, spread=0.1, agreement=0.9) == {("judge_noise", "warning")}
+    assert ("judge_noise", "critical") in found(0, spread=0.1, agreement=0.8)
 
 
 def test_the_share_of_variance_that_is_noise_is_that_of_two_draws():

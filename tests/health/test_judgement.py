@@ -241,7 +241,8 @@ def test_groups_that_are_filtered_because_every_sample_solves_them_are_no_alarm(
         else {"train/dynamic_filtering_pass_rate": 1.0 - 0.875 * (step > 20)}
         for step in range(60)
     ]  # fmt: skip
-    rows = [row | {name: solved * (step > 20)} for step, row in enumerate(rows)]
+    right = {"reward.accuracy": 0.95}  # counts only where the share of solved groups is not logged
+    rows = [row | right | {name: solved * (step > 20)} for step, row in enumerate(rows)]
     assert {finding.severity for finding in judged(rows) if finding.rule == "groups_filtered"} <= expected
     assert bool(severities("groups_filtered", judged(rows))) == bool(expected)
 
@@ -492,3 +493,198 @@ def test_an_engine_that_disagrees_with_the_trainer_is_reported_by_every_measure_
         values = noisy([calm] * 20 + climb(calm, level, 15) + [level] * 25, 0.01 * abs(calm))
         found = judged(({name: value} for value in values), scales=Scales({}, act=0.6, watch=0.5))
         assert severities("rollout_mismatch", found) - ({"warning"} if level == grave else set()) == expected, level
+
+
+def stepping(name, before, after, reward=(0.4, 0.4), **more):
+    """A metric that changes its level at row 31, and a reward that moves from there on."""
+    levels = noisy([before] * 30 + [after] * 30, 0.03 * max(before, 0.1))
+    rewards = noisy([reward[0]] * 30 + climb(*reward, 30), 0.01, 1)
+    return [{name: level, "reward": won, **more} for level, won in zip(levels, rewards, strict=True)]
+
+
+FALLS, IS_FLAT, RISES = (0.5, 0.1), (0.4, 0.4), (0.3, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "change", "expected"),
+    [
+        ("tool_abandonment", "agent.tool_calls.mean", (4, 3.3), [set(), set(), set()]),
+        ("tool_abandonment", "agent.tool_calls.mean", (4, 2.5), [{"warning", "critical"}, {"warning"}, {"info"}]),
+        ("tool_abandonment", "agent.turns.mean", (4, 1.6), [{"warning", "critical"}] * 2 + [{"warning"}]),
+        ("turn_runaway", "agent.turns.mean", (3, 4), [set(), set(), set()]),
+        ("turn_runaway", "agent.turns.mean", (3, 7), [{"warning", "critical"}, {"warning"}, {"info"}]),
+        ("early_exits", "agent.abstained.count", (0.05, 0.2), [set(), set(), set()]),
+        ("early_exits", "agent.abstained.count", (0.05, 0.4), [{"warning", "critical"}, {"warning"}, {"info"}]),
+        ("early_exits", "agent.abstained.count", (0.05, 0.7), [{"warning", "critical"}, {"warning"}, {"warning"}]),
+        ("early_exits", "agent.abstained.count", (10, 16), [set(), set(), set()]),
+        ("early_exits", "agent.abstained.count", (10, 30), [{"warning", "critical"}, {"warning"}, {"warning"}]),
+    ],
+)
+def test_what_agents_do_is_as_severe_as_what_became_of_the_reward(rule, name, change, expected):
+    found = [severities(rule, judged(stepping(name, *change, reward))) for reward in (FALLS, IS_FLAT, RISES)]
+    assert found == expected
+
+
+def test_a_count_of_early_exits_is_compared_with_the_most_that_there_were():
+    rows = stepping("agent.abstained.count", 1, 3)
+    assert severities("early_exits", judged(rows)) == WARNING
+    rows[5]["agent.abstained.count"] = 12.0
+    assert severities("early_exits", judged(rows)) == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected", "cause"),
+    [
+        (0.05, 0.1, set(), ""),
+        (0.05, 0.3, {"warning"}, "tool"),
+        (0.05, 0.5, {"warning", "critical"}, "tool"),
+        (0.3, 0.3, set(), ""),
+        (0.5, 0.5, {"warning"}, ""),
+        (0.7, 0.7, {"critical"}, ""),
+    ],
+)
+def test_failing_tools_are_reported_once_they_fail_more_often_or_most_of_the_time(before, after, expected, cause):
+    found = [one for one in judged(stepping("agent.tool_failure_fraction", before, after)) if one.rule == "tool_errors"]
+    assert {one.severity for one in found} == expected
+    assert {one.cause for one in found} == ({cause} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "searches", "expected"),
+    [
+        (0.05, 0.1, None, set()),
+        (0.05, 0.3, None, {"warning"}),
+        (0.05, 0.5, None, {"critical"}),
+        (0.3, 0.3, None, set()),
+        (3, 5, None, set()),
+        (0.5, 2.4, None, set()),
+        (1, 3.5, None, {"warning"}),
+        (1, 10, None, {"critical"}),
+        (1, 3.5, 20, set()),
+        (3, 5, 20, {"warning"}),
+        (1, 10, 20, {"critical"}),
+        (2, 40, 20, {"critical"}),  # it cannot be a part of the searches
+    ],
+)
+def test_an_agent_that_repeats_itself_is_reported_by_a_share_or_a_count(before, after, searches, expected):
+    known = {} if searches is None else {"agent.searches.total": float(searches)}
+    found = judged(stepping("agent.repeated_actions", before, after, **known))
+    assert severities("repeated_actions", found) == expected
+
+
+def moving(before, after, first=30, last=50, spread=0.01, *, rows=60):
+    """A series that moves from one level to another between two rows."""
+    return noisy([before] * first + climb(before, after, last - first) + [after] * (rows - last), spread)
+
+
+def missing(*places, rows=60):
+    return [math.nan if place in places else 0.4 + 0.01 * (place % 3) for place in range(rows)]
+
+
+HOPELESS = [0.4] * 60
+LENGTH, CUT_OFF = "completions/mean_length", "completions/clipped_ratio"
+LEARNS = moving(0.2, 0.8, 10, 60)
+WARNING, CRITICAL, BOTH = {"warning"}, {"critical"}, {"warning", "critical"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "algorithm", "columns", "expected"),
+    [
+        ("nonfinite_core", "grpo", {"loss": missing(30)}, CRITICAL),
+        ("nonfinite_core", "grpo", {"reward": missing(30)}, WARNING),
+        ("nonfinite_core", "grpo", {"reward": missing(30, 31)}, BOTH),
+        ("nonfinite_other", "grpo", {"zq": missing(30, 31)}, set()),
+        ("nonfinite_other", "grpo", {"zq": missing(30, 31, 35)}, WARNING),
+        ("nonfinite_other", "grpo", {"zq": missing(*range(30, 60))}, BOTH),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.5, spread=0)}, CRITICAL),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.5, 10, 15, 0), "grad_norm": moving(0.5, 0.5)}, WARNING),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.5, 10, 15, 0), "grad_norm": [0.5] * 60}, CRITICAL),
+        ("frozen_loss", "grpo", {"loss": moving(0.6, 0.0, 10, 15, 0), "grad_norm": moving(0.5, 0.5)}, set()),
+        ("frozen_loss", "dpo", {"loss": moving(0.6, 0.0, 10, 15, 0), "grad_norm": moving(0.5, 0.5)}, WARNING),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 2)}, set()),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.5)}, WARNING),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.9)}, BOTH),
+        ("gradient_explosion", "grpo", {"grad_norm": moving(0.5, 20)}, BOTH),
+        ("gradient_explosion", "dpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.5)}, set()),
+        ("gradient_explosion", "dpo", {"grad_norm": moving(0.5, 7), "loss": moving(0.5, 0.9)}, BOTH),
+        ("gradient_explosion", "dpo", {"grad_norm": moving(0.5, 20)}, BOTH),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 0.55)}, set()),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 0.7)}, WARNING),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 3)}, BOTH),
+        ("loss_divergence", "dpo", {"loss": moving(0.5, 3), "reward": LEARNS}, {"info"}),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 1)}, set()),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 3), "reward": LEARNS}, {"info"}),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 3), "grad_norm": moving(0.5, 2.5), "reward": HOPELESS}, BOTH),
+        ("loss_divergence", "grpo", {"loss": moving(0.5, 1e5), "reward": LEARNS}, BOTH),
+        ("early_blow_up", "dpo", {"loss": moving(0.5, 3, 3, 8)}, WARNING),
+        ("early_blow_up", "grpo", {"loss": moving(0.5, 3, 3, 8)}, set()),
+        ("early_blow_up", "grpo", {"grad_norm": moving(0.5, 30, 3, 8)}, WARNING),
+        ("early_blow_up", "grpo", {"grad_norm": moving(0.5, 30, 3, 8), "kl": moving(0.01, 9, 3, 8, 0.001)}, CRITICAL),
+        ("early_blow_up", "grpo", {"entropy": [2.0] * 4 + [0.1] * 56}, WARNING),
+        ("early_blow_up", "grpo", {"entropy": moving(0.5, 9, 3, 8)}, WARNING),
+        ("early_blow_up", "grpo", {"entropy": moving(0.5, 9, 30, 35)}, set()),
+        ("learning_rate_too_low", "grpo", {"lr": [1e-6] * 60, "reward": HOPELESS}, set()),
+        ("learning_rate_too_low", "grpo", {"lr": [1e-9] * 60, "reward": HOPELESS}, BOTH),
+        ("learning_rate_too_low", "grpo", {"lr": climb(1e-10, 1e-9, 60), "reward": HOPELESS}, WARNING),
+        ("learning_rate_too_low", "grpo", {"lr": [0.0] * 60, "reward": LEARNS}, set()),
+        ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 60)}, set()),
+        ("warm_up_without_end", "grpo", {"lr": climb(1e-6, 1e-8, 200)}, set()),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 260, spread=4), "reward": HOPELESS}, set()),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": HOPELESS}, WARNING),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": moving(0.5, 0.1)}, CRITICAL),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 380, spread=4), "reward": LEARNS}, set()),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 600, spread=4), "reward": LEARNS}, WARNING),
+        ("length_explosion", "grpo", {LENGTH: moving(200, 1200, spread=4), "reward": HOPELESS}, BOTH),
+        ("length_explosion", "grpo",
+         {LENGTH: moving(200, 600, spread=4), CUT_OFF: moving(0.01, 0.4), "reward": HOPELESS}, BOTH),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 80, spread=4), "reward": HOPELESS}, set()),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 20, spread=4), "reward": HOPELESS}, WARNING),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 20, spread=4), "reward": moving(0.5, 0.1)}, CRITICAL),
+        ("length_collapse", "grpo", {LENGTH: moving(200, 20, spread=4), "reward": LEARNS}, {"info"}),
+        ("truncation", "grpo", {CUT_OFF: moving(0.6, 0.6), "reward": HOPELESS}, set()),
+        ("truncation", "grpo", {CUT_OFF: moving(0.9, 0.9), "reward": HOPELESS}, CRITICAL),
+        ("truncation", "grpo", {CUT_OFF: moving(0.9, 0.9), "reward": LEARNS}, {"info"}),
+        ("truncation", "grpo", {CUT_OFF: [1.0] * 60, "reward": LEARNS}, {"critical", "info"}),
+        ("truncation", "grpo", {CUT_OFF: moving(0.9, 0.1), "reward": HOPELESS}, CRITICAL),
+        ("truncation_rising", "grpo", {CUT_OFF: moving(0.05, 0.1), "reward": HOPELESS}, set()),
+        ("truncation_rising", "grpo", {CUT_OFF: moving(0.05, 0.3), "reward": HOPELESS}, WARNING),
+        ("truncation_rising", "grpo", {CUT_OFF: moving(0.05, 0.3), "reward": LEARNS}, {"info"}),
+        ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.1)}, set()),
+        ("looping_text", "grpo", {"response.repetition": moving(0.35, 0.35)}, set()),
+        ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.35)}, WARNING),
+        ("looping_text", "grpo", {"response.repetition": moving(0.02, 0.6)}, BOTH),
+        ("teacher_not_approached", "opd", {"train/opd_reverse_kl": [0.0] * 40 + climb(0, 0.5, 20)}, set()),
+        ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.06, 0.1, spread=0.001)}, set()),
+        ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.02, 0.1, spread=0.001)}, WARNING),
+        ("routes_differ", "grpo", {"moe.routing_mismatch": moving(0.05, 0.6)}, BOTH),
+        ("experts_unbalanced", "grpo", {"moe.max_violation": moving(1, 1.2)}, set()),
+        ("experts_unbalanced", "grpo", {"moe.max_violation": moving(1, 6), "reward": HOPELESS}, WARNING),
+        ("memory_full", "grpo", {"System/Memory_Percent": moving(0.5, 0.85)}, set()),
+        ("memory_full", "grpo", {"System/Memory_Percent": [0.97] * 60}, WARNING),  # reserved once and for all
+        ("memory_full", "grpo", {"System/Memory_Percent": climb(0.8, 0.995, 60)}, BOTH),
+        ("warm_up_without_end", "grpo", {"lr": climb(1e-8, 1e-6, 200)}, {"info"}),
+    ],
+)  # fmt: skip
+def test_each_rule_about_steps_answers_and_machines_is_raised_by_its_course_and_by_no_milder_one(
+    rule, algorithm, columns, expected
+):
+    monitor = Monitor(algorithm)
+    for step, values in enumerate(zip(*columns.values(), strict=True), 1):
+        monitor.update({"step": step, **dict(zip(columns, values, strict=True))})
+    assert monitor.problems == {}
+    assert severities(rule, monitor.findings) == expected
+    assert all(set(found.metrics) <= columns.keys() for found in monitor.findings)
+    assert all(found.metrics for found in monitor.findings if found.rule == rule != "nonfinite_other")
+    for found in monitor.findings:
+        if found.metrics and "level" in found.evidence:
+            shown = [value for value in columns[found.metrics[0]] if not math.isnan(value)]
+            assert min(shown) - 1e-9 <= found.evidence["level"] <= max(shown) + 1e-9
+
+
+@pytest.mark.parametrize(("level", "title"), [(1.0, "keeps its level but jumps"), (4.0, "its level went from")])
+def test_jumps_that_grow_are_reported_with_what_became_of_the_level(level, title):
+    calm, wild = moving(1.0, 1.0, spread=0.02, rows=90), moving(level, level, spread=0.3, rows=90)
+    rows = [{"grad_norm": one, "reward": 0.4 + 0.1 * (one - 1)} for one in calm + wild]
+    found = [one.title for one in judged(rows) if one.rule == "instability"]
+    assert found
+    assert all(title in one for one in found)

@@ -363,6 +363,16 @@ def test_silence_with_timestamps_is_measured_from_the_last_row():
     assert [(f.kind, f.severity) for f in monitor.tick(1190.0 + 2000)] == [("stall", "critical")]
 
 
+@pytest.mark.parametrize(
+    ("rows", "lost_pid", "rules"), [(2, None, []), (19, None, ["stall"]), (19, 7, ["process_gone"])]
+)
+def test_silence_is_a_stall_after_some_rows_and_while_the_process_lives(rows, lost_pid, rules):
+    monitor = Monitor(rules=BOOK)
+    for step in range(1, rows + 1):
+        monitor.update({"step": step, "timestamp": 10.0 * step, "reward": 0.4})
+    assert [found.rule for found in monitor.tick(10.0 * rows + 2000, lost_pid=lost_pid)] == rules
+
+
 def test_silence_without_timestamps_is_measured_from_the_tick_that_noticed_the_row():
     monitor = Monitor(rules=BOOK)
     for step in range(1, 20):

@@ -123,6 +123,10 @@ SIGNS = {
     "margin very negative in the first steps": (
         {"margin": lambda step: -0.3}, "kto_margin_negative", ("critical", 21, "revert"),
     ),
+    "margin very negative in the first steps alone": (
+        {"margin": lambda step: -0.3 if step < 10 else 0.1 + 0.01 * step},
+        "kto_margin_negative", ("warning", 2, "warn"),
+    ),
     "margin negative and decreasing": (
         {"margin": lambda step: 0.05 - 0.02 * step}, "kto_margin_backwards", ("critical", 8, "stop"),
     ),
@@ -213,6 +217,7 @@ EDGES = {
     "kto_margin_stuck": ("margin", 0.1001, 0.0999),
     "kto_kl_very_high": ("kl", 1.0, 1.001),
     "kto_kl_very_low": ("kl", 0.00101, 0.00099),
+    "kto_loss_increasing": ("loss", lambda step: 0.65 + 0.01 * (step // 2), lambda step: 0.65 + 0.01 * step),
     "kto_loss_not_decreasing": (
         "loss",
         lambda step: 0.65 if step < 4 else 0.6399,

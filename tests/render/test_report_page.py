@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from rlvitals.render.report import ReportTable, compared_table, evaluations_tabl
 from rlvitals.render.report_html import page
 from rlvitals.render.report_markdown import code, markdown, plain, spark
 from rlvitals.render.run_plots import Mark, Panel, Picture, PlotLine
-from rlvitals.render.svg_panels import BUCKETS, HEIGHT, WIDTH, panel_figure
+from rlvitals.render.svg_panels import BUCKETS, HEIGHT, WIDTH, panel_figure, sparkline
 from rlvitals.views.report import gather
 
 EVIL = (
@@ -114,8 +116,35 @@ def sick(tmp_path):
 def test_the_page_holds_every_part_and_nothing_else_is_needed(sick):
     seen = Seen(page(sick))
     assert_stands_alone(seen)
-    for words in ("✖ Act", "Findings", "Curves", "Settings", "Environment", "dead_gradient", "since step 41", "5e-07"):
+    for words in (
+        "✖ Act",
+        "Findings",
+        "Curves",
+        "Settings",
+        "Environment",
+        "dead_gradient",
+        "since step 41",
+        "5e-07",
+        "Last and best values",
+        ": critical",
+    ):  # the title of a part of the bar of steps
         assert words in seen.text
+    assert ("rect", "class", "act") in seen.attributes
+
+
+def test_the_page_names_what_it_leaves_out_and_what_could_not_be_read(sick, tmp_path):
+    path = record(tmp_path / "run", healthy_rows())
+    with rlvitals.start(path, resume=True, display="none") as run:
+        for step in range(1, 33):
+            run.log_eval({"accuracy": step / 100}, step=step)
+    (path / "eval_logs" / "eval_step_0032.json").write_text("{")
+    report = gather(path)
+    picture = replace(report.curves, remarks=[("watch", "compare with care")])
+    seen = Seen(page(replace(report, curves=picture)))
+    assert "the last 30 of 32 evaluations" in seen.text
+    assert "eval_step_0032.json" in seen.text
+    assert ("li", "class", "watch") in seen.attributes
+    assert "compare with care" in seen.text
 
 
 def test_the_pages_numbers_are_the_runs(tmp_path):
@@ -227,6 +256,22 @@ def test_a_curve_is_where_its_numbers_are():
     assert line[1][0] == pytest.approx((line[0][0] + line[2][0]) / 2, abs=0.1)
 
 
+def test_numbers_of_many_sizes_are_on_an_axis_that_shows_them_and_is_named():
+    powers = figure([10.0**power for power in range(-3, 6)])
+    assert "log axis" in powers.text
+    ((*places,),) = points_of(powers)
+    steps = [later - earlier for (_, earlier), (_, later) in pairwise(places)]
+    assert steps == pytest.approx([steps[0]] * 8, abs=0.11)
+    assert HEIGHT - 20 > places[0][1] > places[-1][1] > 0
+    both = figure([-1e5, -1.0, 0.0, 1.0, 1e5, *[0.5, -0.5] * 20])
+    assert "symlog axis" in both.text
+    (((_, low), _, (_, zero), (_, one), (_, high), *_),) = points_of(both)
+    assert zero - one > 2  # in units of the picture; on a linear axis it would be 0.001
+    assert low - zero == pytest.approx(zero - high, abs=0.11)
+    assert [seen.attributes.count(("line", "class", "axis")) for seen in (powers, figure([1.0]))] == [3, 2]
+    assert sparkline([], "reward") == sparkline([[1, None]], "reward") == ""
+
+
 def test_a_gap_is_not_drawn_over_and_what_is_not_finite_is_counted():
     seen = figure([1.0, 2.0, math.nan, math.inf, 3.0])
     assert [len(line) for line in points_of(seen)] == [2, 2]  # a line of two points; a single point drawn as a dot
@@ -263,7 +308,8 @@ def test_nothing_finite_is_reported_and_not_drawn():
 )
 def test_whatever_the_numbers_the_picture_stays_in_its_frame(values):
     band, marks = (0.0, 1e300), [Mark(1.0, "critical", 1), Mark(99.0, "warning", 2, is_about=False)]
-    seen = figure(values, band=band, marks=marks, ghosts=[PlotLine("old", np.ones(1), np.array(values[:1]))])
+    ghosts = [PlotLine("old", np.ones(1), np.array(values[:1])), PlotLine("none", np.zeros(0), np.zeros(0))]
+    seen = figure(values, band=band, marks=marks, ghosts=ghosts)
     for line in points_of(seen):
         assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in line)
     numbers = [value for _, name, value in seen.attributes if name in ("x1", "y1", "x", "y", "width", "height")]

@@ -16,14 +16,14 @@ HONEST = "```python\ndef f(x):\n    return x + 1\n```"
 EXIT = "```python\nimport os\nos._exit(0)\n```"
 
 
-def trained(share, reward, *, steps=20, groups=4, size=8, seed=0):
-    """Groups of a training. A share of the rollouts ends the process; `reward(cheat, dice)` is the reward of each."""
+def trained(share, reward, *, steps=20, groups=4, size=8, seed=0, pattern=EXIT):
+    """Groups of a training. A share of the rollouts shows the pattern; `reward(cheat, dice)` is the reward of each."""
     dice = random.Random(seed)
     found = []
     for step in range(steps):
         for _ in range(groups):
             cheats = [dice.random() < share(step / steps) for _ in range(size)]
-            rollouts = [Rollout((Turn(EXIT if cheat else HONEST),), reward=reward(cheat, dice)) for cheat in cheats]
+            rollouts = [Rollout((Turn(pattern if cheat else HONEST),), reward=reward(cheat, dice)) for cheat in cheats]
             found.append(Group("Write f.", tuple(rollouts), step=step))
     return found
 
@@ -40,8 +40,8 @@ def punished(cheat, dice):
     return 0.0 if cheat else float(dice.random() < 0.5)
 
 
-def last_finding(groups, **how):
-    found = [finding for finding in scan(groups, **how).findings if finding.rule == "ends_the_process"]
+def last_finding(groups, rule="ends_the_process", **how):
+    found = [finding for finding in scan(groups, **how).findings if finding.rule == rule]
     return found[-1] if found else None
 
 
@@ -66,6 +66,24 @@ def test_an_exploit_that_pays_and_grows_is_critical():
 def test_the_severity_follows_reward_and_growth(share, reward, severity):
     found = last_finding(trained(share, reward, steps=40))
     assert (found.severity if found else None) == severity
+
+
+@pytest.mark.parametrize(
+    ("share", "reward", "severity", "title"),
+    [
+        (lambda at: 0.8 * at, paid, "critical", "earn"),
+        (lambda at: 0.3 * at, paid, "warning", "earn"),
+        (lambda at: 0.5 * at, by_chance, "warning", "at the start"),
+        (lambda at: 0.2, paid, "warning", "earn"),
+        (lambda at: 0.1, by_chance, "info", "refuse"),
+        (lambda at: 0.003, by_chance, None, ""),
+    ],
+)
+def test_a_habit_is_reported_where_it_spreads_or_pays(share, reward, severity, title):
+    refusal = "I'm sorry, but I can't help with that."
+    found = last_finding(trained(share, reward, steps=40, pattern=refusal), "refuses")
+    assert (found.severity if found else None) == severity
+    assert title in (found.title if found else "")
 
 
 def test_one_hit_is_nothing():

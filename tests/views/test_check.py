@@ -26,6 +26,7 @@ from rlvitals.importers import NotALog, read_log
 from rlvitals.records import Finding, HealthEvent
 from rlvitals.render.check import when
 from rlvitals.render.evidence import _FOLLOWING, _PHRASES, evidence
+from rlvitals.store.layout import RunDir
 from rlvitals.views.check import FolderReport, check, check_source, report_on
 from rlvitals.views.evaluations import evaluated_slices, read_trend
 from rlvitals.views.feeds import RunFeed
@@ -331,6 +332,27 @@ def test_a_folder_of_runs_and_logs_gives_a_report_on_each(tmp_path):
     assert [path.rpartition("/")[2] for path in report.passed_over] == ["notes.txt"]
 
 
+def test_a_run_whose_rows_cannot_be_read_is_no_healthy_one_of_its_folder(tmp_path):
+    record(tmp_path / "a-run", healthy_rows())
+    log = RunDir(record(tmp_path / "b-run", healthy_rows())).train_log
+    log.unlink()
+    log.symlink_to(log.name)  # opening it is an error of the operating system
+    report = check(tmp_path)
+    assert isinstance(report, FolderReport)
+    assert [(one.source.rpartition("/")[2], one.verdict) for one in report] == [
+        ("a-run", "healthy"), ("b-run", "cannot judge"),
+    ]  # fmt: skip
+
+
+def test_findings_of_a_storm_are_counted_in_a_note(tmp_path):
+    storm = {f"own{number}": 1.0 for number in range(20)}
+    rows = [row | storm for row in healthy_rows(10)]
+    report = check(write_jsonl(tmp_path / "log.jsonl", rows), rules=[f"{name} > 0.5: warning" for name in storm])
+    listed = [finding for finding in report.findings if finding.metrics and finding.metrics[0] in storm]
+    (note,) = (note for note in report.notes if "lesser findings left out" in note)
+    assert 0 < len(listed) < 20 <= len(listed) + int(note.rpartition(": ")[2])
+
+
 def test_a_trainers_output_folder_is_one_log(tmp_path):
     state = {"log_history": dying_rows(), "max_steps": 70}
     (tmp_path / "checkpoint-70").mkdir()
@@ -503,7 +525,10 @@ def test_thirty_thousand_rows_leave_a_small_report(tmp_path):
     report = check(log, "reward > 0.1 for 5: warning")
     assert report.points == 30_000
     assert len(to_json(report.to_dict())) < 100_000
-    assert any("came and went" in note for note in report.notes)  # the reward is back at 0 for 700 rows each time
+    own = [finding.step for finding in report.findings if finding.rule.startswith("reward > 0.1")]
+    kept = f"times (warning); the first {len(own) - 1} and the last are kept"
+    assert any("came and went" in note and note.endswith(kept) for note in report.notes)
+    assert own[-1] > 15_000 > own[-2]  # the reward is back at 0 for 700 rows each time
 
 
 # --- real logs

@@ -211,6 +211,14 @@ def test_a_run_of_which_no_rule_reads_a_metric_is_never_healthy(tmp_path):
         run.log({"foo": 0.1, "reward": 0.5}, step=21)
         assert run.verdict[0] == "healthy"
     assert states(tmp_path / "run") == ("healthy",) * 3
+    with rlvitals.start(tmp_path / "run", resume=0, display="none") as run:
+        for step in range(1, 21):
+            run.log({"foo": 0.1 * step}, step=step)
+    assert states(tmp_path / "run") == ("cannot judge",) * 3  # what an overtaken attempt logged is not judged
+    with rlvitals.start(tmp_path / "run", resume=True, display="none") as run:
+        run.log_eval({"reward": 0.5}, step=20)
+    assert rlvitals.check(tmp_path / "run").verdict == "healthy"
+    assert states(tmp_path / "run") == ("healthy",) * 3
 
 
 def test_a_list_does_not_trust_the_record_of_a_run_that_was_monitored_in_part(tmp_path, capsys):

@@ -13,6 +13,7 @@ import rlvitals
 from rlvitals.cli.main import main
 from rlvitals.errors import NotALog
 from rlvitals.importers.dumps.files import DumpFiles
+from rlvitals.views.diagnosis import diagnose, is_on_record
 from rlvitals.views.discovery import find_places, linked_dumps
 from rlvitals.views.dumps import DumpView
 from rlvitals.views.feeds import News, open_feed
@@ -186,6 +187,18 @@ def test_a_dump_in_the_runs_own_folder_needs_no_setting(tmp_path):
     assert rlvitals.open_run(tmp_path / "run").rollout_log.steps == []
     dump_step(tmp_path / "run" / "rollout_data", 1)
     assert rlvitals.open_run(tmp_path / "run").rollout_log.steps == [1]
+
+
+def test_the_texts_of_a_dump_count_though_a_monitor_read_every_row_because_it_reads_no_dump(tmp_path):
+    with rlvitals.start(tmp_path / "run", display="none") as run:
+        for step in range(1, 11):
+            run.log({"reward": 0.5}, step=step)
+            dump_step(tmp_path / "run" / "rollout_data", step, texts=("return x", "os._exit(0) #"))
+    view = rlvitals.open_run(tmp_path / "run")
+    assert is_on_record(view)
+    assert [found.rule for found in view.findings] == []
+    diagnosis = diagnose(view)
+    assert (diagnosis.verdict, {found.rule for found in diagnosis.findings}) == ("act", {"ends_the_process"})
 
 
 @pytest.mark.parametrize("setting", ["/", "../../secret", "link", "a\0b", "nowhere", 7, "", "{}"])

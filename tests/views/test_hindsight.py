@@ -14,8 +14,10 @@ import pytest
 
 import rlvitals
 from rlvitals.cli.main import main
+from rlvitals.records import HealthEvent
 from rlvitals.render.report_html import page
 from rlvitals.render.report_markdown import markdown
+from rlvitals.store.findings import append_event, event_line
 from rlvitals.store.layout import RunDir
 from rlvitals.views.hindsight import Neighbours, checkpoints_of, hindsight
 from rlvitals.views.logs import open_any
@@ -211,7 +213,9 @@ def test_a_long_silence_of_another_tools_log_is_left_out_and_reported(tmp_path):
 
 
 def test_steps_a_little_slower_are_no_silence(tmp_path):
-    path = foreign(tmp_path / "log.jsonl", timestamp=lambda step: BEGAN + 60 * step + 1500 * (step > 100))
+    """Of a row without a time nothing is known, and the rows around it count."""
+    times = [None if step == 60 else BEGAN + 60 * step + 1500 * (step > 100) for step in range(STEPS + 1)]
+    path = foreign(tmp_path / "log.jsonl", timestamp=times.__getitem__)
     assert look_back(path)["cost"]["hours"] == pytest.approx((70 * 60 + 1500) / 3600)
 
 
@@ -274,7 +278,7 @@ def test_the_checkpoint_is_older_than_the_onset_and_best_by_the_outcome(tmp_path
     assert checkpoint["value"] == pytest.approx(values[steps <= 20][-8:].mean())
     assert checkpoint["last_value"] == pytest.approx(values[-8:].mean())
     assert checkpoint["path"] == str(run / "global_step_20")
-    assert "the best of 3 checkpoints before step 40" in look_back(run)["told"][1]
+    assert "the best of 3 checkpoints before step 40: reward is 0.3" in look_back(run)["told"][1]
 
 
 def test_the_held_out_score_chooses_before_the_reward(tmp_path):
@@ -325,6 +329,9 @@ def test_a_checkpoint_that_is_only_on_record_is_named_as_such(tmp_path):
     found = look_back(run)["checkpoint"]
     assert (found["step"], found["name"], found["path"]) == (20, "checkpoint-20", "")
     assert found["told"].endswith("It is on record, and not in the folder.")
+    asked = {"request": 1, "checkpoint_step": 30, "checkpoint": "elsewhere/checkpoint-30"}
+    append_event(RunDir(run), event_line(HealthEvent("request", 60, BEGAN, 2, facts=asked)))
+    assert look_back(run)["checkpoint"]["name"] == "checkpoint-30"
 
 
 def test_a_checkpoint_that_rows_name_counts_unless_another_is_still_there(tmp_path):
@@ -341,7 +348,7 @@ def test_a_checkpoint_that_rows_name_counts_unless_another_is_still_there(tmp_pa
 def test_a_page_gets_checkpoints_within_its_folder_alone(tmp_path):
     outside, served = tmp_path / "outside", tmp_path / "served"
     (outside / "checkpoint-10").mkdir(parents=True)
-    run = record(served / "run", config={"output_dir": str(outside), "lr": 1})
+    run = record(served / "run", config={"output_dir": str(outside), "save_path": "a\0b", "lr": 1})
     os.utime(outside / "checkpoint-10")
     assert look_back(run)["checkpoint"]["step"] == 10
     assert ask(served, "run")["checkpoint"] is None
@@ -441,3 +448,4 @@ def test_the_page_of_check_has_it_too(family, tmp_path):
     html = (tmp_path / "page.html").read_text()
     assert "<h2>If it had been stopped</h2>" in html
     assert "The nearest healthy run is near: 2 settings differ." in html
+    assert html.count("<table") == html.count("</table>") > 1

@@ -207,6 +207,14 @@ def test_a_slice_that_is_not_there_is_refused_with_those_that_are(folder, ask, m
         ask(folder / "ours")
 
 
+def test_a_run_without_slices_is_refused_with_how_to_log_them(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps({"step": step, "reward": 0.1 * step}) + "\n" for step in range(9)))
+    for ask in (lambda: check_slices(log, "env"), lambda: check_slice(log, "env=math")):
+        with pytest.raises(ConfigError, match="The log has no slices: log a metric as NAME/env=VALUE"):
+            ask()
+
+
 def test_the_verb_tells_the_slices(folder, capsys):
     assert main(["check", str(folder / "ours"), "--by", "env"]) == 2
     lines = capsys.readouterr().out.splitlines()

@@ -180,12 +180,12 @@ def read_texts(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
     return all(attempt in states for attempt in attempts)
 
 
-def reads_metrics(events: Iterable[HealthEvent], attempts: Iterable[int]) -> bool:
-    """Whether a rule reads a metric of these attempts. So it is assumed where a monitor did not record it."""
+def reads_metrics(events: Iterable[HealthEvent]) -> bool:
+    """Whether a rule reads a metric of the run. So it is assumed where no monitor recorded it. Events are of the living
+    line, which also has attempts that logged nothing but evaluations.
+    """
     states = {event.attempt: event.facts.get("reads_metrics") for event in events if event.type == "monitor"}
-    return not any(states.get(attempt) is False for attempt in attempts) or any(
-        states.get(attempt) is True for attempt in attempts
-    )
+    return False not in states.values() or True in states.values()
 
 
 def verdict_of(
@@ -229,7 +229,7 @@ def recorded_verdict(
         findings = [finding for finding in findings if finding.rule == GONE]
         if not findings:
             return None
-    return verdict_of(findings, rows, last_step, reads_metrics=reads_metrics(events, living))
+    return verdict_of(findings, rows, last_step, reads_metrics=reads_metrics(events))
 
 
 def was_monitored_before(info: RunInfo, config: Callable[[], Mapping[str, Any]]) -> bool:

@@ -105,6 +105,8 @@ def _typical(age: float, most: int, *, squared: bool) -> float:
     (0.0, 0.0)
     >>> round(_typical(1.0, 9, squared=True), 2)  # 1 + 1 of the ages, and 0.5
     2.5
+    >>> _typical(20.0, 99, squared=True)  # 20 * 20 and 0.5 * 20
+    410.0
     """
     if age > OLDEST:
         return _distance(min(age, most))

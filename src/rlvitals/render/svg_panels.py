@@ -164,8 +164,6 @@ def _curve(line: PlotLine, style: str, frame: Frame) -> Iterator[str]:
 
 def _spots(line: PlotLine) -> Iterator[list[Spot]]:
     """The parts of a line between its gaps, downsampled if the line is long."""
-    if not len(line.y):
-        return
     drawn = envelope(line.x, line.y, BUCKETS)
     spots = map(Spot._make, zip(*(part.tolist() for part in drawn), strict=True))
     yield from stretches(None if math.isnan(spot.middle) else spot for spot in spots)

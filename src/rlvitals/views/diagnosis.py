@@ -94,7 +94,7 @@ def is_on_record(view: StoredRun) -> bool:
 def recorded(view: StoredRun) -> Diagnosis:
     """The diagnosis from the recorded events."""
     events = events_on_record(view)
-    findings, is_read = History(events).findings, reads_metrics(events, view.living_attempts)
+    findings, is_read = History(events).findings, reads_metrics(events)
     return Diagnosis(*verdict_of(findings, view.rows, view.last_step, reads_metrics=is_read), findings)
 
 

@@ -294,7 +294,7 @@ def _on_disk(view: RunView) -> Iterator[tuple[int, Path]]:
     own = view.path if os.path.isdir(view.path) else view.path.parent
     named = by_last_name(view.config)
     given = [named.get(name) for name in CHECKPOINT_SETTINGS]
-    others = [Path(value) for value in given if isinstance(value, str) and value and "\0" not in value]
+    others = [Path(value) for value in given if isinstance(value, str) and value]
     if own.name == IN_TRAINERS_FOLDER or is_of_transformers(view.info):
         others.append(own.parent)  # the run is inside its trainer's folder
     started = 0.0 if view.foreign is not None else view.info.created
