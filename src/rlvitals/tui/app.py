@@ -307,8 +307,10 @@ class WatchApp(FilteringApp[bool]):
 
     def action_help(self) -> None:
         parts: list[RenderableType] = [Text("Keys", style="bold")]
+        widest = max(len(key) for keys in KEYS.values() for key, _ in keys)
         for place, keys in KEYS.items():
             table = two_columns("cyan")
+            table.columns[0].min_width = widest
             for key, meaning in keys:
                 table.add_row(key, Text(meaning))
             parts += ["", Text(place, style="bold"), Padding(table, (0, 0, 0, 2))]
