@@ -223,7 +223,14 @@ export async function mount({run, root, signal, again}) {
         el(
           "span",
           {class: "faint"},
-          `${counted(row.groups, "group")}, ${row.kept} kept, ${counted(row.rollouts, "rollout")}, mean reward ${number(row.mean)}`,
+          [
+            counted(row.groups, "group"),
+            row.kept + row.filtered && `${row.kept} kept`, // no group of a run that filters none is marked
+            counted(row.rollouts, "rollout"),
+            `mean reward ${number(row.mean)}`,
+          ]
+            .filter(Boolean)
+            .join(", "),
         ),
     );
   }
