@@ -223,14 +223,7 @@ export async function mount({run, root, signal, again}) {
         el(
           "span",
           {class: "faint"},
-          [
-            counted(row.groups, "group"),
-            row.kept + row.filtered && `${row.kept} kept`, // no group of a run that filters none is marked
-            counted(row.rollouts, "rollout"),
-            `mean reward ${number(row.mean)}`,
-          ]
-            .filter(Boolean)
-            .join(", "),
+          `${counted(row.groups, "group")}${row.kept + row.filtered ? `, ${row.kept} kept` : ""}, ${counted(row.rollouts, "rollout")}, mean reward ${number(row.mean)}`,
         ),
     );
   }
