@@ -53,7 +53,7 @@ $(BIN)/.train: $(BIN)/.base
 demo: $(BIN)/.train  ## train a small model twice, once well and once badly, and let the doctor look at both
 	rm -rf out/demo out/demo-failing
 	$(BIN)/rlvitals train kto --output-dir out/demo
-	$(BIN)/rlvitals check out/demo || test $$? -eq 1   # 1: it has a remark
+	$(BIN)/rlvitals check out/demo || test $$? -eq 1   # 1 would be a warning
 	@echo
 	$(BIN)/rlvitals train kto --output-dir out/demo-failing --learning-rate 0.03 --max-steps 60 --actions act
 	@# 2 is the right answer here: the run has failed.

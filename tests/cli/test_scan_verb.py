@@ -47,6 +47,9 @@ def test_it_names_the_pattern_the_places_and_what_to_do(run_path, capsys):
     output = capsys.readouterr().out
     for words in ("ACT", "ends_the_process", "rising", "seen in", "os._exit(0)", "rlvitals rollouts", "not found:"):
         assert words in output
+    absent = output[output.index("  not found:") :].split("\n\n")[0].splitlines()
+    assert len(absent) > 1
+    assert all(line.startswith("  ") for line in absent)
 
 
 def test_the_facts_as_json(run_path, capsys):

@@ -85,10 +85,10 @@ def test_details_show_every_group_filtered_ones_too():
     kept = Group(id="q1", rollouts=(rollout,), mean=0.5, std=0.5, kept=True)
     filtered = Group(id="q2", rollouts=(rollout,), mean=1.0, std=0.0, kept=False, reason="reward std 0.000 < 0.05")
     text = group_details([kept, filtered])
-    assert "Group 1 q1: reward 0.500 ± 0.500, 1 rollouts, kept" in text
-    assert "Group 2 q2: reward 1.000 ± 0.000, 1 rollouts, filtered (reward std 0.000 < 0.05)" in text
+    assert "Group 1 q1: reward 0.500 ± 0.500, 1 rollout, kept" in text
+    assert "Group 2 q2: reward 1.000 ± 0.000, 1 rollout, filtered (reward std 0.000 < 0.05)" in text
     assert text.count("    1  | +0.500 |") == 2
-    assert "reward +1.000, advantage +0.500, correct, ended: answered, 1 turns" in text
+    assert "reward +1.000, advantage +0.500, correct, ended: answered, 1 turn" in text
 
 
 def test_transcripts_fold_calls_and_results_unless_all_is_asked_for():

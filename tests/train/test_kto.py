@@ -171,7 +171,7 @@ def test_a_learning_rate_far_too_high_is_the_guides_problematic_example_and_is_n
     assert "margin_inversion" in kinds
     assert {"kto_margin_negative", "kto_chosen_very_negative"} <= rules
     assert "⚠ Very negative margin" in done.stderr
-    assert "The doctor at step" in done.stdout
+    assert f"The doctor reports {rlvitals.check(tmp_path / 'bad').reason}. See" in done.stdout
 
 
 SMALL = ("--max-steps", 24, "--batch-size", 8, "--warm-up-steps", 10, "--examples", 300, "--save-steps", 8,

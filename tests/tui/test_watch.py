@@ -183,6 +183,11 @@ def test_log_scale_theme_help_and_explain_answer_to_the_dashboards_keys(tmp_path
 
     async def script(app, pilot):
         await settled(app, pilot, shows(app, "60 rows"))
+        assert screen(app).rstrip().endswith("y log  t theme  j/k move  q quit")
+        app.pane.filter = "reward or the norm of the gradient"
+        await pilot.press("2", "1")  # a full line leaves keys out, but no part of one
+        await settled(app, pilot, lambda: screen(app).rstrip().endswith("gradient'  ? help  / filter  q quit"))
+        app.pane.filter = ""
         theme = app.theme
         await pilot.press("t")
         assert app.theme != theme

@@ -196,3 +196,16 @@ def test_the_seeds_of_one_setting_are_compared_with_those_of_another(tmp_path):
     assert 60 < row.bands[1] < 90
     (alone,) = compare_runs([runs[0], runs[1], runs[3]], ["reward"]).metrics
     assert alone.bands == [None] * 3
+
+
+def test_a_speed_is_no_difference_of_runs_unless_only_speeds_are_compared(tmp_path):
+    views = [
+        record(
+            tmp_path / name, [(step, {"loss": loss if step > 2 else 1.0, "step_time": speed}) for step in (1, 2, 3, 4)]
+        )
+        for name, loss, speed in (("a", 0.5, 1.0), ("b", 0.9, 2.0))
+    ]
+    comparison = compare_runs(views)
+    assert comparison.first_divergence == 3
+    assert {row.name: row.first_divergence for row in comparison.metrics} == {"loss": 3, "step_time": 1}
+    assert compare_runs(views, metrics=["step_time"]).first_divergence == 1

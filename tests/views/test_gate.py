@@ -218,6 +218,8 @@ def test_a_new_critical_finding_fails_and_a_known_one_does_not(tmp_path):
     report = gate(broken, healthy)
     check = next(one for one in report.checks if one.name == "findings")
     assert check.state == "fail"
+    assert report.reason.startswith("worse than 2 baselines: ")
+    assert report.reason.endswith(" | failed checks: No new critical finding")
     again = gate(log(tmp_path, "again", collapse(4)), [broken])
     assert next(one for one in again.checks if one.name == "findings").state == "pass"
 

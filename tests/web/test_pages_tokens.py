@@ -55,6 +55,7 @@ def looks(page):
 
 def test_each_overlay_colours_the_tokens_and_names_its_scale(opened):
     page = opened.open("rollouts", run="run")
+    assert "1 group, 2 rollouts, mean reward" in page.locator("#content").inner_text()
     assert page.locator(".tokens").count() == 0
     page.get_by_role("button", name="tokens", exact=True).click()
     page.wait_for_selector(".tokens .token")

@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -35,7 +36,7 @@ def render_gate(facts: dict[str, Any]) -> RenderableType:
 def _parts(facts: dict[str, Any]) -> Iterator[RenderableType]:
     state = facts["state"]
     yield Text.assemble((f"{MARKS[state]} {_word(state)}", STATE_STYLES[state]), f"  {facts['candidate']['path']}")
-    yield Text(f"  {facts['reason']}")
+    yield Padding(Text(facts["reason"]), (0, 0, 0, 2))
     if facts["tests"]:
         yield ""
         yield _table(facts)

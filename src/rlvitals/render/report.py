@@ -186,7 +186,7 @@ def compared_table(compared: Mapping[str, Any]) -> ReportTable | None:
     if not rows:
         return None
     note = f"left out, not the same quantity: {', '.join(refused[:8])}" if refused else ""
-    return ReportTable(["metric", *run_names(compared), "they part at step"], rows[:60], note)
+    return ReportTable(["metric", *run_names(compared), "differs from step"], rows[:60], note)
 
 
 def run_names(compared: Mapping[str, Any]) -> list[str]:

@@ -227,7 +227,7 @@ def _compared(report: RunReport) -> Iterator[str]:
     runs = [f"{run['name']}: {run['status']}, step {number(run['step'])} ({run['path']})" for run in facts["runs"]]
     yield bullets(map(visible, runs))
     if facts["first_divergence"] is not None:
-        yield f"<p>Their numbers part at step {number(facts['first_divergence'])}.</p>"
+        yield f"<p>The values differ from step {number(facts['first_divergence'])} on.</p>"
     differences = differences_table(facts)
     yield "<h3>Settings that differ</h3>"
     yield from _table(differences, "config") if differences else ("<p>None.</p>",)

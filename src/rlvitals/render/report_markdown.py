@@ -119,7 +119,7 @@ def _compared(facts: dict[str, Any] | None) -> Iterator[str]:
         return
     yield "\n### Compared\n"
     if facts["first_divergence"] is not None:
-        yield f"Their numbers part at step {number(facts['first_divergence'])}.\n"
+        yield f"The values differ from step {number(facts['first_divergence'])} on.\n"
     differences = differences_table(facts)
     yield from _table(differences) if differences else ("No setting differs.",)
     if table := compared_table(facts):

@@ -41,7 +41,7 @@ class ScanView(FactsView):
             yield _table(seen)
         absent = [row["pattern"] for row in facts["patterns"] if not row["hits"]]
         if absent and not self._verbose:
-            yield Text(f"  not found: {', '.join(absent)}", style="dim")
+            yield Padding(Text(f"not found: {', '.join(absent)}", style="dim"), (0, 0, 0, 2))
         findings = sorted(facts["findings"], key=lambda found: (-SEVERITIES.index(found["severity"]), -found["step"]))
         for case in cases(findings):
             if case.finding["severity"] != "info" or self._verbose:

@@ -208,7 +208,7 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
         yield table
     yield heading("Best and last values")
     titles = [f"{letter} {which}" for letter in letters for which in ("best", "last")]
-    table = ruled_table("metric", *titles, "parts at step", right=range(1, len(titles) + 2))
+    table = ruled_table("metric", *titles, "differs from step", right=range(1, len(titles) + 2))
     shown = facts["metrics"] if all_metrics else facts["metrics"][:SHOWN_METRICS]
     for metric in shown:
         cells = []
@@ -225,7 +225,7 @@ def _comparison_parts(facts: dict[str, Any], all_metrics: bool) -> Iterator[Rend
     if len(shown) < len(facts["metrics"]):
         yield Text(f"  and {len(facts['metrics']) - len(shown)} more; --all shows them", style="dim")
     if facts["first_divergence"] is not None:
-        yield Text(f"\nThe runs part at step {number(facts['first_divergence'])}.")
+        yield Text(f"\nThe values differ from step {number(facts['first_divergence'])} on.")
     for metric in shown:
         if metric["verdict"] != "same":
             word = {"caution": "compare with care", "different": "not the same quantity", "convert": "converted"}[

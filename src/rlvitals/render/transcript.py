@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rlvitals.records import Group, Rollout, ToolCall, Turn
 from rlvitals.render.numbers import number
 from rlvitals.render.turn_table import signed
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 
 FOLDED = 160
 """The most characters shown of a text, unless the full text is requested."""
@@ -20,7 +20,7 @@ FOLDED = 160
 def group_heading(place: int, group: Group) -> str:
     """One line: number, id, mean and standard deviation of the rewards, number of rollouts, kept or filtered."""
     name = f" {visible(group.id)}" if group.id else ""
-    return f"Group {place}{name}: {moments(group)}, {len(group.rollouts)} rollouts, {decision(group)}"
+    return f"Group {place}{name}: {moments(group)}, {plural(len(group.rollouts), 'rollout')}, {decision(group)}"
 
 
 def moments(group: Group) -> str:
@@ -49,7 +49,7 @@ def rollout_heading(place: int, rollout: Rollout) -> str:
     if rollout.advantage is not None:
         parts.append(f"advantage {signed(rollout.advantage)}")
     parts += [word for word in (rollout.outcome, rollout.stop and f"ended: {rollout.stop}") if word]
-    parts.append(f"{len(rollout.turns)} turns")
+    parts.append(plural(len(rollout.turns), "turn"))
     if (tokens := rollout.total_tokens) is not None:
         own = rollout.total_trainable
         parts.append(f"{number(tokens)} tokens" + (f" ({number(own)} trainable)" if own is not None else ""))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -20,9 +22,10 @@ from textual.worker import get_current_worker
 from rlvitals import catalog
 from rlvitals.render.explanation import render_explanation
 from rlvitals.render.numbers import duration, number, progress
+from rlvitals.render.screen import two_columns
 from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import plural, visible
-from rlvitals.tui.drawing import FAINT, cut, step_bar
+from rlvitals.tui.drawing import FAINT, cut, hint_line, step_bar
 from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.panes import ChartsPane, FindingsPane, Pane, VitalsPane
 from rlvitals.tui.rollouts import RolloutsPane
@@ -53,6 +56,9 @@ KEYS = {
         ("Enter", "open the one that is selected in a list"),
     ],
 }
+
+FOOT_KEYS = ("? help", "/ filter", "e explain", "y log", "t theme", "j/k move", "q quit")
+"""The keys named below a screen."""
 
 
 class ReadingSheet(ModalScreen[None]):
@@ -214,10 +220,9 @@ class WatchApp(FilteringApp[bool]):
         self.query_one("#tabs", Static).update(tabs)
         pane = self.pane
         hints = [f"filter {pane.filter!r}" if pane.filter else "", self.watched.problem or self.watched.ending]
-        back = "l list  " if self._has_list else ""
-        hints += [f"{back}? help  / filter  e explain  y log  t theme  j/k move  q quit"]
-        words = "  ".join(visible(hint) for hint in hints if hint)
-        self.query_one("#foot", Static).update(Text(cut(words, self.size.width - 2), style=FAINT, no_wrap=True))
+        keys = [*(["l list"] if self._has_list else []), *FOOT_KEYS]
+        words = hint_line([visible(hint) for hint in hints], keys, self.size.width - 2)
+        self.query_one("#foot", Static).update(Text(words, style=FAINT, no_wrap=True))
 
     def action_list(self) -> None:
         if self._has_list:
@@ -301,10 +306,12 @@ class WatchApp(FilteringApp[bool]):
         self._draw()
 
     def action_help(self) -> None:
-        text = Text("Keys\n", style="bold")
+        parts: list[RenderableType] = [Text("Keys", style="bold")]
+        widest = max(len(key) for keys in KEYS.values() for key, _ in keys)
         for place, keys in KEYS.items():
-            text.append(f"\n{place}\n", "bold")
+            table = two_columns("cyan")
+            table.columns[0].min_width = widest
             for key, meaning in keys:
-                text.append(f"  {key:<9}", "cyan not bold")
-                text.append(f"{meaning}\n", "not bold")
-        self.push_screen(ReadingSheet(text))
+                table.add_row(key, Text(meaning))
+            parts += ["", Text(place, style="bold"), Padding(table, (0, 0, 0, 2))]
+        self.push_screen(ReadingSheet(Group(*parts)))

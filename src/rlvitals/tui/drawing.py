@@ -52,6 +52,20 @@ def cut(text: str, width: int) -> str:
     return cut_middle(visible(text), width) if width > 0 else ""
 
 
+def hint_line(words: Sequence[str], keys: Sequence[str], width: int) -> str:
+    """The words that are not empty and the keys that fit: the last key (how to quit) and as many of the first ones.
+
+    >>> hint_line(["", "ended"], ["? help", "t theme", "q quit"], 22)
+    'ended  ? help  q quit'
+    """
+    shown = [word for word in words if word]
+    for count in range(len(keys) - 1, -1, -1):
+        line = "  ".join([*shown, *keys[:count], keys[-1]])
+        if len(line) <= width:
+            return line
+    return cut("  ".join([*shown, keys[-1]]), width)
+
+
 def course(series: ChartSeries, width: int) -> str:
     """A series as one line of block characters, the newest at the right. A missing value is a space.
 

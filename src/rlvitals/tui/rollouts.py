@@ -9,7 +9,7 @@ from rlvitals.records import Group
 from rlvitals.render.numbers import number
 from rlvitals.render.transcript import decision, moments, rollout_heading, transcript
 from rlvitals.render.turn_table import signed, turn_table
-from rlvitals.terminal import visible
+from rlvitals.terminal import plural, visible
 from rlvitals.tui.drawing import FAINT, cut, window, wrapped
 from rlvitals.tui.panes import Pane
 from rlvitals.tui.watched import Watched
@@ -104,7 +104,10 @@ class RolloutsPane(Pane):
         )
         lines = [
             Text(cut(head, width), style="bold"),
-            Text(cut(f"{moments(group)}, {len(group.rollouts)} rollouts, {decision(group)}", width), style=FAINT),
+            Text(
+                cut(f"{moments(group)}, {plural(len(group.rollouts), 'rollout')}, {decision(group)}", width),
+                style=FAINT,
+            ),
             Text(cut(f"{group.id}: {group.prompt}" if group.id else group.prompt, width)),
         ]
         return [*lines, *self.page(self._details(group, width), height - len(lines))]

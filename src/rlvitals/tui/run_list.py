@@ -19,12 +19,13 @@ from textual.worker import get_current_worker
 from rlvitals.render.numbers import progress
 from rlvitals.signs import STYLES, SYMBOLS
 from rlvitals.terminal import visible
-from rlvitals.tui.drawing import FAINT, cut, window
+from rlvitals.tui.drawing import FAINT, cut, hint_line, window
 from rlvitals.tui.filter_screen import FilteringApp
 from rlvitals.tui.lists import fitting, moment_ago
 from rlvitals.views.folder_list import FolderList, ListLine
 
 AGAIN_SECONDS = 2.0
+FOOT_KEYS = ("Enter watch", "j/k move", "/ filter", "t theme", "q quit")
 WIDTHS = {"status": 11, "algorithm": 10, "step": 13, "updated": 9}
 LEAST_NAME, LEAST_REASON = 18, 60
 
@@ -188,10 +189,8 @@ class ChoosingApp(FilteringApp[Path]):
         reason.truncate(width, overflow="ellipsis")
         self.query_one("#head", Static).update(Text("\n").join([head, reason]))
         hints = [f"filter {self._choices.filter!r}" if self._choices.filter else "", self._listed.note]
-        words = "  ".join(
-            visible(hint) for hint in [*hints, "Enter watch  j/k move  / filter  t theme  q quit"] if hint
-        )
-        self.query_one("#foot", Static).update(Text(cut(words, width), style=FAINT, no_wrap=True))
+        words = hint_line([visible(hint) for hint in hints], FOOT_KEYS, width)
+        self.query_one("#foot", Static).update(Text(words, style=FAINT, no_wrap=True))
 
     def action_move(self, by: int) -> None:
         self._choices.move(by)

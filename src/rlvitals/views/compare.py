@@ -46,6 +46,11 @@ class MetricRow:
     bands: list[int | None] = field(default_factory=list)
     """For each run the step from which the band of its seeds no longer overlaps that of the first run."""
 
+    @property
+    def is_background(self) -> bool:
+        """Whether it is about the machine, not about the training: never the same twice, and no difference of runs."""
+        return self.concept is not None and catalog.find(self.concept)[0].metric.family in catalog.BACKGROUND
+
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
@@ -57,6 +62,7 @@ class RunComparison:
     only_in_one: dict[str, list[str]] = field(default_factory=dict)
     """Path of a run -> metrics that no other run has."""
     first_divergence: int | None = None
+    """The earliest step at which a metric of the training differs, or, with only others compared, one of these."""
     bookkeeping: dict[str, list[Any]] = field(default_factory=dict)
     """Settings that differ and only describe who ran it, where and when, or repeat another setting."""
 
@@ -88,7 +94,8 @@ def compare_runs(
             alone = [name for name in view.metrics if (position, name) not in paired]
             if alone:
                 only[str(view.path)] = alone
-    divergences = [row.first_divergence for row in rows if row.first_divergence is not None]
+    about_training = [row for row in rows if not row.is_background] or rows
+    divergences = [row.first_divergence for row in about_training if row.first_divergence is not None]
     differences, bookkeeping = settings_apart(views)
     return RunComparison(
         runs=[

@@ -403,11 +403,15 @@ def _failed(tests: Sequence[JudgedMeasure], checks: Sequence[Check], rules: Sequ
 def _reason(
     tests: Sequence[JudgedMeasure], checks: Sequence[Check], rules: Sequence[JudgedLimit], baselines: int
 ) -> str:
-    failed = [one.title for one in _failed(tests, checks, rules)]
     beside = plural(baselines, "baseline")
-    if failed:
-        named = "; ".join(failed)
-        return f"worse than {beside}: {named}" if tests else f"limits not kept: {named}"
+    kinds: dict[str, Sequence[Judged]] = {
+        f"worse than {beside}": tests,
+        "failed checks": checks,
+        "limits not kept": rules,
+    }
+    failed = {kind: "; ".join(one.title for one in judged if one.state == "fail") for kind, judged in kinds.items()}
+    if any(failed.values()):
+        return " | ".join(f"{kind}: {titles}" for kind, titles in failed.items() if titles)
     if not tests:
         return f"all {len(rules)} limits are kept"
     best = min((one for one in tests if one.group == "outcome"), key=lambda one: one.detectable)

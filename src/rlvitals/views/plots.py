@@ -265,8 +265,7 @@ def _boundaries(view: RunView, axis: PlotAxis) -> list[tuple[float, str]]:
 
 
 def _is_worth_a_panel(row: MetricRow) -> bool:
-    family = catalog.find(row.concept)[0].metric.family if row.concept else ""
-    return family not in catalog.BACKGROUND and all(best is None or best.points > 1 for best in row.best)
+    return not row.is_background and all(best is None or best.points > 1 for best in row.best)
 
 
 def _shares_an_axis(views: Sequence[RunView], row: MetricRow) -> bool:

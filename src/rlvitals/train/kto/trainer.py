@@ -27,6 +27,7 @@ from rlvitals.train.models import Loaded
 from rlvitals.train.recipe import TrainingOutcome
 from rlvitals.train.schedule import rate_by_size
 from rlvitals.train.settings import Amount, Count, Pair, Part, Rate, TrainerSettings, Whole, check_limits
+from rlvitals.views.diagnosis import diagnose
 from rlvitals.views.run import open_run
 
 DEFAULT_FOLDER = "out/kto"
@@ -259,12 +260,10 @@ def outcome(folder: Path, state: Any) -> TrainingOutcome:
 
 
 def _findings(folder: Path) -> str:
-    found = [finding for finding in open_run(folder).findings if finding.severity != "info"]
-    if not found:
+    diagnosis = diagnose(open_run(folder))
+    if all(finding.severity == "info" for finding in diagnosis.findings):
         return f"The doctor reports no warnings. Model: {folder / 'final_model'}"
-    first = next((finding for finding in found if finding.severity == "critical"), found[0])
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"The doctor at step {first.step}: {first.title}{more}; see rlvitals check {folder}"
+    return f"The doctor reports {diagnosis.reason}. See rlvitals check {folder}"
 
 
 def _last_evaluation() -> Any:

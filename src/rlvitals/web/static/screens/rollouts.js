@@ -3,7 +3,7 @@
 import {ask, Refused} from "../api.js";
 import {announce, atMostEvery, calm, el, fill} from "../dom.js";
 import {heatTable} from "../parts/heat.js";
-import {number} from "../numbers.js";
+import {counted, number} from "../numbers.js";
 import {citedList, groupList, hitList, kept} from "../parts/rolloutlists.js";
 import {citations} from "../parts/spots.js";
 import {notice} from "../pieces.js";
@@ -223,7 +223,7 @@ export async function mount({run, root, signal, again}) {
         el(
           "span",
           {class: "faint"},
-          `${row.groups} groups, ${row.kept} kept, ${row.rollouts} rollouts, mean reward ${number(row.mean)}`,
+          `${counted(row.groups, "group")}${row.kept + row.filtered ? `, ${row.kept} kept` : ""}, ${counted(row.rollouts, "rollout")}, mean reward ${number(row.mean)}`,
         ),
     );
   }
