@@ -109,7 +109,7 @@ def test_compare_prints_and_tells(run_path, tmp_path, capsys):
     assert main(["compare", str(run_path), str(tmp_path / "b")]) == 0
     shown = capsys.readouterr().out
     assert "Settings that differ" in shown
-    assert "part at step 1" in shown
+    assert "differ from step 1 on" in shown
     compared = facts(capsys, "compare", str(run_path), str(tmp_path / "b"))
     assert compared["config_differences"]["lr"] == [5e-7, 1e-6]
     assert compared["first_divergence"] == 1
