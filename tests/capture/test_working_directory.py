@@ -76,7 +76,7 @@ def test_a_run_stays_in_its_folder(child):
     assert '"step"' in (child.here / "rows.json").read_text()
     assert json.loads((child.here / "stop.json").read_text())["finding"]["rule"] == "high"
     kept = json.loads((out / "config.json").read_text())["rlvitals"]
-    assert kept["rules"] == str(child.here / "rules.yaml")
+    assert [entry["rule"] for entry in kept["rules"]] == ["high"]
     assert kept["tracker_kwargs"]["csv"]["path"] == str(child.here / "rows.csv")
 
 
@@ -168,9 +168,9 @@ def test_a_view_reads_on_after_the_working_directory_has_changed(child):
 
 
 @pytest.mark.parametrize("given", ["rules", "notify", "tracker_kwargs", "resume"])
-def test_what_is_started_later_elsewhere_is_given_its_paths_in_full(tmp_path, monkeypatch, given):
+def test_what_is_started_later_elsewhere_is_given_its_files_in_full(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
-    Path("file").mkdir() if given == "resume" else Path("file").write_text("rules: []\n")
+    Path("file").mkdir() if given == "resume" else Path("file").write_text("rules: [{rule: plateau, enabled: false}]\n")
     values = {
         "rules": ["kl > 0.5 for 5: warning", "file"],
         "notify": {"sentinel": "file", "webhook": "${env:HOOK}"},
@@ -181,7 +181,7 @@ def test_what_is_started_later_elsewhere_is_given_its_paths_in_full(tmp_path, mo
     kept = keep_given({"track_with": ["csv", "json"], given: values[given]})
     full = str(tmp_path / "file")
     expected = {
-        "rules": ("kl > 0.5 for 5: warning", full),
+        "rules": ("kl > 0.5 for 5: warning", {"rule": "plateau", "enabled": False}),
         "notify": {"sentinel": full, "webhook": "${env:HOOK}"},
         "tracker_kwargs": {"csv": {"path": full}},
         "resume": full,

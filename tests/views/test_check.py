@@ -271,10 +271,16 @@ def test_streams_without_times_are_merged_by_step():
     ]  # fmt: skip
 
 
-def test_a_run_is_judged_again_by_the_rules_it_was_watched_with(tmp_path):
-    with rlvitals.start(tmp_path / "run", rules=["zq > 5 for 2: critical"], hardware=False, display="none") as run:
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_run_is_judged_again_by_the_rules_it_was_watched_with(tmp_path, is_file):
+    (file := tmp_path / "own.yaml").write_text(
+        "rules: [{rule: own, kind: instability, when: zq > 5, hold: 2 of 2, severity: critical, title: high}]"
+    )
+    rules = str(file) if is_file else ["zq > 5 for 2: critical"]
+    with rlvitals.start(tmp_path / "run", rules=rules, hardware=False, display="none") as run:
         for step in range(1, 21):
             run.log({"zq": float(step)}, step=step)
+    file.unlink()
     assert [finding.severity for finding in check(tmp_path / "run").findings] == ["critical"]
     assert check(tmp_path / "run", rules="default").findings == []
     assert check(tmp_path / "run", rules="zq > 500: warning").findings == []

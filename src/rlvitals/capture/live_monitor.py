@@ -60,7 +60,7 @@ from rlvitals.store.cards import read_attempts, read_config
 from rlvitals.store.checkpoints import of_this_run
 from rlvitals.store.files import put_file
 from rlvitals.store.findings import answer_facts, event_line, read_events, request_facts
-from rlvitals.store.layout import RunDir, Stream, kept_file
+from rlvitals.store.layout import RunDir, Stream
 from rlvitals.store.lines import MOMENTS
 from rlvitals.store.past import LivingLine, living_line, past_before
 from rlvitals.store.process import renew_after_fork
@@ -102,16 +102,19 @@ def check_scanners(settings: Settings) -> None:
 
 
 def kept_rules(rules: str | tuple[Any, ...] | None) -> str | tuple[Any, ...] | None:
-    """The same rules, with absolute paths of rule files."""
+    """The same rules, with the entries of a rule file in its place: the run's settings record them, so that whoever
+    judges the run again reads the same rules and opens no file that they name.
+    """
     if rules is None:
         return None
-    from rlvitals.health.rulebook import DEFAULT, presets
+    from rlvitals.health.rulebook import DEFAULT, entries_in, presets
 
-    def kept(rule: Any) -> Any:
-        is_file = isinstance(rule, str) and rule != DEFAULT and rule not in presets() and Path(rule).is_file()
-        return str(kept_file(rule)) if is_file else rule
+    def is_file(rule: Any) -> bool:
+        return isinstance(rule, str) and rule != DEFAULT and rule not in presets() and Path(rule).is_file()
 
-    return kept(rules) if isinstance(rules, str) else tuple(map(kept, rules))
+    if isinstance(rules, str):
+        return tuple(entries_in(rules)) if is_file(rules) else rules
+    return tuple(entry for rule in rules for entry in (entries_in(rule) if is_file(rule) else [rule]))
 
 
 class LiveMonitor:

@@ -152,8 +152,8 @@ def check_settings(settings: Settings) -> dict[str, Mapping[str, Any]]:
 
 
 def keep_paths(settings: Settings) -> Settings:
-    """The same settings with absolute paths for files that are opened later: of trackers, rules, scanners, notification
-    targets and the sentinel. The working directory may change before they are opened.
+    """The same settings with absolute paths for files that are opened later: of trackers, scanners, notification
+    targets and the sentinel. The working directory may change before they are opened. Rule files are read now.
     """
     notify = dict(settings.notify)
     if notify.get("sentinel"):

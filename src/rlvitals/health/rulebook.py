@@ -92,10 +92,18 @@ def load(*sources: str | Path | Sequence[Any]) -> Rulebook:
 
 def _changed_by(book: Rulebook, source: Any, where: str) -> Rulebook:
     """A rulebook changed by a rule file, a list of entries, or a mapping with one under `rules`."""
-    lines: LineNumbers | None = None
     if isinstance(source, str | os.PathLike):
         where = os.fspath(source)
-        source, lines = _read(source)
+        return book.changed_by(*_entries_of(*_read(source), where))
+    return book.changed_by(*_entries_of(source, None, where))
+
+
+def entries_in(path: str | os.PathLike[str]) -> list[Any]:
+    """The entries of a rule file, not checked. Raises RuleError if it is not a rule file."""
+    return list(_entries_of(*_read(path), os.fspath(path))[0])
+
+
+def _entries_of(source: Any, lines: LineNumbers | None, where: str) -> tuple[Sequence[Any], str, LineNumbers | None]:
     if isinstance(source, Mapping):
         if unknown := [key for key in source if key != "rules"]:
             line = f", line {lines[(unknown[0],)]}" if lines else ""
@@ -103,7 +111,7 @@ def _changed_by(book: Rulebook, source: Any, where: str) -> Rulebook:
         source = source.get("rules")
     if not isinstance(source, list | tuple):
         raise RuleError(f"{where}: a rule file is a list of rules, or has one under 'rules:'")
-    return book.changed_by(source, where, lines)
+    return source, where, lines
 
 
 @cache
