@@ -16,6 +16,7 @@ import pytest
 
 import rlvitals
 from rlvitals.capture.start import keep_given
+from rlvitals.errors import RuleError
 from rlvitals.sinks.mlflow import MlflowSink
 from rlvitals.sinks.tensorboard import TensorBoardSink
 
@@ -187,6 +188,14 @@ def test_what_is_started_later_elsewhere_is_given_its_files_in_full(tmp_path, mo
         "resume": full,
     }
     assert kept[given] == expected[given]
+
+
+@pytest.mark.parametrize("start", [rlvitals.start, lambda _, **given: keep_given(given)])
+def test_an_error_in_a_rule_file_names_the_file_and_the_line(tmp_path, start):
+    (file := tmp_path / "own.yaml").write_text("- {rule: plateau, enabled: false}\n- {rule: plateau, hold: 5 of 2}\n")
+    with pytest.raises(RuleError, match=r"own\.yaml, line 2"):
+        start(tmp_path / "run", rules=str(file))
+    assert not (tmp_path / "run").exists()
 
 
 def test_trackers_know_which_of_their_settings_are_paths(tmp_path, monkeypatch):

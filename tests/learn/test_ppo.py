@@ -36,7 +36,7 @@ def test_the_true_score_rises_by_a_quarter(tmp_path, seed):
     assert not [one for one in findings if one.get("kind") == "reward_hacking" and one["severity"] == "critical"]
     explained = fmean(row["value.explained_variance"] for row in rows[-10:])
     print(f"the critic explains {explained:.2f} of the returns")
-    assert explained > 0.2  # it depends on rounding: 0.31 to 0.86 on two machines; a shared critic explains 0.07
+    assert explained > 0.5
     assert not [one for one in findings if one.get("rule") == "critic_useless"]
 
 

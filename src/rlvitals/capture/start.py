@@ -143,18 +143,19 @@ def start(  # noqa: D417 - the settings are described once, in Settings
 
 
 def check_settings(settings: Settings) -> dict[str, Mapping[str, Any]]:
-    """Raise if the trackers, the display, the rules or the scanners cannot be used. Returns the trackers."""
+    """Raise if the trackers, the display or the scanners cannot be used. Returns the trackers."""
     trackers = trackers_of(settings)
     console.check(settings.display, settings.display_layout)
-    check_rules(settings)
     check_scanners(settings)
     return trackers
 
 
 def keep_paths(settings: Settings) -> Settings:
     """The same settings with absolute paths for files that are opened later: of trackers, scanners, notification
-    targets and the sentinel. The working directory may change before they are opened. Rule files are read now.
+    targets and the sentinel. The working directory may change before they are opened. Rule files are read and checked
+    now.
     """
+    check_rules(settings)  # before entries replace their file: an error names the file and the line
     notify = dict(settings.notify)
     if notify.get("sentinel"):
         notify["sentinel"] = str(kept_file(notify["sentinel"]))

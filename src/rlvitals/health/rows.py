@@ -127,12 +127,12 @@ class RowReader:
             head[marked] = number
             if marked != name:
                 logged_names[marked] = name
-        return self._take_evaluation(EvaluationRow(head, logged_names))
+        return self._take_evaluation(head, logged_names)
 
     def take_foreign(self, row: Fields) -> list[Fields]:
         """Take one row of another tool's log; whether it is an evaluation is inferred from its names alone."""
         if _is_evaluation(row):
-            return self._take_evaluation(EvaluationRow(row, {}))
+            return self._take_evaluation(row, {})
         self._count(row["step"])
         return self._take_training(row)
 
@@ -151,8 +151,8 @@ class RowReader:
         if self.first_step is None or step < self.first_step:
             self.first_step = step
 
-    def _take_evaluation(self, row: EvaluationRow) -> list[Fields]:
-        row = EvaluationRow(self._with_samples(row), row.logged_names)
+    def _take_evaluation(self, fields: Fields, logged_names: Mapping[str, str]) -> list[Fields]:
+        row = EvaluationRow(self._with_samples(fields), logged_names)
         if self._held is None:
             return [row]
         self._behind.append(row)
