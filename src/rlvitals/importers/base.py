@@ -54,8 +54,7 @@ class ForeignLog:
     @property
     def changed(self) -> float:
         """The time of the last write to one of its files; the current time for a log that is not on this machine."""
-        files = self.path.rglob("*") if os.path.isdir(self.path) else (self.path,)
-        return max(map(changed_at, files), default=0.0) or time.time()
+        return last_write(self.path) or time.time()
 
 
 class Importer(ABC):
@@ -225,6 +224,12 @@ def head_of(path: Path) -> bytes:
     """The first bytes of a file, from which its format is recognised."""
     with open_foreign(path) as file:
         return file.read(HEAD_BYTES)
+
+
+def last_write(log: Path) -> float:
+    """When a log, or a file in its folder, was last written; 0 if there is none."""
+    files = log.rglob("*") if os.path.isdir(log) else (log,)
+    return max(map(changed_at, files), default=0.0)
 
 
 def start_in_name(log: Path) -> float:

@@ -20,6 +20,7 @@ from rlvitals.contract import Headline, NewStatus
 from rlvitals.errors import RlvitalsError
 from rlvitals.guard import guarded
 from rlvitals.importers import is_one_log, is_plainly_other
+from rlvitals.importers.base import last_write
 from rlvitals.importers.folders import files_in, survey, telling
 from rlvitals.importers.registry import importers
 from rlvitals.store.files import stamp
@@ -242,7 +243,9 @@ class RawTail(ChangeTail):
             if runs := open_parts(self._path):
                 status, note = joined_status(runs)
                 return {"status": status, "status_note": note, "ended": joined_end(runs)}
-            changed = max(file.stat().st_mtime for file in _files_of(self._path))
-        except (OSError, ValueError, RlvitalsError):
+            changed = last_write(self._path)
+        except (OSError, RlvitalsError):
+            changed = 0.0
+        if not changed:
             return {"status": "unreadable", "status_note": f"{self._path.name} is gone", "ended": None}
         return {"status": status_since(changed), "status_note": "", "ended": None}
